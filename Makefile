@@ -1,0 +1,41 @@
+# Everything a developer does has a target here; `make help` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test check format protos test-cluster images bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed ## a virtual environment with all that development needs
+
+demo: setup ## run experiments/digits.yaml on this machine, to a finished record with a report
+	$(BIN)/fedstrata run experiments/digits.yaml --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+
+test: setup ## unit, service and chart tests: no root, no Kubernetes
+	$(BIN)/python -m pytest
+
+check: setup ## lint, format, types, import contracts, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## put code in form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+PROTOS := $(wildcard protos/fedstrata/v1/*.proto)
+
+protos: setup ## generate fedstrata/v1 from protos/
+	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+clean: ## remove what builds and runs left
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

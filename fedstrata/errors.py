@@ -1,0 +1,121 @@
+"""Every error the project raises on purpose: what a caller is told, its gRPC status and its exit code.
+
+This is the one error table. A servicer raises one of these and `fedstrata.rpc` answers with `.status`;
+a command raises one and ends with `.exit_code`. The exit codes are documented in docs/cli.md.
+"""
+
+import grpc
+
+EXIT_OK = 0
+EXIT_USAGE = 2  # bad arguments or a bad experiment file
+EXIT_DATA = 3  # data missing, corrupt, or less than the partition asks for
+EXIT_RUN_FAILED = 4  # the run stopped: quorum not reached, a process could not be kept alive
+EXIT_OUTPUT = 5  # the output folder is in the way, or cannot be written
+EXIT_NETWORK = 6  # an address that cannot be bound or a server that cannot be reached
+EXIT_INTERRUPTED = 130  # Ctrl-C or SIGTERM
+
+
+class FedstrataError(Exception):
+    """Base of all: carries a one-line reason, a gRPC status and an exit code."""
+
+    status: grpc.StatusCode = grpc.StatusCode.INTERNAL
+    exit_code: int = EXIT_RUN_FAILED
+
+
+class ExperimentError(FedstrataError):
+    """The experiment file says something that is not allowed."""
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+    exit_code = EXIT_USAGE
+
+
+class PluginError(ExperimentError):
+    """A `module:function` that cannot be imported or does not give what its place needs."""
+
+
+class DataError(FedstrataError):
+    """A data set that is missing, damaged or smaller than what was asked of it."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+    exit_code = EXIT_DATA
+
+
+class OutputError(FedstrataError):
+    """An output folder that exists already or cannot be written."""
+
+    exit_code = EXIT_OUTPUT
+
+
+class AddressError(FedstrataError):
+    """An address that cannot be bound, or a peer that does not answer."""
+
+    status = grpc.StatusCode.UNAVAILABLE
+    exit_code = EXIT_NETWORK
+
+
+class NotReadyError(FedstrataError):
+    """A parent that is still starting; the same call will go through later."""
+
+    status = grpc.StatusCode.UNAVAILABLE
+
+
+class StateError(FedstrataError):
+    """A state file that is truncated, altered or of another run."""
+
+    status = grpc.StatusCode.DATA_LOSS
+
+
+class WrongRunError(FedstrataError):
+    """A call of another run, or of a process started with another experiment file."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+    exit_code = EXIT_USAGE
+
+
+class UnknownChildError(FedstrataError):
+    """A device or LPS that this parent does not know."""
+
+    status = grpc.StatusCode.NOT_FOUND
+
+
+class DuplicateDeviceError(FedstrataError):
+    """A second process that claims a device id already in use."""
+
+    status = grpc.StatusCode.ALREADY_EXISTS
+    exit_code = EXIT_USAGE
+
+
+class PayloadError(FedstrataError):
+    """Tensors that are not what was declared: name, dtype, shape, size, or a value that is not finite."""
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class OffsetError(FedstrataError):
+    """A chunk that does not continue where the receiver stands; ask for its position and resume there."""
+
+    status = grpc.StatusCode.OUT_OF_RANGE
+
+
+class SupersededError(FedstrataError):
+    """A stream whose sender has opened a newer one for the same payload."""
+
+    status = grpc.StatusCode.ABORTED
+
+
+class ExcludedError(FedstrataError):
+    """A child that was refused for the rest of the run."""
+
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+
+class RunStoppedError(FedstrataError):
+    """The run has ended without a result."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class NoUpdatesError(FedstrataError):
+    """A mean was asked for before anything was added."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION

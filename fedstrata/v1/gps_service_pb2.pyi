@@ -1,0 +1,289 @@
+from fedstrata.v1 import rounds_pb2 as _rounds_pb2
+from fedstrata.v1 import tensors_pb2 as _tensors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EnrollRequest(_message.Message):
+    __slots__ = ("device_id", "device_index", "experiment_sha256", "num_examples", "process_id", "pod_name")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    POD_NAME_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    device_index: int
+    experiment_sha256: str
+    num_examples: int
+    process_id: str
+    pod_name: str
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., experiment_sha256: _Optional[str] = ..., num_examples: _Optional[int] = ..., process_id: _Optional[str] = ..., pod_name: _Optional[str] = ...) -> None: ...
+
+class EnrollResponse(_message.Message):
+    __slots__ = ("run_id", "wants_profile", "is_late")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    WANTS_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    IS_LATE_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    wants_profile: bool
+    is_late: bool
+    def __init__(self, run_id: _Optional[str] = ..., wants_profile: _Optional[bool] = ..., is_late: _Optional[bool] = ...) -> None: ...
+
+class ProfilePart(_message.Message):
+    __slots__ = ("header", "data", "waiting")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    header: ProfileHeader
+    data: bytes
+    waiting: _rounds_pb2.Waiting
+    def __init__(self, header: _Optional[_Union[ProfileHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., waiting: _Optional[_Union[_rounds_pb2.Waiting, _Mapping]] = ...) -> None: ...
+
+class ProfileHeader(_message.Message):
+    __slots__ = ("run_id", "device_id", "device_index", "payload", "process_id")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    device_id: str
+    device_index: int
+    payload: _tensors_pb2.PayloadHeader
+    process_id: str
+    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., process_id: _Optional[str] = ...) -> None: ...
+
+class SubmitProfileResponse(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class FetchProfilesRequest(_message.Message):
+    __slots__ = ("run_id", "device_id", "from_index", "process_id")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    device_id: str
+    from_index: int
+    process_id: str
+    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., from_index: _Optional[int] = ..., process_id: _Optional[str] = ...) -> None: ...
+
+class SubmitRelevanceRequest(_message.Message):
+    __slots__ = ("run_id", "device_id", "row", "process_id")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    device_id: str
+    row: _containers.RepeatedCompositeFieldContainer[Relevance]
+    process_id: str
+    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., row: _Optional[_Iterable[_Union[Relevance, _Mapping]]] = ..., process_id: _Optional[str] = ...) -> None: ...
+
+class Relevance(_message.Message):
+    __slots__ = ("device_index", "value")
+    DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    device_index: int
+    value: float
+    def __init__(self, device_index: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+
+class SubmitRelevanceResponse(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class FetchAssignmentRequest(_message.Message):
+    __slots__ = ("run_id", "device_id", "process_id")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    device_id: str
+    process_id: str
+    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., process_id: _Optional[str] = ...) -> None: ...
+
+class FetchAssignmentResponse(_message.Message):
+    __slots__ = ("run_id", "is_assigned", "cluster_id", "lps_id", "lps_address")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    LPS_ID_FIELD_NUMBER: _ClassVar[int]
+    LPS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    is_assigned: bool
+    cluster_id: str
+    lps_id: str
+    lps_address: str
+    def __init__(self, run_id: _Optional[str] = ..., is_assigned: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., lps_address: _Optional[str] = ...) -> None: ...
+
+class RegisterLpsRequest(_message.Message):
+    __slots__ = ("lps_id", "address", "experiment_sha256")
+    LPS_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    lps_id: str
+    address: str
+    experiment_sha256: str
+    def __init__(self, lps_id: _Optional[str] = ..., address: _Optional[str] = ..., experiment_sha256: _Optional[str] = ...) -> None: ...
+
+class RegisterLpsResponse(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class FetchClustersRequest(_message.Message):
+    __slots__ = ("run_id", "lps_id")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    LPS_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    lps_id: str
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ...) -> None: ...
+
+class FetchClustersResponse(_message.Message):
+    __slots__ = ("run_id", "is_grouped", "clusters")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_GROUPED_FIELD_NUMBER: _ClassVar[int]
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    is_grouped: bool
+    clusters: _containers.RepeatedCompositeFieldContainer[Cluster]
+    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ...) -> None: ...
+
+class Cluster(_message.Message):
+    __slots__ = ("cluster_id", "members")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("device_id", "device_index", "num_examples")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    device_index: int
+    num_examples: int
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ...) -> None: ...
+
+class ReportPart(_message.Message):
+    __slots__ = ("header", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: ReportHeader
+    data: bytes
+    def __init__(self, header: _Optional[_Union[ReportHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ReportHeader(_message.Message):
+    __slots__ = ("run_id", "lps_id", "cluster_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    LPS_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    LPS_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    LINK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXCLUSIONS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    lps_id: str
+    cluster_id: str
+    evaluations: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Evaluation]
+    lps_rounds: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.LpsRound]
+    link_bytes: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.LinkBytes]
+    exclusions: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Exclusion]
+    model_sha256: str
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ...) -> None: ...
+
+class SubmitReportResponse(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class WatchRunRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RunStatus(_message.Message):
+    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    LPS_WANTED_FIELD_NUMBER: _ClassVar[int]
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    LINK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    HAS_RECORD_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    phase: str
+    reason: str
+    global_round: int
+    global_rounds: int
+    lps_wanted: int
+    clusters: _containers.RepeatedCompositeFieldContainer[ClusterStatus]
+    link_bytes: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.LinkBytes]
+    devices: _containers.RepeatedCompositeFieldContainer[StateCount]
+    has_record: bool
+    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ...) -> None: ...
+
+class ClusterStatus(_message.Message):
+    __slots__ = ("cluster_id", "devices", "lps_round", "loss", "accuracy", "is_evaluated")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    IS_EVALUATED_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    devices: int
+    lps_round: int
+    loss: float
+    accuracy: float
+    is_evaluated: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., devices: _Optional[int] = ..., lps_round: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., is_evaluated: _Optional[bool] = ...) -> None: ...
+
+class StateCount(_message.Message):
+    __slots__ = ("state", "devices")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    devices: int
+    def __init__(self, state: _Optional[str] = ..., devices: _Optional[int] = ...) -> None: ...
+
+class FetchRecordRequest(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class FilePart(_message.Message):
+    __slots__ = ("name", "data")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    data: bytes
+    def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class StopRunRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class StopRunResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

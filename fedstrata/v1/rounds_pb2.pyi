@@ -1,0 +1,206 @@
+from fedstrata.v1 import tensors_pb2 as _tensors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FetchModelRequest(_message.Message):
+    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    CHILD_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    SENT_ROUND_FIELD_NUMBER: _ClassVar[int]
+    RESUME_ROUND_FIELD_NUMBER: _ClassVar[int]
+    RESUME_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    child_id: str
+    cluster_id: str
+    sent_round: int
+    resume_round: int
+    resume_offset: int
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ...) -> None: ...
+
+class ModelPart(_message.Message):
+    __slots__ = ("header", "waiting", "send_again", "finished", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    SEND_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: ModelHeader
+    waiting: Waiting
+    send_again: SendAgain
+    finished: Finished
+    data: bytes
+    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ModelHeader(_message.Message):
+    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "late_devices")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LATE_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    round: int
+    global_round: int
+    evaluate_only: bool
+    payload: _tensors_pb2.PayloadHeader
+    offset: int
+    late_devices: int
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., late_devices: _Optional[int] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("current_round",)
+    CURRENT_ROUND_FIELD_NUMBER: _ClassVar[int]
+    current_round: int
+    def __init__(self, current_round: _Optional[int] = ...) -> None: ...
+
+class SendAgain(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class UpdatePart(_message.Message):
+    __slots__ = ("header", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: UpdateHeader
+    data: bytes
+    def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class UpdateHeader(_message.Message):
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    CHILD_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    LPS_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    LINK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXCLUSIONS_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    child_id: str
+    cluster_id: str
+    round: int
+    payload: _tensors_pb2.PayloadHeader
+    offset: int
+    train_loss: float
+    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
+    lps_rounds: _containers.RepeatedCompositeFieldContainer[LpsRound]
+    link_bytes: _containers.RepeatedCompositeFieldContainer[LinkBytes]
+    exclusions: _containers.RepeatedCompositeFieldContainer[Exclusion]
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ...) -> None: ...
+
+class UpdateReply(_message.Message):
+    __slots__ = ("run_id", "accepted", "current_round")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_ROUND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    accepted: bool
+    current_round: int
+    def __init__(self, run_id: _Optional[str] = ..., accepted: _Optional[bool] = ..., current_round: _Optional[int] = ...) -> None: ...
+
+class LocateUpdateRequest(_message.Message):
+    __slots__ = ("run_id", "child_id", "cluster_id", "round")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    CHILD_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    child_id: str
+    cluster_id: str
+    round: int
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+
+class LocateUpdateResponse(_message.Message):
+    __slots__ = ("run_id", "offset", "current_round")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_ROUND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    offset: int
+    current_round: int
+    def __init__(self, run_id: _Optional[str] = ..., offset: _Optional[int] = ..., current_round: _Optional[int] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("device_id", "round", "loss_sum", "correct", "num_examples")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    CORRECT_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    round: int
+    loss_sum: float
+    correct: int
+    num_examples: int
+    def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., num_examples: _Optional[int] = ...) -> None: ...
+
+class LpsRound(_message.Message):
+    __slots__ = ("cluster_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
+    LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_UP_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DOWN_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    CORRECT_FIELD_NUMBER: _ClassVar[int]
+    EVALUATED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    global_round: int
+    lps_round: int
+    devices: int
+    num_examples: int
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    train_loss: float
+    loss_sum: float
+    correct: int
+    evaluated_examples: int
+    def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ...) -> None: ...
+
+class LinkBytes(_message.Message):
+    __slots__ = ("link", "direction", "kind", "end", "bytes")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    direction: str
+    kind: str
+    end: str
+    bytes: int
+    def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., kind: _Optional[str] = ..., end: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Exclusion(_message.Message):
+    __slots__ = ("device_id", "stage", "reason")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    stage: str
+    reason: str
+    def __init__(self, device_id: _Optional[str] = ..., stage: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,125 @@
+"""Models on disk, in the safetensors format, read and written piece by piece so that none is ever held whole.
+
+The data of a file is the flat vector of its layout. Its SHA-256 stands in the file's metadata, and a file that
+does not fit it is refused by name.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedstrata.errors import StateError
+from fedstrata.store.files import write_aside
+from fedstrata.tensors import Flat, Layout
+
+PIECE_ELEMENTS = 1 << 18
+MAX_HEADER_BYTES = 16 << 20
+_NO_DIGEST = "0" * 64
+
+
+def pieces_of(size: int) -> Iterator[tuple[int, int]]:
+    """The ranges in which a vector of `size` elements is walked through."""
+    return ((start, min(start + PIECE_ELEMENTS, size)) for start in range(0, size, PIECE_ELEMENTS))
+
+
+def write_model(
+    path: Path, layout: Layout, pieces: Iterable[Flat], metadata: Mapping[str, str], *, durable: bool = True
+) -> None:
+    """Write a flat vector, given in consecutive pieces, as a safetensors file.
+
+    Raises:
+        StateError: it cannot be written; what was at `path` is still there.
+    """
+    digest = hashlib.sha256()
+    with write_aside(path, durable=durable) as file:
+        file.write(_header(layout, metadata, _NO_DIGEST))
+        for piece in pieces:
+            data = np.ascontiguousarray(piece, "<f4").data.cast("B")
+            digest.update(data)
+            file.write(data)
+        file.seek(0)
+        file.write(_header(layout, metadata, digest.hexdigest()))
+
+
+def _header(layout: Layout, metadata: Mapping[str, str], digest: str) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {**metadata, "data_sha256": digest}}
+    for tensor, start in zip(layout.tensors, layout.starts, strict=True):
+        offsets = [4 * start, 4 * (start + tensor.size)]
+        entries[tensor.name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": offsets}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+class ModelFile:
+    """A model on disk, open for reading; reading needs memory for the piece asked for only."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        """Open and check names, shapes and length. Raises StateError, naming the file, when they do not fit."""
+        self.path = path
+        self.layout = layout
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise StateError(f"{path}: {error.strerror}") from None
+        try:
+            self.metadata, self._data_start = self._read_header()
+        except StateError:
+            self._file.close()
+            raise
+
+    def _read_header(self) -> tuple[dict[str, str], int]:
+        length = int.from_bytes(self._file.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise StateError(f"{self.path}: not a model file; its header would have {length} bytes")
+        text = self._file.read(length)
+        try:
+            metadata = dict(json.loads(text)["__metadata__"])
+        except (ValueError, KeyError, TypeError):
+            raise StateError(f"{self.path}: its header is damaged") from None
+        expected = _header(self.layout, {k: v for k, v in metadata.items() if k != "data_sha256"}, _NO_DIGEST)
+        digest = str(metadata.get("data_sha256"))
+        if expected[8:].replace(_NO_DIGEST.encode(), digest.encode()) != text:
+            raise StateError(f"{self.path}: its tensors are not those of this model")
+        size = os.fstat(self._file.fileno()).st_size
+        if size != 8 + length + 4 * self.layout.size:
+            raise StateError(f"{self.path}: {size} bytes, expected {8 + length + 4 * self.layout.size}; truncated?")
+        return metadata, 8 + length
+
+    def read(self, start: int, stop: int) -> Flat:
+        """The elements [start, stop)."""
+        data = os.pread(self._file.fileno(), 4 * (stop - start), self._data_start + 4 * start)
+        if len(data) != 4 * (stop - start):
+            raise StateError(f"{self.path}: truncated while it was open")
+        return np.frombuffer(data, "<f4")
+
+    def read_all(self) -> Flat:
+        """The whole vector."""
+        return self.read(0, self.layout.size)
+
+    def pieces(self) -> Iterator[Flat]:
+        """The whole vector in consecutive pieces."""
+        return (self.read(start, stop) for start, stop in pieces_of(self.layout.size))
+
+    def verify(self) -> None:
+        """Compare the data with the checksum. Raises StateError, naming the file, when they differ."""
+        digest = hashlib.sha256()
+        for piece in self.pieces():
+            digest.update(piece.data.cast("B"))
+        if digest.hexdigest() != self.metadata.get("data_sha256"):
+            raise StateError(f"{self.path}: its data does not fit its checksum; the file was altered")
+
+    def scales(self) -> list[float]:
+        """The int8 scale of each tensor, max|x| / 127."""
+        largest = []
+        for tensor, start in zip(self.layout.tensors, self.layout.starts, strict=True):
+            parts = [self.read(start + a, start + b) for a, b in pieces_of(tensor.size)]
+            largest.append(max((float(np.max(np.abs(part))) for part in parts), default=0.0))
+        return [float(np.float32(np.float32(value) / np.float32(127))) for value in largest]
+
+    def close(self) -> None:
+        self._file.close()

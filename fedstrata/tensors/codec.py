@@ -1,0 +1,125 @@
+"""The one tensor codec: float32 elements to and from the bytes of an encoding.
+
+Little-endian throughout. `float32` is a view, without a copy; `float16` and `bfloat16` round to nearest even;
+`int8` is a signed byte times the tensor's scale, max|x| / 127.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import PayloadError
+from fedstrata.experiment import Encoding
+from fedstrata.tensors.layout import Flat, Layout
+
+CHUNK_BYTES = 1 << 20
+ELEMENT_BYTES: dict[Encoding, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+FLOAT16_MAX = 65504.0
+
+
+def int8_scale(tensor: Flat) -> float:
+    """The step of an int8 tensor: max|x| / 127, rounded to float32; 0 for a tensor of zeros."""
+    return float(np.float32(np.max(np.abs(tensor)) / np.float32(127))) if tensor.size else 0.0
+
+
+def encode(values: Flat, encoding: Encoding, scale: float = 0.0) -> memoryview:
+    """The bytes of some elements of one tensor.
+
+    Raises:
+        PayloadError: a value is larger than the encoding can hold.
+    """
+    match encoding:
+        case "float32":
+            return _bytes_of(values.astype("<f4", copy=False))
+        case "float16":
+            largest = float(np.max(np.abs(values), initial=0.0))
+            if largest > FLOAT16_MAX:
+                raise PayloadError(f"{largest:g} does not fit float16 (at most {FLOAT16_MAX:g}); choose bfloat16")
+            return _bytes_of(values.astype("<f2"))
+        case "bfloat16":
+            bits = np.ascontiguousarray(values, "<f4").view("<u4")
+            rounded = bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))
+            return _bytes_of((rounded >> 16).astype("<u2"))
+        case "int8":
+            return _bytes_of(np.rint(values / np.float32(scale)).astype(np.int8) if scale else values.astype(np.int8))
+
+
+def decode(data: bytes | memoryview, encoding: Encoding, scale: float = 0.0) -> Flat:
+    """The float32 elements of encoded bytes; for float32 a read-only view of them."""
+    match encoding:
+        case "float32":
+            return np.frombuffer(data, "<f4")
+        case "float16":
+            return np.frombuffer(data, "<f2").astype(np.float32)
+        case "bfloat16":
+            return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+        case "int8":
+            return np.frombuffer(data, np.int8).astype(np.float32) * np.float32(scale)
+
+
+def _bytes_of(array: NDArray[np.generic]) -> memoryview:
+    return np.ascontiguousarray(array).data.cast("B")
+
+
+class PayloadCodec:
+    """Encodes and decodes a flat vector chunk by chunk, tensor by tensor where the encoding has scales."""
+
+    def __init__(self, layout: Layout, encoding: Encoding, scales: Sequence[float] = ()) -> None:
+        """`scales` holds one number a tensor for int8 and is empty otherwise."""
+        if len(scales) not in {0, len(layout.tensors)}:
+            raise PayloadError(f"{len(scales)} scales for {len(layout.tensors)} tensors")
+        self.layout = layout
+        self.encoding: Encoding = encoding
+        self.scales = tuple(scales)
+        self.element_bytes = ELEMENT_BYTES[encoding]
+        self.payload_bytes = layout.size * self.element_bytes
+
+    @classmethod
+    def for_vector(cls, layout: Layout, encoding: Encoding, flat: Flat) -> "PayloadCodec":
+        """The codec for one vector, its int8 scales measured."""
+        if encoding != "int8":
+            return cls(layout, encoding)
+        return cls(layout, encoding, [int8_scale(view) for view in layout.views(flat).values()])
+
+    def chunks(self, read: Callable[[int, int], Flat], offset: int = 0) -> Iterator[bytes | memoryview]:
+        """The payload from byte `offset` on, in chunks; `read(start, stop)` gives those elements."""
+        step = CHUNK_BYTES // self.element_bytes
+        for start in range(offset // self.element_bytes, self.layout.size, step):
+            stop = min(start + step, self.layout.size)
+            yield self._encode(read(start, stop), start, stop)
+
+    def _encode(self, values: Flat, start: int, stop: int) -> bytes | memoryview:
+        if self.encoding != "int8":
+            return encode(values, self.encoding)
+        spans = self._spans(start, stop)
+        return b"".join(encode(values[a - start : b - start], "int8", scale) for a, b, scale in spans)
+
+    def decode(self, data: bytes, offset: int) -> Flat:
+        """The elements in a chunk that begins at byte `offset` of the payload.
+
+        Raises:
+            PayloadError: the chunk is larger than allowed, ends inside an element or beyond the payload.
+        """
+        count, rest = divmod(len(data), self.element_bytes)
+        start = offset // self.element_bytes
+        if rest or not count or len(data) > CHUNK_BYTES or start + count > self.layout.size:
+            raise PayloadError(
+                f"a chunk of {len(data)} bytes at {offset} of {self.payload_bytes}: chunks hold whole elements of "
+                f"{self.element_bytes} bytes, 1 to {CHUNK_BYTES} bytes, within the payload"
+            )
+        if self.encoding != "int8":
+            return decode(data, self.encoding)
+        view = memoryview(data)
+        spans = self._spans(start, start + count)
+        return np.concatenate([decode(view[a - start : b - start], "int8", scale) for a, b, scale in spans])
+
+    def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, float]]:
+        """The element ranges of [start, stop) by tensor, each with its scale."""
+        index = bisect_right(self.layout.starts, start) - 1
+        while start < stop:
+            tensor_stop = self.layout.starts[index] + self.layout.tensors[index].size
+            if tensor_stop > start:
+                yield start, min(stop, tensor_stop), self.scales[index]
+            start, index = max(start, min(stop, tensor_stop)), index + 1

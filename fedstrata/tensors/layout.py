@@ -1,0 +1,84 @@
+"""How a model lies in one flat float32 vector: the names, shapes and order of its tensors.
+
+Everything that moves or adds weights works on the flat vector; the layout is how names find their places in it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Flat = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """One tensor's name and shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Tensors in the order in which they lie in a flat vector, without gaps."""
+
+    tensors: tuple[TensorSpec, ...]
+    starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    size: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        starts, position = [], 0
+        for tensor in self.tensors:
+            starts.append(position)
+            position += tensor.size
+        object.__setattr__(self, "starts", tuple(starts))
+        object.__setattr__(self, "size", position)
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, Iterable[int]]) -> Self:
+        """The layout of tensors given as name → shape, in the mapping's order."""
+        return cls(tuple(TensorSpec(name=name, shape=tuple(shape)) for name, shape in shapes.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tensor.name for tensor in self.tensors)
+
+    def select(self, names: Iterable[str]) -> "Layout":
+        """The layout of some of the tensors, in this layout's order."""
+        wanted = set(names)
+        return Layout(tuple(tensor for tensor in self.tensors if tensor.name in wanted))
+
+    def views(self, flat: Flat) -> dict[str, Flat]:
+        """The tensors of a flat vector by name; views, not copies."""
+        return {
+            tensor.name: flat[start : start + tensor.size].reshape(tensor.shape)
+            for tensor, start in zip(self.tensors, self.starts, strict=True)
+        }
+
+    def flatten(self, tensors: Mapping[str, NDArray[np.float32]]) -> Flat:
+        """The flat vector of named tensors, shape (size,)."""
+        flat = np.empty(self.size, np.float32)
+        for name, view in self.views(flat).items():
+            view[...] = tensors[name]
+        return flat
+
+    def slices_of(self, part: "Layout") -> list[slice]:
+        """Where the tensors of `part` lie in this layout; neighbours are joined into one slice."""
+        places = {t.name: slice(s, s + t.size) for t, s in zip(self.tensors, self.starts, strict=True)}
+        joined: list[slice] = []
+        for name in part.names:
+            place = places[name]
+            if joined and joined[-1].stop == place.start:
+                joined[-1] = slice(joined[-1].start, place.stop)
+            else:
+                joined.append(place)
+        return joined

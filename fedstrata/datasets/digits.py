@@ -1,0 +1,43 @@
+"""Handwritten digits, 1,797 images of 8 × 8 that ship with scikit-learn.
+
+Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
+Repository, 1998.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
+from fedstrata.errors import DataError
+from fedstrata.experiment import DataSettings
+
+INFO = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
+HELD_OUT_EVERY = 5  # the fifth, tenth, … image of each digit is a test image: about 80/20, stratified
+
+
+def load(settings: DataSettings) -> Dataset:
+    """The digits scaled to [0, 1], split by the position of an image among those of its digit."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise DataError(
+            "data set digits ships with scikit-learn, which is not installed here; pip install scikit-learn"
+        ) from None
+    images, labels = load_digits(return_X_y=True)
+    examples = Examples(
+        inputs=(images / 16).astype(np.float32).reshape(-1, *INFO.input_shape), labels=labels.astype(np.int64)
+    )
+    is_test = _position_in_label(examples.labels) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    return Dataset(
+        train=examples.take(np.flatnonzero(~is_test)),
+        test=examples.take(np.flatnonzero(is_test)),
+        num_classes=INFO.num_classes,
+    )
+
+
+def _position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each example, how many before it have the same label."""
+    positions = np.empty_like(labels)
+    for label in np.unique(labels):
+        positions[labels == label] = np.arange(np.count_nonzero(labels == label))
+    return positions

@@ -1,0 +1,119 @@
+"""Labelled examples in memory, checked when made."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import DataError
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """Inputs, float32 of shape (n, *input_shape), and their labels, int64 of shape (n,)."""
+
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _check(self.inputs, self.labels, dtype=np.float32)
+        # minimum and maximum pass NaN on, and need no mask as large as the inputs
+        if self.inputs.size and not np.isfinite([self.inputs.min(), self.inputs.max()]).all():
+            raise DataError("inputs hold NaN or Inf; every value must be a finite number")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.inputs.shape[1:]
+
+    def take(self, indices: Indices) -> "Examples":
+        """A copy of the examples at these indices, in this order."""
+        return Examples(inputs=self.inputs[indices], labels=self.labels[indices])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pixels:
+    """Examples kept as bytes, value 255 standing for 1.0: a quarter of the memory until some are taken."""
+
+    values: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _check(self.values, self.labels, dtype=np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.values.shape[1:]
+
+    @property
+    def inputs(self) -> NDArray[np.float32]:
+        """All examples scaled to [0, 1], made anew at every call: prefer `take`."""
+        return _scaled(self.values)
+
+    def take(self, indices: Indices) -> Examples:
+        """The examples at these indices, in this order, scaled to [0, 1]."""
+        return Examples(inputs=_scaled(self.values[indices]), labels=self.labels[indices])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """What a model needs to know of a data set: the shape of one example and the number of labels."""
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Examples to train on and examples held out, with labels from 0 to num_classes − 1."""
+
+    train: Examples | Pixels
+    test: Examples | Pixels
+    num_classes: int
+
+    def __post_init__(self) -> None:
+        if self.train.input_shape != self.test.input_shape:
+            raise DataError(
+                f"training examples have shape {self.train.input_shape} and test examples "
+                f"{self.test.input_shape}; they must be alike"
+            )
+        for part, examples in (("training", self.train), ("test", self.test)):
+            if not len(examples):
+                raise DataError(f"the {part} data holds no examples; it needs one at least")
+            if examples.labels.max() >= self.num_classes:
+                raise DataError(
+                    f"the {part} data holds label {examples.labels.max()}; with {self.num_classes} classes, "
+                    f"labels go from 0 to {self.num_classes - 1}"
+                )
+
+    @property
+    def info(self) -> DatasetInfo:
+        """Its shape and number of classes."""
+        return DatasetInfo(input_shape=self.train.input_shape, num_classes=self.num_classes)
+
+
+def _scaled(values: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return np.divide(values, 255, dtype=np.float32)
+
+
+def _check(inputs: NDArray[Any], labels: NDArray[Any], *, dtype: type[np.generic]) -> None:
+    for name, array, wanted in (("inputs", inputs, dtype), ("labels", labels, np.int64)):
+        if not isinstance(array, np.ndarray) or array.dtype != wanted:
+            found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+            raise DataError(f"{name} must be an array of {wanted.__name__}, not {found}")
+    if labels.ndim != 1 or inputs.ndim < 2 or len(inputs) != len(labels):
+        raise DataError(
+            f"inputs have shape (n, ...) and labels shape (n,); these have {inputs.shape} and {labels.shape}"
+        )
+    if labels.size and labels.min() < 0:
+        raise DataError(f"labels go from 0 up, and one is {labels.min()}")

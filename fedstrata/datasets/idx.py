@@ -1,0 +1,79 @@
+"""The IDX format of the MNIST family, read strictly: nothing is allocated on a header's word alone.
+
+Format: two zero bytes, type 0x08 (unsigned byte), the number of dimensions, each dimension as a big-endian
+uint32, then the values. Files may be gzipped (`.gz`).
+"""
+
+import gzip
+import hashlib
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import DataError
+
+DEFLATE_RATIO = 1032  # the most bytes that one byte of deflate can stand for (zlib's technical notes)
+MAX_BYTES = 1 << 30
+PIECE_BYTES = 1 << 20
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """The array in an IDX file of bytes, read-only. Raises DataError when it is not exactly that."""
+    try:
+        with _open(path) as file:
+            return _parse(file, dimensions=dimensions, limit_bytes=_most_bytes(path))
+    except (OSError, EOFError, zlib.error, DataError) as error:
+        raise DataError(f"cannot use {path}: {error}; replace the file, or delete it") from None
+
+
+def content_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, decompressed if the name ends in `.gz`; at most MAX_BYTES of it.
+
+    Raises:
+        DataError: the file cannot be read or its content is larger than that.
+    """
+    digest, length = hashlib.sha256(), 0
+    try:
+        with _open(path) as file:
+            while piece := file.read(PIECE_BYTES):
+                digest.update(piece)
+                length += len(piece)
+                if length > MAX_BYTES:
+                    raise DataError(f"{path} holds more than {MAX_BYTES} bytes")
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {error}") from None
+    return digest.hexdigest()
+
+
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+
+
+def _most_bytes(path: Path) -> int:
+    """No content of this file can be longer."""
+    size = path.stat().st_size
+    return min(MAX_BYTES, size * DEFLATE_RATIO if path.suffix == ".gz" else size)
+
+
+def _parse(file: BinaryIO, *, dimensions: int, limit_bytes: int) -> NDArray[np.uint8]:
+    magic, expected = file.read(4), bytes([0, 0, 8, dimensions])
+    if magic != expected:
+        raise DataError(f"it starts with {magic.hex(' ')}, not with {expected.hex(' ')} as an IDX file does")
+    header = file.read(4 * dimensions)
+    if len(header) < 4 * dimensions:
+        raise DataError("it ends inside its header")
+    shape = struct.unpack(f">{dimensions}I", header)
+    total = math.prod(shape)
+    if total > limit_bytes:
+        raise DataError(f"its header promises {total} bytes, more than the file can hold")
+    content = file.read(total)
+    if len(content) < total:
+        raise DataError(f"it ends after {len(content)} of {total} bytes")
+    if file.read(1):
+        raise DataError(f"it goes on after the {total} bytes its header promises")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)

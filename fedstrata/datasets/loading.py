@@ -1,0 +1,53 @@
+"""From the experiment's `data` settings to a data set, or to its shape alone."""
+
+from fedstrata.datasets import digits, fashion_mnist, folder
+from fedstrata.datasets.examples import Dataset, DatasetInfo
+from fedstrata.errors import DataError, ExperimentError, FedstrataError, PluginError
+from fedstrata.experiment import DataSettings
+from fedstrata.plugins import describe, load_plugin
+
+BUILT_IN = {"digits": digits.INFO, "fashion-mnist": fashion_mnist.INFO}
+LOADERS = {"digits": digits.load, "fashion-mnist": fashion_mnist.load, "folder": folder.load}
+
+
+def dataset_info(settings: DataSettings) -> DatasetInfo:
+    """Shape and number of classes without the data, which the servers do not have."""
+    if settings.name in BUILT_IN:
+        return BUILT_IN[settings.name]
+    if settings.input_shape is None or settings.num_classes is None:
+        raise ExperimentError(f"data.name {settings.name}: say data.input_shape and data.num_classes")
+    return DatasetInfo(input_shape=settings.input_shape, num_classes=settings.num_classes)
+
+
+def load_dataset(settings: DataSettings) -> Dataset:
+    """The data set itself, of the shape and classes that `dataset_info` tells.
+
+    Raises:
+        DataError: the data is missing, damaged, or of another shape than declared.
+        PluginError: own code in `module:function` is missing, fails or gives something else.
+    """
+    loader = LOADERS.get(settings.name, _load_own)
+    dataset = loader(settings)
+    declared = dataset_info(settings)
+    if dataset.info != declared:
+        raise DataError(
+            f"data set {settings.name} has examples of shape {dataset.info.input_shape} in "
+            f"{dataset.num_classes} classes, but data.input_shape and data.num_classes declare "
+            f"{declared.input_shape} in {declared.num_classes}"
+        )
+    return dataset
+
+
+def _load_own(settings: DataSettings) -> Dataset:
+    function = load_plugin(settings.name, "data set")
+    try:
+        dataset = function(settings)
+    except FedstrataError:
+        raise
+    except Exception as error:
+        raise PluginError(f"data set {settings.name} failed with {describe(error)}") from error
+    if not isinstance(dataset, Dataset):
+        raise PluginError(
+            f"data set {settings.name} must return a fedstrata.datasets.Dataset, not {type(dataset).__name__}"
+        )
+    return dataset

@@ -1,0 +1,393 @@
+"""Data sets: what is loaded, and what a user is told when a file is missing or damaged."""
+
+import gzip
+import hashlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedstrata.datasets import Dataset, DatasetInfo, Examples, Pixels, dataset_info, load_dataset
+from fedstrata.datasets.download import download
+from fedstrata.datasets.fashion_mnist import DEBIAN, FILES
+from fedstrata.datasets.idx import content_sha256, read_idx
+from fedstrata.errors import DataError, PluginError
+from fedstrata.experiment import DataSettings
+
+needs_fashion_mnist = pytest.mark.skipif(
+    not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist"
+)
+IMAGES = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3])  # two images of 1 × 3
+
+
+def examples(number: int = 4, shape: tuple[int, ...] = (1, 2)) -> Examples:
+    return Examples(inputs=np.ones((number, *shape), np.float32), labels=np.arange(number) % 2)
+
+
+# --- examples ----------------------------------------------------------------------------------------------
+
+
+def test_take_copies_the_examples_asked_for_in_that_order() -> None:
+    all_examples = Examples(inputs=np.array([[1], [2], [3]], np.float32), labels=np.array([0, 1, 2]))
+    taken = all_examples.take(np.array([2, 0]))
+    taken.inputs[0] = 9
+    assert taken.labels.tolist() == [2, 0]
+    assert all_examples.inputs.tolist() == [[1], [2], [3]]
+
+
+def test_pixels_are_scaled_to_one_when_taken() -> None:
+    pixels = Pixels(values=np.array([[0, 51], [255, 102]], np.uint8), labels=np.array([0, 1]))
+    taken = pixels.take(np.array([1]))
+    assert taken.inputs.dtype == np.float32
+    assert taken.inputs.tolist() == [[1.0, np.float32(0.4)]]
+    assert pixels.inputs[0].tolist() == [0.0, np.float32(0.2)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        (np.ones((2, 3)), np.array([0, 1]), "inputs must be an array of float32, not float64"),
+        (np.ones((2, 3), np.float32), np.array([0.0, 1.0]), "labels must be an array of int64, not float64"),
+        (np.ones((2, 3), np.float32), np.array([0]), r"these have \(2, 3\) and \(1,\)"),
+        (np.ones(2, np.float32), np.array([0, 1]), r"these have \(2,\) and \(2,\)"),
+        (np.array([[1, np.nan]], np.float32), np.array([0]), "NaN or Inf"),
+        (np.array([[1, -np.inf]], np.float32), np.array([0]), "NaN or Inf"),
+        (np.array([[1]], np.float32), np.array([-1]), "labels go from 0 up, and one is -1"),
+    ],
+)
+def test_examples_refuse_what_is_not_inputs_with_labels(
+    inputs: NDArray[np.float32], labels: NDArray[np.int64], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        Examples(inputs=inputs, labels=labels)
+
+
+def test_a_data_set_refuses_parts_that_do_not_belong_together() -> None:
+    with pytest.raises(DataError, match="must be alike"):
+        Dataset(train=examples(shape=(1, 2)), test=examples(shape=(2, 1)), num_classes=2)
+    with pytest.raises(DataError, match="with 1 classes, labels go from 0 to 0"):
+        Dataset(train=examples(), test=examples(), num_classes=1)
+    with pytest.raises(DataError, match="the test data holds no examples"):
+        Dataset(train=examples(), test=examples(0), num_classes=2)
+
+
+# --- digits and what the servers know ----------------------------------------------------------------------
+
+
+def test_digits_are_split_four_to_one_for_every_digit() -> None:
+    digits = load_dataset(DataSettings(name="digits"))
+    train, test = np.bincount(digits.train.labels), np.bincount(digits.test.labels)
+    assert len(digits.train) + len(digits.test) == 1797
+    assert (test == (train + test) // 5).all()
+    assert digits.info == DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
+    assert (digits.train.inputs.min(), digits.train.inputs.max()) == (0.0, 1.0)
+
+
+def test_the_fifth_image_of_a_digit_is_a_test_image() -> None:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    fifth_zero = images[np.flatnonzero(labels == 0)[4]].reshape(1, 8, 8) / 16
+    digits = load_dataset(DataSettings(name="digits"))
+    held_out_zero = digits.test.inputs[np.flatnonzero(digits.test.labels == 0)[0]]
+    assert np.array_equal(held_out_zero, fifth_zero)
+
+
+def test_the_shape_of_a_data_set_is_known_without_scikit_learn_or_torch() -> None:
+    code = (
+        "import sys; sys.modules['sklearn'] = sys.modules['torch'] = None\n"
+        "from fedstrata.datasets import dataset_info\n"
+        "from fedstrata.experiment import DataSettings\n"
+        "print([dataset_info(DataSettings(name=n)).input_shape for n in ('digits', 'fashion-mnist')])\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[(1, 8, 8), (1, 28, 28)]"
+
+
+def test_own_data_has_the_shape_that_the_settings_declare() -> None:
+    settings = DataSettings(name="own:load", input_shape=(3, 4), num_classes=7)
+    assert dataset_info(settings) == DatasetInfo(input_shape=(3, 4), num_classes=7)
+
+
+# --- IDX ---------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["images", "images.gz"])
+def test_an_idx_file_gives_its_values_in_its_shape(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, IMAGES + bytes([1, 2, 3, 4, 5, 255]))
+    assert read_idx(path, dimensions=3).tolist() == [[[1, 2, 3]], [[4, 5, 255]]]
+
+
+@pytest.mark.parametrize("name", ["images", "images.gz"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it starts with , not with 00 00 08 03"),
+        (b"\x00\x00\x08\x01" + IMAGES[4:], "it starts with 00 00 08 01, not with 00 00 08 03"),
+        (b"\x00\x00\x0d\x03" + IMAGES[4:], "it starts with 00 00 0d 03, not with 00 00 08 03"),
+        (IMAGES[:9], "it ends inside its header"),
+        (IMAGES + bytes(5), "it ends after 5 of 6 bytes"),
+        (IMAGES + bytes(7), "it goes on after the 6 bytes"),
+        (IMAGES[:4] + b"\xff" * 12, "its header promises 79228162458924105385300197375 bytes"),
+        (IMAGES[:4] + b"\x00\x00\xff\xff" * 2 + b"\x00\x00\x00\x01", "its header promises 4294836225 bytes"),
+    ],
+)
+def test_an_idx_file_that_is_not_exactly_that_is_refused(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.raises(DataError) as raised:
+        read_idx(path, dimensions=3)
+    assert message in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_a_header_cannot_promise_more_than_its_gzip_file_could_hold(tmp_path: Path) -> None:
+    promised = IMAGES[:4] + (100).to_bytes(4, "big") + (1000).to_bytes(4, "big") * 2  # 100 MB from some 40 bytes
+    with pytest.raises(DataError, match="promises 100000000 bytes, more than the file can hold"):
+        read_idx(write(tmp_path / "images.gz", promised), dimensions=3)
+
+
+def test_a_cut_or_altered_gzip_file_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "images.gz", IMAGES + bytes([1, 2, 3, 4, 5, 6]))
+    whole = path.read_bytes()
+    for damaged in (whole[:-4], whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:], b"no gzip" + whole):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"cannot use .*images\.gz: .*; replace the file, or delete it"):
+            read_idx(path, dimensions=3)
+
+
+# --- Fashion-MNIST -----------------------------------------------------------------------------------------
+
+
+def write_fashion_mnist(folder: Path, suffix: str = "", side: int = 28, num_labels: int = 3) -> None:
+    """Three training and two test images, image i all of value i."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, number, labels in (("train", 3, num_labels), ("t10k", 2, 2)):
+        values = b"".join(bytes([i]) * side * side for i in range(number))
+        sizes = b"".join(size.to_bytes(4, "big") for size in (number, side, side))
+        write(folder / f"{part}-images-idx3-ubyte{suffix}", b"\x00\x00\x08\x03" + sizes + values)
+        header = b"\x00\x00\x08\x01" + labels.to_bytes(4, "big")
+        write(folder / f"{part}-labels-idx1-ubyte{suffix}", header + bytes(range(labels)))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_fashion_mnist_is_read_from_the_folder_first(tmp_path: Path, suffix: str) -> None:
+    write_fashion_mnist(tmp_path, suffix)
+    dataset = load_dataset(DataSettings(name="fashion-mnist", folder=tmp_path))
+    assert (len(dataset.train), len(dataset.test)) == (3, 2)
+    assert dataset.info == DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
+    assert dataset.train.take(np.array([2])).inputs.max() == np.float32(2) / np.float32(255)
+
+
+def test_fashion_mnist_is_read_from_the_data_folder_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_fashion_mnist(tmp_path / "fashion-mnist")
+    monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path))
+    settings = DataSettings(name="fashion-mnist", folder=tmp_path / "empty")
+    assert len(load_dataset(settings).train) == 3
+
+
+def test_missing_fashion_mnist_says_where_it_was_looked_for_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstrata.datasets.fashion_mnist.DEBIAN", tmp_path / "debian")
+    monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path / "data"))
+    with pytest.raises(DataError) as raised:
+        load_dataset(DataSettings(name="fashion-mnist", folder=tmp_path / "own"))
+    for place in ("own", "data/fashion-mnist", "debian"):
+        assert str(tmp_path / place) in str(raised.value)
+    assert "apt-get install dataset-fashion-mnist" in str(raised.value)
+    assert "data.download: true" in str(raised.value)
+
+
+def test_a_download_needs_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstrata.datasets.fashion_mnist.DEBIAN", tmp_path)
+    monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
+    with pytest.raises(DataError, match=r"say where in data\.folder or \$FEDSTRATA_DATA"):
+        load_dataset(DataSettings(name="fashion-mnist", download=True))
+
+
+def test_images_of_another_size_or_without_labels_are_refused(tmp_path: Path) -> None:
+    settings = DataSettings(name="fashion-mnist", folder=tmp_path)
+    write_fashion_mnist(tmp_path, side=27)
+    with pytest.raises(DataError, match=r"images of \(27, 27\); Fashion-MNIST has 28 × 28"):
+        load_dataset(settings)
+    write_fashion_mnist(tmp_path, num_labels=2)
+    with pytest.raises(DataError, match=r"holds 3 images, but .* 2 labels"):
+        load_dataset(settings)
+
+
+@needs_fashion_mnist
+def test_the_real_fashion_mnist_has_6000_and_1000_images_of_each_kind_kept_as_bytes() -> None:
+    dataset = load_dataset(DataSettings(name="fashion-mnist"))
+    assert np.bincount(dataset.train.labels).tolist() == [6000] * 10
+    assert np.bincount(dataset.test.labels).tolist() == [1000] * 10
+    assert isinstance(dataset.train, Pixels)
+    assert dataset.train.values.nbytes == 60_000 * 784
+
+
+@needs_fashion_mnist
+def test_the_content_of_debians_files_has_the_published_hashes() -> None:
+    assert {name: content_sha256(DEBIAN / f"{name}.gz") for name in FILES} == FILES
+
+
+# --- download ----------------------------------------------------------------------------------------------
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        """The tests' output is not an access log."""
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A folder and the address at which an HTTP server on this machine publishes it."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    folder = tmp_path / "published"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_missing_files_are_downloaded_into_the_folder(
+    published: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_fashion_mnist(published[0], ".gz")
+    hashes = {name: content_sha256(published[0] / f"{name}.gz") for name in FILES}
+    monkeypatch.setattr("fedstrata.datasets.fashion_mnist.URL", published[1])
+    monkeypatch.setattr("fedstrata.datasets.fashion_mnist.FILES", hashes)
+    monkeypatch.setattr("fedstrata.datasets.fashion_mnist.DEBIAN", tmp_path / "debian")
+    folder = tmp_path / "own" / "data"
+    dataset = load_dataset(DataSettings(name="fashion-mnist", folder=folder, download=True))
+    assert len(dataset.train) == 3
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.gz" for name in FILES)
+
+
+def test_a_download_of_other_content_leaves_nothing_behind(published: tuple[Path, str], tmp_path: Path) -> None:
+    write(published[0] / "file.gz", b"other")
+    target = tmp_path / "own" / "file.gz"
+    expected = hashlib.sha256(b"expected").hexdigest()
+    with pytest.raises(DataError, match=f"not the published {expected}"):
+        download(f"{published[1]}/file.gz", target, content_sha256=expected)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_download_that_cannot_be_had_says_from_where_and_why(published: tuple[Path, str], tmp_path: Path) -> None:
+    url = f"{published[1]}/absent.gz"
+    with pytest.raises(DataError, match=f"cannot download {url} to .*404"):
+        download(url, tmp_path / "absent.gz", content_sha256="")
+
+
+def test_a_download_into_a_file_is_an_error_of_the_data(published: tuple[Path, str], tmp_path: Path) -> None:
+    write(tmp_path / "file", b"")
+    with pytest.raises(DataError, match="cannot download"):
+        download(f"{published[1]}/x", tmp_path / "file" / "x", content_sha256="")
+
+
+# --- folder and own code -----------------------------------------------------------------------------------
+
+
+def folder_settings(folder: Path) -> DataSettings:
+    return DataSettings(name="folder", folder=folder, input_shape=(2,), num_classes=2)
+
+
+def test_a_folder_gives_its_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", x=np.array([[0.5, 1], [2, 3]]), y=np.array([1, 0], np.uint8))
+    np.savez_compressed(tmp_path / "test.npz", x=np.array([[0, 255]], np.uint8), y=np.array([1]))
+    dataset = load_dataset(folder_settings(tmp_path))
+    assert dataset.train.inputs.tolist() == [[0.5, 1], [2, 3]]
+    assert dataset.train.labels.tolist() == [1, 0]
+    assert dataset.test.inputs.tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.ones((2, 2)), "z": np.array([0, 1])}, "it has no array y, but x, z"),
+        ({"x": np.ones((2, 2)), "y": np.array([0.0, 1.0])}, "y must hold whole numbers, not float64"),
+        ({"x": np.ones((2, 2), np.int32), "y": np.array([0, 1])}, "x must be floating point, or uint8"),
+        ({"x": np.array([[1e300, 1]]), "y": np.array([1])}, "NaN or Inf"),
+        ({"x": np.ones((2, 2)), "y": np.array([0])}, r"these have \(2, 2\) and \(1,\)"),
+        ({"x": np.ones((2, 2)), "y": np.array([0, 2])}, "labels go from 0 to 1"),
+        ({"x": np.ones((2, 3)), "y": np.array([0, 1])}, r"examples of shape \(3,\) in 2 classes"),
+        ({"x": np.array([[{}, {}]]), "y": np.array([0])}, "allow_pickle=False"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused(
+    tmp_path: Path, arrays: dict[str, NDArray[np.float64]], message: str
+) -> None:
+    for part in ("train", "test"):
+        np.savez(tmp_path / f"{part}.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=message):
+        load_dataset(folder_settings(tmp_path))
+
+
+def test_a_folder_without_its_files_or_with_damaged_ones_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no .*train\.npz"):
+        load_dataset(folder_settings(tmp_path))
+    np.savez(tmp_path / "train.npz", x=np.ones((50, 2)), y=np.zeros(50, np.int64))
+    whole = (tmp_path / "train.npz").read_bytes()
+    with (tmp_path / "single.npy").open("wb") as file:
+        np.save(file, np.ones(3))
+    for damaged in (b"", b"text", whole[:200], whole.replace(bytes(64), bytes(63) + b"1"),
+                    (tmp_path / "single.npy").read_bytes()):  # fmt: skip
+        assert damaged != whole
+        (tmp_path / "train.npz").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"cannot use .*train\.npz"):
+            load_dataset(folder_settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "message"),
+    [
+        ("return 3", PluginError, "must return a fedstrata.datasets.Dataset, not int"),
+        ("return 1 / 0", PluginError, "failed with ZeroDivisionError: division by zero"),
+        ("raise DataError('the sensor is off')", DataError, "the sensor is off"),
+        ("return made(3)", DataError, r"shape \(3,\) in 2 classes, but .* declare \(2,\) in 2"),
+    ],
+)
+def test_an_own_data_set_that_fails_or_is_another_than_declared_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, error: type[Exception], message: str
+) -> None:
+    settings = own_data(tmp_path, monkeypatch, body)
+    with pytest.raises(error, match=message):
+        load_dataset(settings)
+
+
+def test_an_own_data_set_is_called_with_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = own_data(tmp_path, monkeypatch, "return made(*settings.input_shape)")
+    assert load_dataset(settings).info == DatasetInfo(input_shape=(2,), num_classes=2)
+
+
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> DataSettings:
+    (tmp_path / "own_data.py").write_text(
+        "import numpy as np\n"
+        "from fedstrata.datasets import Dataset, Examples\n"
+        "from fedstrata.errors import DataError\n"
+        "def made(width):\n"
+        "    part = Examples(inputs=np.ones((2, width), np.float32), labels=np.array([0, 1]))\n"
+        "    return Dataset(train=part, test=part, num_classes=2)\n"
+        f"def load(settings):\n    {body}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_data", raising=False)
+    return DataSettings(name="own_data:load", input_shape=(2,), num_classes=2)

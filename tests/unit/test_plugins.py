@@ -1,0 +1,98 @@
+"""Own code by reference: what is loaded, and what a user is told when it is not."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedstrata.errors import PluginError
+from fedstrata.experiment import MethodSettings
+from fedstrata.features import feature_map
+from fedstrata.plugins import load_plugin
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current directory, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_function_of_a_file_in_the_current_directory_is_found(workdir: Path) -> None:
+    (workdir / "own_code.py").write_text("def twice(x):\n    return 2 * x\n")
+    assert load_plugin("own_code:twice", "model")(21) == 42
+
+
+def test_a_function_of_an_installed_package_is_found() -> None:
+    assert load_plugin("os.path:join", "model")("a", "b") == str(Path("a") / "b")
+
+
+@pytest.mark.parametrize(
+    ("reference", "source", "message"),
+    [
+        ("absent_module:f", "", "there is no module absent_module in "),
+        ("own_code:missing", "", "module own_code has no missing"),
+        ("own_code:number", "number = 3", "holds a int, not a function, as number"),
+        ("own_code:f", "import absent_dependency", "No module named 'absent_dependency'"),
+        ("own_code:f", "def f(:", "importing own_code failed with SyntaxError"),
+        ("own_code:f", "raise ValueError('two\\nlines')", "importing own_code failed with ValueError: two lines"),
+        ("own_code:f", "import sys; sys.exit(3)", "importing own_code failed with SystemExit: 3"),
+        ("own_code", "", "own code is named as module:function"),
+        ("own_code:", "", "own code is named as module:function"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_in_one_line(workdir: Path, reference: str, source: str, message: str) -> None:
+    (workdir / "own_code.py").write_text(source)
+    with pytest.raises(PluginError) as raised:
+        load_plugin(reference, "feature map")
+    assert message in str(raised.value)
+    assert str(raised.value).startswith("feature map ")
+    assert "\n" not in str(raised.value)
+
+
+def test_raw_features_are_the_inputs_as_rows() -> None:
+    inputs = np.arange(12, dtype=np.float32).reshape(2, 1, 2, 3)
+    features = feature_map(MethodSettings())(inputs)
+    assert features.dtype == np.float64
+    assert features.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+
+
+def test_no_inputs_have_raw_features_of_the_same_width() -> None:
+    assert feature_map(MethodSettings())(np.empty((0, 1, 2, 3), dtype=np.float32)).shape == (0, 6)
+
+
+def test_an_own_feature_map_is_called_with_the_inputs(workdir: Path) -> None:
+    (workdir / "own_phi.py").write_text("def phi(x):\n    return x.sum(axis=(1, 2))[:, None]\n")
+    features = feature_map(MethodSettings(features="own_phi:phi"))(np.ones((3, 2, 2), dtype=np.float32))
+    assert features.tolist() == [[4.0], [4.0], [4.0]]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("x.sum(axis=(1, 2))", "must give an array of shape (3, d), one row an example, not (3,)"),
+        ("x[:2, 0]", "must give an array of shape (3, d), one row an example, not (2, 2)"),
+        ("x[:, 0] / 0", "gave NaN or Inf"),
+        ("x @ x[0, :1]", "failed with ValueError"),
+        ("'words'", "failed with ValueError"),
+    ],
+)
+def test_an_own_feature_map_that_gives_something_else_is_refused(workdir: Path, body: str, message: str) -> None:
+    (workdir / "own_phi.py").write_text(
+        f"import numpy\n\ndef phi(x):\n    with numpy.errstate(all='ignore'):\n        return {body}\n"
+    )
+    own = feature_map(MethodSettings(features="own_phi:phi"))
+    with pytest.raises(PluginError) as raised:
+        own(np.ones((3, 2, 2), dtype=np.float32))
+    assert message in str(raised.value)
+
+
+def test_a_missing_feature_map_is_told_before_it_is_called() -> None:
+    with pytest.raises(PluginError, match="there is no module absent_phi"):
+        feature_map(MethodSettings(features="absent_phi:phi"))

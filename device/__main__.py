@@ -1,0 +1,99 @@
+"""`python -m device`: one or more devices in a process."""
+
+import os
+
+# Arithmetic runs on one thread, so that no result depends on the number of cores; libraries read this as they load.
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+import argparse  # noqa: E402
+import asyncio  # noqa: E402
+import secrets  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from device.agent import DeviceAgent, Host  # noqa: E402
+from device.bench import Bench  # noqa: E402
+from device.channels import Channels  # noqa: E402
+from device.identity import device_indexes  # noqa: E402
+from device.training import OneByOne, limit_threads  # noqa: E402
+from fedstrata.datasets import dataset_info, load_dataset  # noqa: E402
+from fedstrata.errors import ExcludedError, FedstrataError, PayloadError  # noqa: E402
+from fedstrata.experiment import Experiment, load_experiment  # noqa: E402
+from fedstrata.http import StatusServer  # noqa: E402
+from fedstrata.logs import EventLog  # noqa: E402
+from fedstrata.methods import make_method  # noqa: E402
+from fedstrata.metrics import ProcessMetrics  # noqa: E402
+from fedstrata.models import build_model  # noqa: E402
+from fedstrata.process import first_of, run_process, say_listening, service_arguments  # noqa: E402
+
+log = EventLog("device")
+
+
+def parse() -> argparse.Namespace:
+    """The options of a device process."""
+    arguments = service_arguments("device", "Devices: they hold data and train when their LPS asks.")
+    arguments.option("gps", "host:port of the GPS", required=True)
+    arguments.option("devices", "indexes of the devices in this process, for instance 0-4,7")
+    arguments.option("device-name", "the one device of this process, by its name in partition.names")
+    arguments.add_argument("--stay", action="store_true", help="idle, ready, after the run instead of ending")
+    return arguments.parse_args()
+
+
+def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics) -> Host:
+    """Everything that the devices of this process share, data included."""
+    limit_threads()
+    return Host(
+        experiment=experiment,
+        dataset=load_dataset(experiment.data),
+        model=build_model(experiment.model, dataset_info(experiment.data)),
+        method=make_method(experiment.method),
+        bench=Bench(OneByOne()),
+        channels=channels,
+        metrics=metrics,
+        process_id=secrets.token_hex(8),
+        pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
+    )
+
+
+async def run_devices(host: Host, indexes: list[int]) -> int:
+    """All devices of the process; one that a parent refuses leaves the others alone."""
+
+    async def one(index: int) -> FedstrataError | None:
+        agent = DeviceAgent(host, index)
+        try:
+            await agent.run()
+        except FedstrataError as error:
+            log.warning("device_stopped", device=agent.device_id, reason=str(error))
+            return error
+        return None
+
+    errors = await asyncio.gather(*(one(index) for index in indexes))
+    for error in errors:
+        if error is not None and not isinstance(error, PayloadError | ExcludedError):
+            raise error  # its parents do not know; whoever started this process should
+    return 0
+
+
+async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
+    """Run the devices until their run is over."""
+    experiment = load_experiment(Path(options.experiment))
+    indexes = device_indexes(experiment, options.devices, options.device_name)
+    metrics = ProcessMetrics("device")
+    state = {"ready": False}
+    with StatusServer(options.http, metrics.registry, lambda: state["ready"]) as status:
+        channels = Channels(options.gps, metrics.links)
+        host = await asyncio.to_thread(load, experiment, channels, metrics)
+        say_listening(http=status.address)
+        state["ready"] = True
+        log.info("serving", devices=len(indexes), gps=options.gps)
+        code = await first_of(stop, run_devices(host, indexes))
+        log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
+        if options.stay and code is not None:
+            await stop.wait()
+        await channels.close()
+    return code or 0
+
+
+if __name__ == "__main__":
+    parsed = parse()
+    run_process(parsed, lambda stop: main(parsed, stop))

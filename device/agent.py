@@ -1,0 +1,160 @@
+"""One device: shares its profile and a relevance row, then trains for its LPS until the run is over."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from device.bench import Bench
+from device.channels import Channels
+from device.enrolment import GpsLink
+from device.evaluation import evaluate
+from device.training import TrainingJob
+from fedstrata.datasets import Dataset
+from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.experiment import Experiment
+from fedstrata.features import feature_map
+from fedstrata.link import CALL_S
+from fedstrata.logs import EventLog
+from fedstrata.methods import Method
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.models import Model
+from fedstrata.partitions import DeviceData, device_data
+from fedstrata.relevance import Spectrum, spectrum_of
+from fedstrata.rounds import Identity, ParentCalls, RoundClient, Update
+from fedstrata.rounds import Model as Received
+from fedstrata.rpc.client import call_until_answered
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.v1 import lps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What all devices of one process share."""
+
+    experiment: Experiment
+    dataset: Dataset
+    model: Model
+    method: Method
+    bench: Bench
+    channels: Channels
+    metrics: ProcessMetrics
+    process_id: str
+    pod_name: str
+
+
+class DeviceAgent:
+    """One device of a process."""
+
+    def __init__(self, host: Host, device_index: int) -> None:
+        self._host = host
+        self._index = device_index
+        self.device_id = host.experiment.device_ids()[device_index]
+        self._log = EventLog("device", device=self.device_id)
+        self._sent: Update | None = None
+
+    async def run(self) -> None:
+        """From enrolment to the end of the run. Raises FedstrataError when a parent refuses this device."""
+        host = self._host
+        data = await host.bench.compute(lambda: device_data(host.experiment, host.dataset, self._index))
+        link = GpsLink(
+            host.channels.gps(),
+            host.experiment,
+            device_id=self.device_id,
+            device_index=self._index,
+            process_id=host.process_id,
+            log=self._log,
+        )
+        enrolled = await link.enroll(len(data.train), host.pod_name)
+        self._log.info("enrolled", is_late=enrolled.is_late)
+        if enrolled.wants_profile:
+            await self._relate(link, data, is_late=enrolled.is_late)
+        assignment = await link.assignment()
+        self._log.info("assigned", cluster=assignment.cluster_id, lps=assignment.lps_address)
+        await self._train(assignment, data)
+
+    async def _relate(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
+        host = self._host
+        features = feature_map(host.experiment.method)
+
+        def spectrum() -> Spectrum:
+            return spectrum_of(features(data.train.inputs))
+
+        own = await host.bench.compute(spectrum)
+        if not is_late:
+            await link.submit_profile(own.profile(host.experiment.method.eigenvectors))
+        row = await link.relate(own)
+        await link.submit_relevance(row)
+        self._log.info("related", devices=len(row))
+
+    async def _train(self, assignment: gps_pb.FetchAssignmentResponse, data: DeviceData) -> None:
+        lps = self._host.channels.lps(assignment.lps_address)
+        client = self._client(lps, assignment.cluster_id)
+        while True:
+            offer = await client.fetch(self._sent.round if self._sent else -1)
+            match offer:
+                case rounds_pb2.Finished():
+                    if offer.reason:
+                        raise RunStoppedError(f"the run has stopped: {offer.reason}")
+                    self._log.info("finished")
+                    return
+                case rounds_pb2.SendAgain() if self._sent is not None:
+                    self._log.info("sent_again", round=offer.round)
+                    await client.submit(self._sent)
+                case Received() if offer.evaluate_only:
+                    await self._measure(lps, client, offer, data)
+                case Received():
+                    self._sent = await self._update(client, offer, data)
+                    reply = await client.submit(self._sent)
+                    if not reply.accepted:
+                        self._log.info("update_late", round=offer.round, current_round=reply.current_round)
+                case _:
+                    raise PayloadError("asked to send again what was never sent")
+
+    def _client(self, lps: Any, cluster_id: str) -> RoundClient:
+        host = self._host
+        identity = Identity(run_id=host.experiment.run_id, child_id=self.device_id, cluster_id=cluster_id)
+        calls = ParentCalls(fetch=lps.FetchModel, submit=lps.SubmitUpdate, locate=lps.LocateUpdate)
+        link = host.experiment.links.device_lps
+        return RoundClient(calls, identity, host.model.layout, link=link, part=host.method.sums[0], log=self._log)
+
+    async def _update(self, client: RoundClient, received: Received, data: DeviceData) -> Update:
+        host = self._host
+        evaluation = await self._evaluation(received, data)
+        job = TrainingJob(
+            model=host.model,
+            received=received.flat,
+            examples=data.train,
+            training=host.experiment.training,
+            seed=host.experiment.seed,
+            device_index=self._index,
+            lps_round=received.round,
+            global_round=received.global_round,
+            local_loss=host.method.local_loss,
+        )
+        result = await host.bench.train(job)
+        update = result.weights - received.flat
+        return Update(
+            round=received.round,
+            num_examples=len(data.train),
+            codec=client.codec_for(update),
+            read=lambda start, stop: update[start:stop],
+            train_loss=result.train_loss,
+            evaluations=(evaluation,),
+        )
+
+    async def _evaluation(self, received: Received, data: DeviceData) -> rounds_pb2.Evaluation:
+        model = self._host.model
+        loss, correct, examples = await self._host.bench.compute(lambda: evaluate(model, received.flat, data.test))
+        return rounds_pb2.Evaluation(
+            device_id=self.device_id, round=received.round, loss_sum=loss, correct=correct, num_examples=examples
+        )
+
+    async def _measure(self, lps: Any, client: RoundClient, received: Received, data: DeviceData) -> None:
+        """Measure the final model and say so."""
+        who = client.identity
+        request = pb.SubmitEvaluationRequest(
+            run_id=who.run_id, cluster_id=who.cluster_id, evaluation=await self._evaluation(received, data)
+        )
+        await call_until_answered(
+            lambda: lps.SubmitEvaluation(request, timeout=CALL_S, wait_for_ready=True), self._log, "SubmitEvaluation"
+        )

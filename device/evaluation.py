@@ -1,0 +1,36 @@
+"""How well weights do on examples."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from device.training import named_tensors
+from fedstrata.datasets import Examples, Pixels
+from fedstrata.models import Model
+from fedstrata.tensors import Flat
+
+BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
+
+
+class Evaluation(NamedTuple):
+    """Sums over examples, which add up over devices."""
+
+    loss_sum: float  # cross-entropy
+    correct: int
+    num_examples: int
+
+
+@torch.no_grad()
+def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evaluation:
+    """Loss and hits of these weights, shape (model.layout.size,); changes nothing and draws nothing."""
+    tensors = named_tensors(model.layout, weights)
+    loss_sum, correct = 0.0, 0
+    for start in range(0, len(examples), BATCH_EXAMPLES):
+        batch = examples.take(np.arange(start, min(start + BATCH_EXAMPLES, len(examples))))
+        labels = torch.tensor(batch.labels)
+        logits = model.logits(tensors, torch.tensor(batch.inputs))
+        loss_sum += cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64).item()
+        correct += int((logits.argmax(1) == labels).sum())
+    return Evaluation(loss_sum, correct, len(examples))

@@ -1,0 +1,76 @@
+"""The small HTTP server of every process: `/metrics`, `/healthz` and `/readyz`."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from fedstrata.errors import AddressError
+from fedstrata.rpc.address import split_address
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind without the reverse look-up of the host name that the standard server makes."""
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Quiet(WSGIRequestHandler):
+    timeout = 10  # a client that sends nothing holds a thread no longer
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Requests of probes and scrapers are no events."""
+
+
+class StatusServer:
+    """Serves metrics and health in a thread of its own, so that a busy event loop still answers."""
+
+    def __init__(self, address: str, registry: CollectorRegistry, is_ready: Callable[[], bool]) -> None:
+        """Bind `address` (host:port, port 0 for any). Raises AddressError when it cannot."""
+        host, port = split_address(address)
+        metrics = make_wsgi_app(registry)
+
+        def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+            path = environ.get("PATH_INFO", "/")
+            if path == "/metrics":
+                page: Iterable[bytes] = metrics(environ, start_response)
+                return page
+            known = {"/healthz": True, "/readyz": is_ready()}
+            status = ("200 OK" if known[path] else "503 Service Unavailable") if path in known else "404 Not Found"
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [status.encode() + b"\n"]
+
+        try:
+            server = _Server6 if ":" in host else _Server
+            self._server = make_server(host, port, app, server_class=server, handler_class=_Quiet)
+        except OSError as error:
+            raise AddressError(f"cannot serve HTTP on {address}: {error.strerror}; choose another --http") from None
+        self.address = f"{host if ':' not in host else f'[{host}]'}:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,44 @@
+"""Time on links: how long calls may take, how long a parent holds one back, and the pauses between attempts.
+
+The only module that lets time pass on purpose.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+CALL_S = 30.0  # a call that carries little
+HOLD_S = 20.0  # how long a parent holds a call back before it answers `waiting`
+SLOWEST_BYTES_PER_S = 32_000.0  # the slowest link that a payload's deadline allows for
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+
+def payload_timeout_s(payload_bytes: int) -> float:
+    """The deadline of a call that carries a payload, and may be held back before."""
+    return CALL_S + HOLD_S + payload_bytes / SLOWEST_BYTES_PER_S
+
+
+class Backoff:
+    """Pauses between attempts: each twice the last, up to two seconds."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    async def pause(self) -> None:
+        """Let one pause go by."""
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self.attempts)
+        self.attempts = min(self.attempts + 1, 16)
+        await asyncio.sleep(pause_s)
+
+    def reset(self) -> None:
+        self.attempts = 0
+
+
+async def wait_until(event: Callable[[], asyncio.Event], is_true: Callable[[], bool], timeout_s: float | None) -> bool:
+    """Wait until a condition holds, looking again whenever the (current) event is set; False on time-out."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not is_true():
+                await event().wait()
+    except TimeoutError:
+        return is_true()
+    return True

@@ -1,0 +1,52 @@
+"""Logs: one JSON line an event on standard error, with its fields; INFO alone tells the story."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": stamp, "level": record.levelname.lower(), "event": record.getMessage()}
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure_logs(level: str = "INFO") -> None:
+    """Send all logs of the process to standard error as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class EventLog:
+    """Says events of one part of a process: `log.info("round_closed", round=3, seconds=0.4)`."""
+
+    def __init__(self, name: str, **fields: Any) -> None:
+        self._logger = logging.getLogger(name)
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> "EventLog":
+        """A log whose events all carry these fields."""
+        return EventLog(self._logger.name, **(self._fields | fields))
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._logger.debug(event, extra={"fields": self._fields | fields})
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._logger.info(event, extra={"fields": self._fields | fields})
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._logger.warning(event, extra={"fields": self._fields | fields})
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._logger.error(event, extra={"fields": self._fields | fields})
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """As `error`, with the traceback of the exception being handled."""
+        self._logger.exception(event, extra={"fields": self._fields | fields})

@@ -1,0 +1,77 @@
+"""What every method answers; the tiers ask these questions and know no method by name.
+
+A method is one file: what a device says before training, how the GPS groups devices, what a local step
+minimises, and which weighted sums of updates come back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from fedstrata.relevance import Matrix
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = Mapping[str, torch.Tensor]
+    LocalLoss = Callable[[torch.Tensor, Tensors, Tensors], torch.Tensor]
+
+FED_AVG_SUM = "fed_avg"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A device as the GPS sees it when it groups."""
+
+    device_index: int
+    num_examples: int
+    true_task: str | None  # known where the experiment itself gave the device its data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """Which devices form which cluster: tuples of device indexes, and the rule that chose their number."""
+
+    clusters: tuple[tuple[int, ...], ...]
+    rule: str
+
+    @classmethod
+    def ordered(cls, clusters: Sequence[Sequence[int]], rule: str) -> "Grouping":
+        """Clusters in the order of their lowest device, devices in order: no result depends on label numbers."""
+        ordered = sorted(tuple(sorted(cluster)) for cluster in clusters)
+        return cls(clusters=tuple(ordered), rule=rule)
+
+
+class Method(Protocol):
+    """The questions."""
+
+    @property
+    def needs_profiles(self) -> bool:
+        """Whether devices share profiles and relevance rows before they are grouped."""
+
+    @property
+    def local_loss(self) -> "LocalLoss | None":
+        """What a local step minimises, from the plain loss, the weights and the received ones; None: the loss."""
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the weighted sums that an update carries."""
+
+    def group(self, candidates: Sequence[Candidate], relevance: Matrix | None, seed: int) -> Grouping:
+        """The clusters; `relevance` is R in the candidates' order where the method needs profiles."""
+
+    def place(self, relevance: Mapping[str, float]) -> str:
+        """The cluster of a late device, from its mean relevance to each cluster's representatives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """FedAvg inside each cluster (McMahan et al. 2017), shared layers averaged over all: the common ground."""
+
+    needs_profiles: bool = field(default=False, init=False)
+    local_loss: "LocalLoss | None" = field(default=None, init=False)
+    sums: tuple[str, ...] = field(default=(FED_AVG_SUM,), init=False)
+
+    def place(self, relevance: Mapping[str, float]) -> str:
+        """The most relevant cluster; among equals the first by name."""
+        return min(relevance, key=lambda cluster_id: (-relevance[cluster_id], cluster_id))

@@ -1,0 +1,111 @@
+"""What a process measures of itself: bytes per link, rounds, updates; all exposed at /metrics.
+
+Bytes are counted where messages are serialised and parsed (`fedstrata.rpc.counting`), never computed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as PrometheusCounter
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+LINK_LABELS = ("link", "direction", "kind", "end")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkKey:
+    """Where bytes were counted: on which link, in which direction, of what kind, at which end."""
+
+    link: str
+    direction: str
+    kind: str
+    end: str
+
+
+class LinkMeter(Collector):
+    """Bytes by link, direction, kind and end."""
+
+    def __init__(self) -> None:
+        self._bytes: Counter[LinkKey] = Counter()
+
+    def counter(self, key: LinkKey) -> Callable[[int], None]:
+        """A function that adds to one count."""
+        counts = self._bytes
+
+        def add(size: int) -> None:
+            counts[key] += size
+
+        return add
+
+    def snapshot(self) -> Mapping[LinkKey, int]:
+        """All counts so far."""
+        return MappingProxyType(dict(self._bytes))
+
+    def total(self, link: str, direction: str, end: str) -> int:
+        """Bytes of every kind."""
+        return sum(
+            count for key, count in self._bytes.items() if (key.link, key.direction, key.end) == (link, direction, end)
+        )
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """The counts as Prometheus reads them."""
+        family = CounterMetricFamily(
+            "fedstrata_link_bytes", "Serialised bytes by link, direction, kind and counting end", labels=LINK_LABELS
+        )
+        for key, count in sorted(self._bytes.items(), key=lambda item: str(item[0])):
+            family.add_metric([key.link, key.direction, key.kind, key.end], count)
+        yield family
+
+
+class ProcessMetrics:
+    """The metrics of one process of a tier, in a registry of its own."""
+
+    def __init__(self, tier: str) -> None:
+        self.tier = tier
+        self.registry = CollectorRegistry()
+        self.links = LinkMeter()
+        self.registry.register(self.links)
+        self._round = Gauge("fedstrata_round", "Round now open, from 0", ["tier"], registry=self.registry)
+        self._duration = Histogram(
+            "fedstrata_round_duration_seconds", "Length of a round", ["tier"], registry=self.registry
+        )
+        self._updates = PrometheusCounter(
+            "fedstrata_updates", "Updates by what became of them", ["tier", "outcome"], registry=self.registry
+        )
+        self._devices = Gauge("fedstrata_devices", "Devices by state", ["state"], registry=self.registry)
+        self._accuracy = Gauge(
+            "fedstrata_accuracy_ratio",
+            "Accuracy of a cluster's last measured model",
+            ["lps_id"],
+            registry=self.registry,
+        )
+        self._loss = Gauge(
+            "fedstrata_loss",
+            "Mean held-out loss of a cluster's last measured model",
+            ["lps_id"],
+            registry=self.registry,
+        )
+
+    def round_opened(self, number: int) -> None:
+        self._round.labels(self.tier).set(number)
+
+    def round_closed(self, seconds: float) -> None:
+        self._duration.labels(self.tier).observe(seconds)
+
+    def update(self, outcome: str) -> None:
+        """Count an update that was accepted, late or rejected."""
+        self._updates.labels(self.tier, outcome).inc()
+
+    def devices(self, states: Mapping[str, int]) -> None:
+        """Show how many devices are in which state."""
+        for state, count in states.items():
+            self._devices.labels(state).set(count)
+
+    def evaluated(self, lps_id: str, *, loss: float, accuracy: float) -> None:
+        """Show what the devices of a cluster measured."""
+        self._accuracy.labels(lps_id).set(accuracy)
+        self._loss.labels(lps_id).set(loss)

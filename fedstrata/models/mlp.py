@@ -1,0 +1,41 @@
+"""A multilayer perceptron: dense layers fc1, fc2, … with ReLU between them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from fedstrata.datasets import DatasetInfo
+from fedstrata.experiment import ModelSettings
+from fedstrata.models.model import Layer, Model
+
+if TYPE_CHECKING:
+    import torch
+
+HIDDEN = (32,)  # on Fashion-MNIST: 784-32-10, the model of Ali & Arafa
+
+
+def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
+    """The flattened input, the hidden layers, one output a class; the first hidden layer is the shared one."""
+    hidden = HIDDEN if settings.hidden is None else settings.hidden
+    layers = dense_layers((math.prod(info.input_shape), *hidden, info.num_classes))
+    names = [layer.name for layer in layers]
+
+    def logits(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
+        return dense(weights, names, inputs.flatten(1))
+
+    return Model.of_layers(layers, shared=names[:-1][:1], logits=logits)
+
+
+def dense_layers(widths: Sequence[int]) -> list[Layer]:
+    """Layers fc1, fc2, … that lead from each width to the next."""
+    return [Layer(name=f"fc{index}", shape=(out, into)) for index, (into, out) in enumerate(pairwise(widths), 1)]
+
+
+def dense(weights: "Mapping[str, torch.Tensor]", names: Sequence[str], features: "torch.Tensor") -> "torch.Tensor":
+    """Features (n, d) through the named layers, ReLU after all but the last."""
+    from torch.nn.functional import linear, relu
+
+    for name in names[:-1]:
+        features = relu(linear(features, weights[f"{name}.weight"], weights[f"{name}.bias"]))
+    return linear(features, weights[f"{names[-1]}.weight"], weights[f"{names[-1]}.bias"])

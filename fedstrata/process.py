@@ -1,0 +1,97 @@
+"""How every service process starts, says where it listens, and stops."""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NoReturn
+
+from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError
+from fedstrata.logs import EventLog, configure_logs
+
+log = EventLog("process")
+
+
+class Arguments(argparse.ArgumentParser):
+    """Options that may also come from the environment: `--lps-id` from FEDSTRATA_LPS_ID."""
+
+    def option(self, name: str, help: str, *, default: str | None = None, required: bool = False) -> None:  # noqa: A002
+        """Add an option with a value."""
+        variable = "FEDSTRATA_" + name.upper().replace("-", "_")
+        value = os.environ.get(variable) or default
+        self.add_argument(
+            f"--{name}", default=value, required=required and value is None, help=f"{help} (environment: {variable})"
+        )
+
+
+def service_arguments(tier: str, description: str) -> Arguments:
+    """The options that all services have."""
+    arguments = Arguments(prog=f"python -m {tier}", description=description)
+    arguments.option("experiment", "the experiment file", required=True)
+    arguments.option("http", "host:port of /metrics, /healthz and /readyz", default="127.0.0.1:0")
+    arguments.option("log-level", "DEBUG, INFO, WARNING or ERROR", default="INFO")
+    arguments.add_argument(
+        "--exit-with-parent", action="store_true", help="stop when standard input ends, as it does with the parent"
+    )
+    return arguments
+
+
+def folder(text: str) -> Path:
+    """A folder, made if it is not there."""
+    path = Path(text)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def say_listening(**addresses: str) -> None:
+    """Tell whoever started this process where it listens: one JSON line on standard output."""
+    print(json.dumps({"event": "listening", **addresses}), flush=True)
+
+
+def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awaitable[int]]) -> NoReturn:
+    """Run a service until it is done or told to stop; its exit codes are those of `fedstrata.errors`."""
+    configure_logs(options.log_level.upper())
+    try:
+        code = asyncio.run(_until_stopped(main, exit_with_parent=options.exit_with_parent))
+    except FedstrataError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        code = error.exit_code
+    except Exception as error:
+        log.exception("process_failed")
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        code = EXIT_RUN_FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of gRPC and of arithmetic under way are not waited for
+
+
+async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int]], *, exit_with_parent: bool) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if exit_with_parent:
+        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
+    return await main(stop)
+
+
+def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 1024):
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+async def first_of(stop: asyncio.Event, work: Awaitable[int]) -> int | None:
+    """The result of the work, or None (the work cancelled) when told to stop before."""
+    job, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if job.done():
+        return job.result()
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+    return None

@@ -1,0 +1,59 @@
+"""Eigen-relevance: how well one device's data is explained by another's leading directions, without seeing it.
+
+Source: Ali & Arafa, Data Similarity-Based One-Shot Clustering for Multi-Task Hierarchical Federated Learning,
+Eq. 1 to 5. Everything is computed in float64; eigenvectors travel as float32.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+
+# A direction is negligible, and left out of the product of Eq. 4, when its eigenvalue at the measuring device is
+# at most this share of the device's largest: there is nothing of its data in it, only rounding.
+NEGLIGIBLE_RATIO = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum:
+    """What stays with a device: all eigenvalues, shape (r,), descending, and eigenvectors, shape (r, d)."""
+
+    eigenvalues: Matrix
+    eigenvectors: Matrix
+
+    def profile(self, k: int) -> NDArray[np.float32]:
+        """What the device shares: its leading k eigenvectors, shape (min(k, r), d)."""
+        return self.eigenvectors[:k].astype(np.float32)
+
+
+def spectrum_of(features: Matrix) -> Spectrum:
+    """The spectrum of G = AᵀA / n for features A, shape (n, d) (Eq. 1), by a thin SVD of A; G is never formed."""
+    _, singular, vectors = np.linalg.svd(features, full_matrices=False)
+    return Spectrum(eigenvalues=singular**2 / len(features), eigenvectors=vectors)
+
+
+def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int) -> float:
+    """r(i, j) in [0, 1] of device j's profile, shape (≤ k, d), on the data of the device with this spectrum.
+
+    Eq. 2: λ̂_m = ‖G v_m‖; Eq. 3: ρ_m = min(λ_m, λ̂_m) / max(λ_m, λ̂_m); Eq. 4: the geometric mean of ρ, in logs.
+    The eigenvectors of G are orthonormal, so ‖G v‖ = ‖diag(λ) V v‖.
+    """
+    depth = min(k, len(profile), len(spectrum.eigenvalues))
+    own = spectrum.eigenvalues[:depth]
+    projected = spectrum.eigenvalues[:, None] * (spectrum.eigenvectors @ profile[:depth].T.astype(np.float64))
+    estimated = np.linalg.norm(projected, axis=0)
+    kept = own > NEGLIGIBLE_RATIO * own[0]
+    if not kept.any():
+        return 0.0
+    ratio = np.minimum(own, estimated)[kept] / np.maximum(own, estimated)[kept]
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.mean(np.log(ratio))))
+
+
+def relevance_matrix(rows: Matrix) -> Matrix:
+    """R = (r + rᵀ) / 2 with ones on the diagonal (Eq. 5); shape (N, N) in and out."""
+    matrix = (rows + rows.T) / 2
+    np.fill_diagonal(matrix, 1.0)
+    return matrix

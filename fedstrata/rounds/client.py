@@ -1,0 +1,219 @@
+"""A child's side of the rounds: it fetches models and submits updates, and goes on where a cut left off."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+
+from fedstrata.errors import PayloadError
+from fedstrata.experiment import LinkSettings
+from fedstrata.link import CALL_S, Backoff, payload_timeout_s
+from fedstrata.logs import EventLog
+from fedstrata.rounds.server import MODEL_PART
+from fedstrata.rpc.client import is_passing, refusal
+from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.tensors import Flat, Layout, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParentCalls:
+    """The three calls of a round, which LpsService and GpsService name differently."""
+
+    fetch: Any
+    submit: Any
+    locate: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model as it was received: shape (layout.size,), and what to do with it."""
+
+    round: int
+    global_round: int
+    evaluate_only: bool
+    late_devices: int
+    flat: Flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """What a child sends up for one round, and may have to send again; `read` gives its elements."""
+
+    round: int
+    num_examples: int
+    codec: PayloadCodec
+    read: Callable[[int, int], Flat]
+    train_loss: float = 0.0
+    evaluations: tuple[pb.Evaluation, ...] = ()
+    lps_rounds: tuple[pb.LpsRound, ...] = ()
+    exclusions: tuple[pb.Exclusion, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who calls."""
+
+    run_id: str
+    child_id: str
+    cluster_id: str
+
+
+@dataclass
+class _Download:
+    """What has arrived of a model."""
+
+    header: pb.ModelHeader
+    codec: PayloadCodec
+    flat: Flat
+    offset: int = 0
+
+    def add(self, data: bytes) -> None:
+        values = self.codec.decode(data, self.offset)
+        start = self.offset // self.codec.element_bytes
+        self.flat[start : start + len(values)] = values
+        self.offset += len(data)
+
+
+class RoundClient:
+    """Speaks for one child to its parent."""
+
+    def __init__(
+        self, calls: ParentCalls, identity: Identity, layout: Layout, *, link: LinkSettings, part: str, log: EventLog
+    ) -> None:
+        self._calls = calls
+        self.identity = identity
+        self.layout = layout
+        self.link = link
+        self._part = part
+        self._log = log
+        self._timeout_s = payload_timeout_s(4 * layout.size)
+        self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
+
+    def codec_for(self, flat: Flat) -> PayloadCodec:
+        """The codec in which a vector of this child goes up."""
+        return PayloadCodec.for_vector(self.layout, self.link.up, flat)
+
+    async def fetch(self, sent_round: int) -> Model | pb.SendAgain | pb.Finished:
+        """Wait for the next round's model, or for word that an update has to be sent again or the run is over.
+
+        Raises:
+            FedstrataError: the parent refuses this child.
+        """
+        backoff, partial = Backoff(), None
+        while True:
+            try:
+                reply, partial = await self._fetch_once(sent_round, partial)
+            except grpc.aio.AioRpcError as error:
+                if not is_passing(error):
+                    raise refusal(error) from None
+                self._log.debug("fetch_cut", status=error.code().name, offset=partial.offset if partial else 0)
+                await backoff.pause()
+                continue
+            if reply is not None:
+                return reply
+            backoff.reset()
+
+    async def _fetch_once(
+        self, sent_round: int, partial: _Download | None
+    ) -> tuple[Model | pb.SendAgain | pb.Finished | None, _Download | None]:
+        who = self.identity
+        request = pb.FetchModelRequest(
+            run_id=who.run_id,
+            child_id=who.child_id,
+            cluster_id=who.cluster_id,
+            sent_round=sent_round,
+            resume_round=partial.header.round if partial else -1,
+            resume_offset=partial.offset if partial else 0,
+        )
+        call = self._calls.fetch(request, timeout=self._timeout_s, wait_for_ready=True)
+        try:
+            async for part in call:
+                match part.WhichOneof("part"):
+                    case "header":
+                        partial = self._resumed(partial, part.header)
+                    case "data" if partial is not None:
+                        partial.add(part.data)
+                    case "send_again":
+                        return part.send_again, None
+                    case "finished":
+                        return part.finished, None
+                    case _:
+                        return None, partial
+        except grpc.aio.AioRpcError as error:
+            if partial is not None and is_passing(error):
+                return None, partial  # what has arrived stays; the next call goes on from there
+            raise
+        if partial is None or partial.offset != partial.codec.payload_bytes:
+            return None, partial
+        header = partial.header
+        model = Model(
+            round=header.round,
+            global_round=header.global_round,
+            evaluate_only=header.evaluate_only,
+            late_devices=header.late_devices,
+            flat=partial.flat,
+        )
+        return model, None
+
+    def _resumed(self, partial: _Download | None, header: pb.ModelHeader) -> _Download:
+        codec, _ = accepted_codec(header.payload, layout=self.layout, encoding=self.link.down, name=MODEL_PART)
+        if partial is not None and header.round == partial.header.round and header.offset == partial.offset:
+            return partial
+        if header.offset:
+            raise PayloadError(f"the model of round {header.round} begins at byte {header.offset}, which is not here")
+        return _Download(header, codec, np.empty(self.layout.size, np.float32))
+
+    async def submit(self, update: Update) -> pb.UpdateReply:
+        """Send an update up, resuming where a cut left it. Raises FedstrataError when the parent refuses it."""
+        backoff, offset = Backoff(), 0
+        while True:
+            try:
+                reply: pb.UpdateReply = await self._calls.submit(
+                    self._parts(update, offset), timeout=self._timeout_s, wait_for_ready=True
+                )
+                return reply
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.OUT_OF_RANGE and not is_passing(error):
+                    raise refusal(error) from None
+                self._log.debug("submit_cut", status=error.code().name, round=update.round)
+            await backoff.pause()
+            offset = await self._locate(update.round)
+
+    async def _parts(self, update: Update, offset: int) -> AsyncIterator[pb.UpdatePart]:
+        who = self.identity
+        header = pb.UpdateHeader(
+            run_id=who.run_id,
+            child_id=who.child_id,
+            cluster_id=who.cluster_id,
+            round=update.round,
+            payload=payload_header(update.codec, name=self._part, num_examples=update.num_examples),
+            offset=offset,
+            train_loss=update.train_loss,
+            evaluations=update.evaluations,
+            lps_rounds=update.lps_rounds,
+            exclusions=update.exclusions,
+            link_bytes=self.link_bytes(),
+        )
+        yield pb.UpdatePart(header=header)
+        for chunk in update.codec.chunks(update.read, offset):
+            yield pb.UpdatePart(data=bytes(chunk))
+
+    async def _locate(self, round_number: int) -> int:
+        who = self.identity
+        request = pb.LocateUpdateRequest(
+            run_id=who.run_id, child_id=who.child_id, cluster_id=who.cluster_id, round=round_number
+        )
+        backoff = Backoff()
+        while True:
+            try:
+                reply = await self._calls.locate(request, timeout=CALL_S, wait_for_ready=True)
+                return int(reply.offset) if reply.current_round == round_number else 0
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    return 0
+                if not is_passing(error):
+                    raise refusal(error) from None
+            await backoff.pause()

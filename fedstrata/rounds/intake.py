@@ -1,0 +1,259 @@
+"""What a parent gathers in one round: who has reported, how far uploads have come, and their exact sum.
+
+Updates are folded into the sum chunk by chunk as they arrive. What cannot be completed (a sender refused or
+excluded half-way) voids the sum, and the children send again what they last sent: the same way back as after
+a restart of the parent.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fedstrata.errors import (
+    ExcludedError,
+    OffsetError,
+    PayloadError,
+    RunStoppedError,
+    SupersededError,
+    UnknownChildError,
+)
+from fedstrata.experiment import TierDeadline
+from fedstrata.tensors import ExactSum, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+INLINE_BYTES = 64 << 10  # arithmetic on less than this costs less than handing it to a thread
+
+
+class ChildState(Enum):
+    """Where a child stands in the round."""
+
+    AWAITED = "awaited"
+    ACCEPTED = "accepted"
+    EXCLUDED = "excluded"
+
+
+@dataclass
+class _Child:
+    max_examples: int
+    state: ChildState = ChildState.AWAITED
+    upload: "Upload | None" = None
+    codec: PayloadCodec | None = None
+    offset: int = 0
+
+
+@dataclass
+class Upload:
+    """One stream of one child's update; a newer stream of the same child supersedes it."""
+
+    child_id: str
+    codec: PayloadCodec
+    num_examples: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """What a closed round holds."""
+
+    children: int
+    num_examples: int
+    train_loss: float
+    missing: tuple[str, ...]
+    evaluations: tuple[pb.Evaluation, ...]
+
+
+@dataclass
+class _Notes:
+    """What children reported beside their tensors."""
+
+    losses: dict[str, tuple[float, int]] = field(default_factory=dict)
+    evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
+
+
+class Intake:
+    """The gathering of one round from `children`, each with the most examples it may stand for."""
+
+    def __init__(
+        self, *, children: Mapping[str, int], total: ExactSum, wait: TierDeadline, executor: Executor | None = None
+    ) -> None:
+        self._children = {child_id: _Child(max_examples=most) for child_id, most in children.items()}
+        self._sum = total
+        self._quorum = max(1, math.ceil(wait.quorum_ratio * len(children) - 1e-9))
+        self._executor = executor
+        self._notes = _Notes()
+        self._folding = asyncio.Lock()
+        self.reported = asyncio.Event()  # set when the round may be complete
+        self.voided = 0
+        self.is_closed = False
+
+    # --- what the parent asks -----------------------------------------------------------------
+
+    def state_of(self, child_id: str) -> ChildState | None:
+        """Where a child stands; None for one that is not of this round."""
+        child = self._children.get(child_id)
+        return child.state if child else None
+
+    def offset_of(self, child_id: str) -> int:
+        """How many bytes of a child's payload have been folded."""
+        return self._child(child_id).offset
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The children still awaited."""
+        return tuple(name for name, child in self._children.items() if child.state is ChildState.AWAITED)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody is awaited any more."""
+        return not self.missing
+
+    def check_quorum(self) -> None:
+        """Raise RunStoppedError when too few children have reported, or can still report."""
+        reported = [name for name, child in self._children.items() if child.state is ChildState.ACCEPTED]
+        if len(reported) < self._quorum:
+            absent = sorted(set(self._children) - set(reported))
+            raise RunStoppedError(
+                f"{len(reported)} of {len(self._children)} reported, the quorum is {self._quorum}; "
+                f"absent: {', '.join(absent[:10])}" + (" …" if len(absent) > 10 else "")
+            )
+
+    # --- one child's update -------------------------------------------------------------------
+
+    async def begin(self, child_id: str, codec: PayloadCodec, num_examples: int, offset: int) -> Upload | None:
+        """Start or continue an upload; None when the child's update is already in.
+
+        Raises:
+            UnknownChildError, ExcludedError, PayloadError, or OffsetError with the position to resume from.
+        """
+        child = self._child(child_id)
+        if child.state is ChildState.EXCLUDED:
+            raise ExcludedError(f"{child_id} is excluded from this round")
+        if child.state is ChildState.ACCEPTED:
+            return None
+        if not 0 < num_examples <= child.max_examples:
+            raise PayloadError(f"{child_id} stands for {num_examples} examples, expected 1 to {child.max_examples}")
+        child.upload = upload = Upload(child_id, codec, num_examples, offset)
+        async with self._folding:  # a chunk of the upload before this one may be on its way into the sum
+            if offset != child.offset:
+                raise OffsetError(f"the upload of {child_id} goes on at byte {child.offset}, not at {offset}")
+        if child.codec is not None and offset and child.codec.scales != codec.scales:
+            await self.void()
+            raise OffsetError(f"{child_id} continues with other int8 scales than it began with; send from byte 0")
+        child.codec = codec
+        return upload
+
+    async def fold(self, upload: Upload, data: bytes) -> None:
+        """Add one chunk to the sum.
+
+        Raises:
+            SupersededError: the child has begun anew. PayloadError: the chunk is not what was declared.
+        """
+        async with self._folding:
+            child = self._current(upload)
+            values = upload.codec.decode(data, upload.offset)
+            start = upload.offset // upload.codec.element_bytes
+            if len(data) < INLINE_BYTES or self._executor is None:
+                self._sum.fold(start, values, upload.num_examples)
+            else:
+                loop = asyncio.get_running_loop()
+                folding = loop.run_in_executor(self._executor, self._sum.fold, start, values, upload.num_examples)
+                await _uninterrupted(folding)
+            upload.offset = child.offset = upload.offset + len(data)
+
+    async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
+        """Count an upload whose bytes are all in. Raises PayloadError when some are missing."""
+        async with self._folding:
+            child = self._current(upload)
+            if upload.offset != upload.codec.payload_bytes:
+                raise PayloadError(
+                    f"{upload.child_id} sent {upload.offset} of {upload.codec.payload_bytes} bytes; resume the upload"
+                )
+            self._sum.count(upload.num_examples)
+            child.state, child.upload = ChildState.ACCEPTED, None
+            self._notes.losses[upload.child_id] = (header.train_loss, upload.num_examples)
+            self._notes.evaluations[upload.child_id] = list(header.evaluations)
+        self._tell()
+
+    def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
+        """Take a child's measurement in a round that gathers no updates."""
+        child = self._child(child_id)
+        child.state = ChildState.ACCEPTED
+        self._notes.evaluations[child_id] = [evaluation]
+        self._tell()
+
+    # --- when things go wrong -----------------------------------------------------------------
+
+    async def exclude(self, child_id: str) -> None:
+        """Go on without a child; what it had sent in part voids the sum."""
+        child = self._children.get(child_id)
+        if child is None or child.state is ChildState.EXCLUDED:
+            return
+        had_part = child.offset > 0
+        child.state, child.upload = ChildState.EXCLUDED, None
+        if had_part:
+            await self.void()
+        self._tell()
+
+    async def void(self) -> None:
+        """Empty the sum: every child that is not excluded is awaited again."""
+        async with self._folding:
+            self._sum.clear()
+            self._notes = _Notes()
+            self.voided += 1
+            for child in self._children.values():
+                child.offset, child.upload = 0, None
+                if child.state is ChildState.ACCEPTED:
+                    child.state = ChildState.AWAITED
+
+    async def close(self) -> Gathered:
+        """End the gathering. The sum then belongs to the caller."""
+        async with self._folding:
+            self.is_closed = True
+        weight = sum(examples for _, examples in self._notes.losses.values())
+        loss = math.fsum(loss * examples for loss, examples in self._notes.losses.values()) / max(1, weight)
+        return Gathered(
+            children=sum(child.state is ChildState.ACCEPTED for child in self._children.values()),
+            num_examples=self._sum.num_examples,
+            train_loss=loss,
+            missing=tuple(name for name, child in self._children.items() if child.state is not ChildState.ACCEPTED),
+            evaluations=tuple(e for name in sorted(self._notes.evaluations) for e in self._notes.evaluations[name]),
+        )
+
+    @property
+    def has_parts_of_the_missing(self) -> bool:
+        """Whether the sum holds part of an update that has not been completed."""
+        return any(c.offset > 0 and c.state is not ChildState.ACCEPTED for c in self._children.values())
+
+    def _tell(self) -> None:
+        if self.is_complete:
+            self.reported.set()
+
+    def _child(self, child_id: str) -> _Child:
+        child = self._children.get(child_id)
+        if child is None:
+            raise UnknownChildError(f"{child_id[:80]!r} is not of this round")
+        return child
+
+    def _current(self, upload: Upload) -> _Child:
+        child = self._child(upload.child_id)
+        if self.is_closed or child.upload is not upload:
+            raise SupersededError(f"this upload of {upload.child_id} has been given up; ask where the round stands")
+        return child
+
+
+async def _uninterrupted(job: "asyncio.Future[None]") -> None:
+    """Wait for a job in a thread even when the waiter is cancelled: half a chunk must not stay in the sum."""
+    cancelled: asyncio.CancelledError | None = None
+    while not job.done():
+        try:
+            await asyncio.shield(job)
+        except asyncio.CancelledError as error:
+            if job.done():
+                raise
+            cancelled = error
+    job.result()
+    if cancelled is not None:
+        raise cancelled

@@ -1,0 +1,269 @@
+"""A parent's side of the rounds: it opens them, streams their model down and gathers what comes up.
+
+The LPS uses one for each cluster with devices as children, the GPS one with clusters as children.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from fedstrata.errors import (
+    ExcludedError,
+    OffsetError,
+    PayloadError,
+    RunStoppedError,
+    SupersededError,
+    UnknownChildError,
+    WrongRunError,
+)
+from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
+from fedstrata.link import HOLD_S, wait_until
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rounds.intake import ChildState, Gathered, Intake
+from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.store import ModelFile
+from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+MODEL_PART = "model"
+
+
+@dataclass
+class OpenRound:
+    """The round now open: its numbers, the model that children start from, and what they have sent."""
+
+    number: int
+    global_round: int
+    model: ModelFile
+    intake: Intake
+    evaluate_only: bool = False
+    late_devices: int = 0
+    header: pb.ModelHeader = field(init=False)
+    codec: PayloadCodec = field(init=False)
+    small_reply: list[bytes] | None = field(init=False, default=None)  # serialised once for all readers
+
+    def announce(self, run_id: str, encoding: Encoding) -> None:
+        """Prepare what every child is told first."""
+        scales = self.model.scales() if encoding == "int8" else []
+        self.codec = PayloadCodec(self.model.layout, encoding, scales)
+        self.header = pb.ModelHeader(
+            run_id=run_id,
+            round=self.number,
+            global_round=self.global_round,
+            evaluate_only=self.evaluate_only,
+            payload=payload_header(self.codec, name=MODEL_PART),
+            late_devices=self.late_devices,
+        )
+        if self.codec.payload_bytes <= CHUNK_BYTES:
+            parts = [pb.ModelPart(header=self.header)]
+            parts += [pb.ModelPart(data=bytes(chunk)) for chunk in self.codec.chunks(self.model.read)]
+            self.small_reply = [part.SerializeToString() for part in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What all rounds of one parent have in common."""
+
+    run_id: str
+    layout: Layout
+    part: str  # the name of the weighted sum that updates carry
+    link: LinkSettings
+    wait: TierDeadline
+
+
+class RoundServer:
+    """Serves one sequence of rounds to a set of children."""
+
+    def __init__(self, exchange: Exchange, metrics: ProcessMetrics, log: EventLog, executor: Executor) -> None:
+        self.exchange = exchange
+        self._metrics = metrics
+        self._log = log
+        self._executor = executor
+        self._round: OpenRound | None = None
+        self._finished: str | None = None
+        self._banned: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._changed = asyncio.Event()
+        self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
+
+    # --- the parent's own calls ---------------------------------------------------------------
+
+    def open(self, opened: OpenRound) -> None:
+        """Let children fetch the round's model and answer."""
+        opened.announce(self.exchange.run_id, self.exchange.link.down)
+        self._round = opened
+        self._metrics.round_opened(opened.number)
+        self._tell()
+
+    def finish(self, reason: str = "") -> None:
+        """Tell every child from now on that the run is over, and why if it was not completed."""
+        self._finished = reason
+        self._tell()
+
+    async def gather(self) -> Gathered:
+        """Wait until the open round is complete, or its deadline is reached with a quorum, and close it.
+
+        Raises:
+            RunStoppedError: too few children have reported, or can.
+        """
+        opened = self._opened()
+        intake, wait = opened.intake, self.exchange.wait
+        for child_id in self._banned:
+            await intake.exclude(child_id)
+        while True:
+            in_time = await wait_until(lambda: intake.reported, lambda: intake.is_complete, wait.deadline_s)
+            if not in_time:
+                self._log.warning("deadline_reached", round=opened.number, missing=list(intake.missing))
+                if intake.has_parts_of_the_missing:  # the sum is void: those who had reported send again
+                    await self._exclude_missing(intake)
+                    self._tell()
+                    continue
+                await self._exclude_missing(intake)
+            intake.check_quorum()
+            return await intake.close()
+
+    async def _exclude_missing(self, intake: Intake) -> None:
+        for child_id in intake.missing:
+            await intake.exclude(child_id)
+
+    async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
+        """Wait, for a time, until these children have been told that the run is over."""
+        return await wait_until(lambda: self._changed, lambda: children <= self._told, timeout_s)
+
+    def _opened(self) -> OpenRound:
+        if self._round is None:
+            raise RunStoppedError("no round is open")
+        return self._round
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- the children's calls -----------------------------------------------------------------
+
+    async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Hold the call until there is something for this child, then stream it."""
+        self._check_run(request.run_id)
+        child_id = request.child_id
+        if child_id in self._banned:
+            raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
+        await wait_until(lambda: self._changed, lambda: self._has_news(child_id), HOLD_S)
+        if self._finished is not None:
+            yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
+            self._told.add(child_id)
+            self._tell()
+        elif not self._has_news(child_id):
+            yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
+        elif request.sent_round == self._opened().number:
+            yield pb.ModelPart(send_again=pb.SendAgain(round=request.sent_round))
+        else:
+            async for part in self._stream(self._opened(), request):
+                yield part
+
+    def _has_news(self, child_id: str) -> bool:
+        if self._finished is not None:
+            return True
+        opened = self._round
+        return (
+            opened is not None
+            and not opened.intake.is_closed
+            and opened.intake.state_of(child_id) is ChildState.AWAITED
+        )
+
+    async def _stream(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
+        offset = request.resume_offset if request.resume_round == opened.number else 0
+        if opened.small_reply is not None and not offset:
+            for data in opened.small_reply:
+                yield data
+            return
+        if not 0 <= offset <= opened.codec.payload_bytes or offset % opened.codec.element_bytes:
+            raise OffsetError(f"cannot resume at byte {offset} of {opened.codec.payload_bytes}")
+        header = pb.ModelHeader()
+        header.CopyFrom(opened.header)
+        header.offset = offset
+        yield pb.ModelPart(header=header)
+        chunks = opened.codec.chunks(opened.model.read, offset)
+        loop = asyncio.get_running_loop()
+        while (chunk := await loop.run_in_executor(None, next, chunks, None)) is not None:
+            yield pb.ModelPart(data=bytes(chunk))
+
+    async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
+        """Take one child's update for the open round; one that misses it is an answer, not an error."""
+        self._check_run(header.run_id)
+        try:
+            accepted = await self._take(header, parts)
+        except PayloadError as error:
+            await self.ban(header.child_id, str(error))
+            self._metrics.update("rejected")
+            raise
+        self._metrics.update("accepted" if accepted else "late")
+        number = self._round.number if self._round else -1
+        return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
+
+    async def _take(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> bool:
+        opened = self._round
+        if opened is None or opened.number != header.round or opened.intake.is_closed or opened.evaluate_only:
+            return False
+        exchange, intake = self.exchange, opened.intake
+        if intake.state_of(header.child_id) is None:
+            raise UnknownChildError(f"{header.child_id[:80]!r} is not of round {opened.number}")
+        if intake.state_of(header.child_id) is ChildState.EXCLUDED:
+            if header.child_id in self._banned:
+                raise ExcludedError(f"{header.child_id} was refused: {self._banned[header.child_id]}")
+            return False
+        codec, num_examples = accepted_codec(
+            header.payload, layout=exchange.layout, encoding=exchange.link.up, name=exchange.part
+        )
+        upload = await intake.begin(header.child_id, codec, num_examples, header.offset)
+        if upload is None:
+            return True
+        try:
+            async for part in parts:
+                if part.WhichOneof("part") != "data":
+                    raise PayloadError("after its header an update has data only")
+                await intake.fold(upload, part.data)
+            if upload.offset < codec.payload_bytes and upload.offset > 0:
+                raise OffsetError(f"the upload ended at byte {upload.offset} of {codec.payload_bytes}; resume it")
+            await intake.finish(upload, header)
+        except SupersededError:
+            if intake.is_closed:
+                return False
+            raise
+        return True
+
+    def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
+        """Say where a child's upload stands."""
+        self._check_run(request.run_id)
+        opened = self._round
+        offset = 0
+        if opened is not None and opened.number == request.round:
+            offset = opened.intake.offset_of(request.child_id)
+        number = opened.number if opened else -1
+        return pb.LocateUpdateResponse(run_id=self.exchange.run_id, offset=offset, current_round=number)
+
+    def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
+        """Take what a child measured of the final model; idempotent."""
+        self._check_run(run_id)
+        opened = self._opened()
+        if not opened.evaluate_only:
+            raise WrongRunError(f"the final model is not out yet; round {opened.number} is open")
+        opened.intake.accept_evaluation(evaluation.device_id, evaluation)
+
+    async def ban(self, child_id: str, reason: str) -> None:
+        """Refuse a child for the rest of the run; the round goes on without it, or stops by its quorum."""
+        opened = self._round
+        if opened is None or opened.intake.state_of(child_id) is None or child_id in self._banned:
+            return
+        if opened.intake.state_of(child_id) is ChildState.ACCEPTED:
+            return  # whoever says so now, the child's own update is in
+        self._banned[child_id] = reason
+        self._log.warning("child_refused", child=child_id, round=opened.number, reason=reason)
+        self.on_ban(child_id, reason)
+        await opened.intake.exclude(child_id)
+        self._tell()
+
+    def _check_run(self, run_id: str) -> None:
+        if run_id != self.exchange.run_id:
+            raise WrongRunError(f"this is run {self.exchange.run_id}, not {run_id[:80]!r}; restart with its experiment")

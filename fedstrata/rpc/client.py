@@ -1,0 +1,86 @@
+"""Calling a parent: channels that count and reconnect, and errors that say whether to try again."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from fedstrata.errors import (
+    AddressError,
+    DuplicateDeviceError,
+    ExcludedError,
+    FedstrataError,
+    PayloadError,
+    UnknownChildError,
+    WrongRunError,
+)
+from fedstrata.link import Backoff
+from fedstrata.logs import EventLog
+from fedstrata.metrics import LinkMeter
+from fedstrata.rpc.address import split_address
+from fedstrata.rpc.counting import CountingChannel
+from fedstrata.rpc.server import MAX_MESSAGE_BYTES
+
+Reply = TypeVar("Reply")
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+# The parent is away, restarting, or has given up this call: the same call may go through later.
+PASSING = frozenset({
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+})  # fmt: skip
+_REFUSALS: dict[grpc.StatusCode, type[FedstrataError]] = {
+    error.status: error
+    for error in (WrongRunError, UnknownChildError, DuplicateDeviceError, PayloadError, ExcludedError)
+}
+
+
+def open_channel(address: str, meter: LinkMeter) -> tuple[grpc.aio.Channel, Any]:
+    """A channel to a parent and its counting face, which generated stubs take."""
+    split_address(address)
+    channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return channel, CountingChannel(channel, meter)
+
+
+def is_passing(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the same call may succeed later."""
+    return error.code() in PASSING
+
+
+def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
+    """The domain error that a parent answered with, with its reason."""
+    kind = _REFUSALS.get(error.code(), AddressError)
+    return kind(error.details() or error.code().name)
+
+
+async def call_until_answered(
+    call: Callable[[], Awaitable[Reply]], log: EventLog, name: str, *, attempts: int | None = None
+) -> Reply:
+    """Make a call again, with pauses, while its parent is away. Raises the refusal when it answers with one.
+
+    `attempts` bounds the tries; then AddressError says that nobody answers.
+    """
+    backoff = Backoff()
+    while True:
+        try:
+            return await call()
+        except grpc.aio.AioRpcError as error:
+            if not is_passing(error):
+                raise refusal(error) from None
+            if backoff.attempts == 0:
+                log.info("parent_away", call=name, status=error.code().name)
+            if attempts is not None and backoff.attempts + 1 >= attempts:
+                raise AddressError(f"{name}: no answer ({error.details()}); is the address right?") from None
+        await backoff.pause()

@@ -1,0 +1,104 @@
+"""Counts the bytes of every message where it is serialised or parsed, at both ends of a link.
+
+gRPC hands each message to a serialiser function; these wrap it. A message on the wire is its bytes and a frame
+of five; HTTP/2 and TCP add less than one percent to a payload chunk.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+
+from fedstrata.metrics import LinkKey, LinkMeter
+
+FRAME_BYTES = 5
+
+# Each method's link and the kind of what it carries. Children call: requests go up, replies come down.
+_GPS, _LPS = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/"
+METHODS: Mapping[str, tuple[str, str]] = {
+    _GPS + "Enroll": ("device-gps", "control"),
+    _GPS + "SubmitProfile": ("device-gps", "profile"),
+    _GPS + "FetchProfiles": ("device-gps", "profile"),
+    _GPS + "SubmitRelevance": ("device-gps", "relevance"),
+    _GPS + "FetchAssignment": ("device-gps", "control"),
+    _GPS + "RegisterLps": ("lps-gps", "control"),
+    _GPS + "FetchClusters": ("lps-gps", "control"),
+    _GPS + "FetchShared": ("lps-gps", "shared"),
+    _GPS + "SubmitAggregate": ("lps-gps", "shared"),
+    _GPS + "LocateUpdate": ("lps-gps", "control"),
+    _GPS + "SubmitReport": ("lps-gps", "model"),
+    _LPS + "FetchModel": ("device-lps", "model"),
+    _LPS + "SubmitUpdate": ("device-lps", "update"),
+    _LPS + "LocateUpdate": ("device-lps", "control"),
+    _LPS + "SubmitEvaluation": ("device-lps", "control"),
+}
+
+Serialise = Callable[[Any], bytes]
+Parse = Callable[[bytes], Any]
+
+
+def _counted_serialise(serialise: Serialise, add: Callable[[int], None]) -> Serialise:
+    def run(message: Any) -> bytes:
+        data = message if isinstance(message, bytes) else serialise(message)
+        add(len(data) + FRAME_BYTES)
+        return data
+
+    return run
+
+
+def _counted_parse(parse: Parse, add: Callable[[int], None]) -> Parse:
+    def run(data: bytes) -> Any:
+        add(len(data) + FRAME_BYTES)
+        return parse(data)
+
+    return run
+
+
+class CountingChannel:
+    """A grpc.aio channel whose generated stubs count what they send and receive, as the child of a link."""
+
+    def __init__(self, channel: grpc.aio.Channel, meter: LinkMeter) -> None:
+        self._channel = channel
+        self._meter = meter
+
+    def __getattr__(self, kind: str) -> Any:
+        """The channel's `unary_unary`, `unary_stream`, … with counted serialisers."""
+        make = getattr(self._channel, kind)
+
+        def multicallable(method: str, request_serializer: Serialise, response_deserializer: Parse, **rest: Any) -> Any:
+            if method in METHODS:
+                link, what = METHODS[method]
+                up = self._meter.counter(LinkKey(link=link, direction="up", kind=what, end="child"))
+                down = self._meter.counter(LinkKey(link=link, direction="down", kind=what, end="child"))
+                request_serializer = _counted_serialise(request_serializer, up)
+                response_deserializer = _counted_parse(response_deserializer, down)
+            return make(method, request_serializer, response_deserializer, **rest)
+
+        return multicallable
+
+
+class CountingServer:
+    """Stands before a grpc.aio server while services are added, and counts their messages as the parent."""
+
+    def __init__(self, server: grpc.aio.Server, meter: LinkMeter) -> None:
+        self._server = server
+        self._meter = meter
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        """Unused: registered handlers, which follow, serve the same methods."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """Add a service's methods with counted serialisers."""
+        counted = {name: self._counted(f"/{service}/{name}", handler) for name, handler in handlers.items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, counted),))
+
+    def _counted(self, method: str, handler: Any) -> Any:
+        if method not in METHODS:
+            return handler
+        link, what = METHODS[method]
+        up = self._meter.counter(LinkKey(link=link, direction="up", kind=what, end="parent"))
+        down = self._meter.counter(LinkKey(link=link, direction="down", kind=what, end="parent"))
+        return handler._replace(
+            request_deserializer=_counted_parse(handler.request_deserializer, up),
+            response_serializer=_counted_serialise(handler.response_serializer, down),
+        )

@@ -1,0 +1,22 @@
+"""Records of ours to and from their messages, where a field-by-field copy is all there is to it."""
+
+from collections.abc import Iterable, Mapping
+
+from fedstrata.metrics import LinkKey
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+def link_bytes_to_proto(counts: Mapping[LinkKey, int]) -> list[pb.LinkBytes]:
+    """Counted bytes as a report carries them."""
+    return [
+        pb.LinkBytes(link=key.link, direction=key.direction, kind=key.kind, end=key.end, bytes=count)
+        for key, count in counts.items()
+    ]
+
+
+def link_bytes_from_proto(messages: Iterable[pb.LinkBytes]) -> dict[LinkKey, int]:
+    """Counted bytes from a report."""
+    return {
+        LinkKey(link=message.link, direction=message.direction, kind=message.kind, end=message.end): message.bytes
+        for message in messages
+    }

@@ -1,0 +1,121 @@
+"""Starting a gRPC server the way all of ours start: bounded messages, health, reflection, one error table."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from fedstrata.errors import AddressError, FedstrataError
+from fedstrata.logs import EventLog
+from fedstrata.metrics import LinkMeter
+from fedstrata.rpc.address import split_address
+from fedstrata.rpc.counting import CountingServer
+from fedstrata.tensors import CHUNK_BYTES
+
+# A message is a chunk and a little around it; anything larger is refused before it is read.
+MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+log = EventLog("rpc")
+
+
+class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
+    """Answers a FedstrataError with its status and reason, anything else with INTERNAL and a logged traceback."""
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Wrap the handler of a call."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        if handler.unary_unary:
+            return handler._replace(unary_unary=_answering(handler.unary_unary, details.method))
+        if handler.stream_unary:
+            return handler._replace(stream_unary=_answering(handler.stream_unary, details.method))
+        if handler.unary_stream:
+            return handler._replace(unary_stream=_streaming(handler.unary_stream, details.method))
+        return handler
+
+
+def _answering(behaviour: Any, method: str) -> Any:
+    async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await behaviour(request, context)
+        except Exception as error:
+            await _abort(context, error, method)
+
+    return run
+
+
+def _streaming(behaviour: Any, method: str) -> Any:
+    async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        try:
+            async for reply in behaviour(request, context):
+                yield reply
+        except Exception as error:
+            await _abort(context, error, method)
+
+    return run
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
+    if isinstance(error, FedstrataError):
+        log.warning("call_refused", method=method, reason=str(error), status=error.status.name)
+        await context.abort(error.status, str(error))
+    if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError | grpc.RpcError):
+        raise error
+    log.exception("call_failed", method=method)
+    await context.abort(grpc.StatusCode.INTERNAL, "an error of the server's own; its log has the traceback")
+
+
+class RpcServer:
+    """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
+
+    def __init__(self, meter: LinkMeter) -> None:
+        self._server = grpc.aio.server(interceptors=[ErrorTable()], options=SERVER_OPTIONS)
+        self._counting = CountingServer(self._server, meter)
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._names: list[str] = []
+        self.is_ready = False
+        self.address = ""
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    def add(self, register: Callable[[Any, Any], None], servicer: Any, name: str) -> None:
+        """Add a service by its generated `add_…_to_server` and its full name."""
+        register(servicer, self._counting)
+        self._names.append(name)
+
+    async def start(self, address: str) -> None:
+        """Bind and serve, not yet ready. Raises AddressError when the address cannot be bound."""
+        host, _ = split_address(address)
+        reflection.enable_server_reflection([*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        for name in ("", *self._names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise AddressError(f"cannot listen on {address}: it is in use or not an address of this machine")
+        await self._server.start()
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def set_ready(self, is_ready: bool = True) -> None:
+        """Tell health checks whether calls can be served now."""
+        self.is_ready = is_ready
+        status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", *self._names):
+            await self._health.set(name, status)
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """Refuse new calls and end those under way after the grace."""
+        await self._server.stop(grace_s)

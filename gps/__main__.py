@@ -1,0 +1,80 @@
+"""`python -m gps`: the global parameter server."""
+
+import argparse
+import asyncio
+from importlib import import_module
+from pathlib import Path
+
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import load_experiment
+from fedstrata.http import StatusServer
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments
+from fedstrata.rpc.server import RpcServer
+from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
+from gps.backend import Backend, LocalBackend
+from gps.run import Run
+from gps.servicer import GpsServicer, RunServicer
+
+
+def parse() -> argparse.Namespace:
+    """The options of the GPS."""
+    arguments = service_arguments("gps", "The global parameter server: groups devices, averages shared layers.")
+    arguments.option("listen", "host:port to serve devices and LPSs on", default="127.0.0.1:0")
+    arguments.option("state", "folder of its state and of the run's record", required=True)
+    arguments.option("lps-backend", "local, or kubernetes to scale the LPSs' StatefulSet", default="local")
+    return arguments.parse_args()
+
+
+def make_backend(name: str, log: EventLog) -> Backend:
+    """The backend of that name. Raises ExperimentError for any other."""
+    if name == "local":
+        return LocalBackend()
+    if name == "kubernetes":
+        from gps.kubernetes_backend import KubernetesBackend
+
+        return KubernetesBackend.from_environment(log)
+    raise ExperimentError(f"--lps-backend is local or kubernetes, not {name!r}")
+
+
+async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
+    """Conduct the run and serve its record until told to stop."""
+    experiment = load_experiment(Path(options.experiment))
+    metrics = ProcessMetrics("gps")
+    log = EventLog("gps")
+    state = folder(options.state) / experiment.run_id
+    run = Run(
+        experiment, state=folder(str(state)), metrics=metrics, backend=make_backend(options.lps_backend, log), log=log
+    )
+    server = RpcServer(metrics.links)
+    server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
+    server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
+    with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
+        await server.start(options.listen)
+        say_listening(grpc=server.address, http=status.address)
+        await server.set_ready()
+        log.info("serving", run_id=experiment.run_id, resumed=run.journal.is_resumed)
+        asyncio.get_running_loop().run_in_executor(None, _import_clustering)
+
+        async def work() -> int:
+            await run.conduct()
+            await stop.wait()
+            return 0
+
+        await first_of(stop, work())
+        await server.stop()
+        log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
+        run.journal.close()
+    return 0
+
+
+def _import_clustering() -> None:
+    """Load what grouping needs while devices are still computing their profiles."""
+    import_module("scipy.cluster.hierarchy")
+    import_module("sklearn.cluster")
+
+
+if __name__ == "__main__":
+    parsed = parse()
+    run_process(parsed, lambda stop: main(parsed, stop))

@@ -1,0 +1,30 @@
+"""What the GPS asks of where it runs: LPSs when it knows how many, and marks of what it decided."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Backend(Protocol):
+    """A place that can give the GPS its LPSs; every call returns at once and none may fail the run."""
+
+    async def scale_lps(self, replicas: int) -> None:
+        """Have this many LPSs running."""
+
+    async def label_pods(self, lps_ids: Mapping[str, str]) -> None:
+        """Mark each pod, by name, with the LPSs of its devices."""
+
+    async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Leave a note where an operator looks."""
+
+
+class LocalBackend:
+    """On one machine: whoever started the GPS watches its status and starts the LPSs that it asks for there."""
+
+    async def scale_lps(self, replicas: int) -> None:
+        """Nothing: the status says how many are wanted."""
+
+    async def label_pods(self, lps_ids: Mapping[str, str]) -> None:
+        """Nothing: processes carry no labels."""
+
+    async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Nothing: the log says the same."""

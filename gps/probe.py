@@ -1,0 +1,55 @@
+"""`python -m gps.probe`: asks a GPS how its run stands; for helm's test hook and for scripts."""
+
+import argparse
+import asyncio
+import json
+import sys
+
+import grpc
+
+from fedstrata.errors import EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+
+
+def parse() -> argparse.Namespace:
+    """What to wait for."""
+    arguments = argparse.ArgumentParser(prog="python -m gps.probe", description=__doc__)
+    arguments.add_argument("--gps", required=True, help="host:port of the GPS")
+    arguments.add_argument("--rounds", type=int, default=0, help="wait until so many global rounds are done")
+    arguments.add_argument("--completed", action="store_true", help="wait until the run is completed")
+    arguments.add_argument("--timeout", type=float, default=60.0, help="seconds to wait at most")
+    return arguments.parse_args()
+
+
+def is_met(status: pb.RunStatus, *, rounds: int, completed: bool) -> bool:
+    """Whether a run stands where it is waited for."""
+    return status.phase == "completed" or (status.global_round >= rounds and not completed)
+
+
+async def probe(options: argparse.Namespace) -> int:
+    """Print the run's state as one JSON line; the exit code says whether it stands where it should."""
+    status = pb.RunStatus()
+    try:
+        async with grpc.aio.insecure_channel(options.gps) as channel:
+            watch = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=options.timeout, wait_for_ready=True)
+            async for status in watch:
+                if status.phase == "failed" or is_met(status, rounds=options.rounds, completed=options.completed):
+                    break
+    except grpc.aio.AioRpcError as error:
+        if not status.run_id:
+            print(f"error: no answer from {options.gps}: {error.details()}", file=sys.stderr)
+            return EXIT_NETWORK
+    print(
+        json.dumps({
+            "run_id": status.run_id, "phase": status.phase, "reason": status.reason,
+            "global_round": status.global_round, "global_rounds": status.global_rounds,
+            "clusters": {cluster.cluster_id: cluster.devices for cluster in status.clusters},
+        })
+    )  # fmt: skip
+    met = status.phase != "failed" and is_met(status, rounds=options.rounds, completed=options.completed)
+    return EXIT_OK if met else EXIT_RUN_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(probe(parse())))

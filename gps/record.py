@@ -1,0 +1,161 @@
+"""The run record: what a run leaves behind, the same from a laptop and from a cluster.
+
+Field by field in docs/record.md.
+"""
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedstrata.experiment import Experiment
+from fedstrata.metrics import LinkKey
+from fedstrata.relevance import Matrix
+from fedstrata.store import write_aside
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
+
+LINKS = ("device-gps", "device-lps", "lps-gps")
+ROUND_COLUMNS = (
+    "global_round", "lps_round", "lps_id", "devices", "num_examples", "loss", "accuracy", "seconds", "bytes_up",
+    "bytes_down",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """All that a record is made from."""
+
+    experiment: Experiment
+    status: str
+    reason: str | None
+    clusters: Mapping[str, list[str]]
+    clusters_rule: str
+    reports: Mapping[str, pb.ReportHeader]
+    rows: list[rounds_pb2.LpsRound]
+    link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
+    exclusions: list[tuple[str, str, str]]
+    wall_seconds: Mapping[str, float]
+    global_rounds: int
+    relevance: Matrix | None
+    relevance_ids: list[str]
+
+
+def write_record(folder: Path, result: RunResult) -> None:
+    """Write the record's files; the models are there already."""
+    _write(folder / "experiment.yaml", result.experiment.to_yaml())
+    _write(folder / "rounds.csv", rounds_csv(result.rows))
+    if result.relevance is not None:
+        _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
+    _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    with write_aside(path) as file:
+        file.write(text.encode())
+
+
+def summary(result: RunResult) -> dict[str, Any]:
+    """summary.json as a document."""
+    experiment = result.experiment
+    accuracy = {name: _accuracy(result.reports[name].evaluations) for name in result.clusters if name in result.reports}
+    measured = [value for value in accuracy.values() if value is not None]
+    tasks = experiment.task_of_devices()
+    ids = experiment.device_ids()
+    return {
+        "run_id": experiment.run_id,
+        "name": experiment.name,
+        "experiment_sha256": experiment.digest,
+        "seed": experiment.seed,
+        "method": experiment.method.name,
+        "status": result.status,
+        "reason": result.reason,
+        "devices": experiment.device_count,
+        "clusters": dict(result.clusters),
+        "clusters_rule": result.clusters_rule,
+        "adjusted_rand_index": adjusted_rand_index(
+            result.clusters, dict(zip(ids, tasks, strict=True)) if tasks else None
+        ),
+        "device_tasks": dict(zip(ids, tasks, strict=True)) if tasks else None,
+        "rounds": result.global_rounds,
+        "accuracy": {**accuracy, "mean": sum(measured) / len(measured) if measured else None},
+        "task_accuracy": task_accuracy(result.reports.values(), dict(zip(ids, tasks, strict=True))) if tasks else None,
+        "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
+        "bytes": _bytes(result.link_bytes),
+        "bytes_by_kind": _bytes_by_kind(result.link_bytes),
+        "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],
+        "model_sha256": {name: result.reports[name].model_sha256 for name in result.clusters if name in result.reports},
+    }
+
+
+def _accuracy(evaluations: Iterable[rounds_pb2.Evaluation]) -> float | None:
+    correct = examples = 0
+    for evaluation in evaluations:
+        correct, examples = correct + evaluation.correct, examples + evaluation.num_examples
+    return correct / examples if examples else None
+
+
+def task_accuracy(reports: Iterable[pb.ReportHeader], task_of: Mapping[str, str]) -> dict[str, float | None]:
+    """Accuracy of the devices of each true task, each with the model of the cluster it is in."""
+    by_task: dict[str, list[rounds_pb2.Evaluation]] = {task: [] for task in task_of.values()}
+    for report in reports:
+        for evaluation in report.evaluations:
+            by_task[task_of[evaluation.device_id]].append(evaluation)
+    return {task: _accuracy(evaluations) for task, evaluations in by_task.items()}
+
+
+def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str, str] | None) -> float | None:
+    """Agreement of the clusters with the true tasks, 1 when they are the same; None where no truth is known."""
+    if task_of is None or not clusters:
+        return None
+    from sklearn.metrics import adjusted_rand_score
+
+    places = {device: cluster for cluster, devices in clusters.items() for device in devices}
+    devices = sorted(places)
+    return float(adjusted_rand_score([task_of[d] for d in devices], [places[d] for d in devices]))
+
+
+def _bytes(counts: Mapping[LinkKey, int]) -> dict[str, dict[str, int]]:
+    return {
+        link: {
+            way: sum(n for key, n in counts.items() if key.link == link and key.direction == way)
+            for way in ("up", "down")
+        }
+        for link in LINKS
+    }
+
+
+def _bytes_by_kind(counts: Mapping[LinkKey, int]) -> dict[str, dict[str, dict[str, int]]]:
+    by_kind: dict[str, dict[str, dict[str, int]]] = {link: defaultdict(lambda: {"up": 0, "down": 0}) for link in LINKS}
+    for key, count in sorted(counts.items(), key=lambda item: item[0].kind):
+        by_kind[key.link][key.kind][key.direction] += count
+    return {link: dict(kinds) for link, kinds in by_kind.items()}
+
+
+def rounds_csv(rows: Iterable[rounds_pb2.LpsRound]) -> str:
+    """rounds.csv: rounds count from 1; loss and accuracy are of the model that the round produced."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(ROUND_COLUMNS)
+    for row in rows:
+        examples = row.evaluated_examples
+        loss, accuracy = (f"{row.loss_sum / examples:.6f}", f"{row.correct / examples:.6f}") if examples else ("", "")
+        writer.writerow([
+            row.global_round + 1, row.lps_round + 1, row.cluster_id, row.devices, row.num_examples, loss, accuracy,
+            f"{row.seconds:.4f}", row.bytes_up, row.bytes_down,
+        ])  # fmt: skip
+    return text.getvalue()
+
+
+def relevance_csv(relevance: Matrix, ids: list[str]) -> str:
+    """relevance.csv: R with device ids as header row and first column."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["device", *ids])
+    for device_id, row in zip(ids, relevance, strict=True):
+        writer.writerow([device_id, *(repr(float(value)) for value in row)])
+    return text.getvalue()

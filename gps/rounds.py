@@ -1,0 +1,111 @@
+"""The global rounds: clusters send their shared layers' updates, the GPS averages them and hands the mean back."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fedstrata.errors import StateError
+from fedstrata.experiment import Experiment
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.models import Model
+from fedstrata.rounds import Exchange, Intake, OpenRound, RoundServer
+from fedstrata.store import ModelFile, write_model
+from fedstrata.store.model_file import pieces_of
+from fedstrata.tensors import ExactSum, Flat
+from gps.journal import Journal
+
+
+class GlobalRounds:
+    """Opens each global round for the clusters and moves the shared layers by the mean of their updates."""
+
+    def __init__(
+        self, experiment: Experiment, *, model: Model, sum_name: str, folder: Path, journal: Journal,
+        metrics: ProcessMetrics, log: EventLog,
+    ) -> None:  # fmt: skip
+        self._experiment = experiment
+        self._model = model
+        self._layout = model.layout.select(model.shared)
+        self._folder = folder
+        self._journal = journal
+        self._metrics = metrics
+        self._log = log
+        exchange = Exchange(
+            run_id=experiment.run_id,
+            layout=self._layout,
+            part=sum_name,
+            link=experiment.links.lps_gps,
+            wait=experiment.deadlines.gps,
+        )
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
+        self.server = RoundServer(exchange, metrics, log, self._executor)
+        self.global_round = journal.global_rounds_closed()
+        self.late_devices = 0
+        self.on_closed: Callable[[int], None] = lambda global_round: None
+
+    async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
+        """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""
+        shared = await asyncio.to_thread(self._begin)
+        while self.global_round < self._experiment.training.global_rounds:
+            started = time.monotonic()
+            children = dict(examples())
+            total = ExactSum(self._layout.size, sum(children.values()))
+            self._open(shared, children, total, evaluate_only=False)
+            gathered = await self.server.gather()
+            pieces = (shared.read(a, b) + total.mean(a, b) for a, b in pieces_of(self._layout.size))
+            following = await asyncio.to_thread(self._save, self.global_round + 1, pieces)
+            shared.close()
+            shared = following
+            self._journal.close_global_round(self.global_round)
+            seconds = time.monotonic() - started
+            self._metrics.round_closed(seconds)
+            self._log.info(
+                "global_round_closed",
+                global_round=self.global_round,
+                clusters=gathered.children,
+                train_loss=round(gathered.train_loss, 6),
+                seconds=round(seconds, 4),
+                missing=list(gathered.missing),
+            )
+            self.global_round += 1
+            self.on_closed(self.global_round)
+        self._open(shared, dict(examples()), ExactSum(0, 1), evaluate_only=True)
+
+    def _open(self, shared: ModelFile, children: Mapping[str, int], total: ExactSum, *, evaluate_only: bool) -> None:
+        intake = Intake(children=children, total=total, wait=self._experiment.deadlines.gps, executor=self._executor)
+        opened = OpenRound(
+            number=self.global_round,
+            global_round=self.global_round,
+            model=shared,
+            intake=intake,
+            evaluate_only=evaluate_only,
+            late_devices=self.late_devices,
+        )
+        self.server.open(opened)
+
+    def _begin(self) -> ModelFile:
+        """The shared layers at the start of the newest global round whose file is whole."""
+        while self.global_round:
+            try:
+                found = ModelFile(self._path(self.global_round), self._layout)
+                found.verify()
+            except StateError as error:
+                self._log.warning("state_passed_over", reason=str(error))
+                self.global_round -= 1
+                continue
+            self._log.info("rounds_resumed", global_round=self.global_round)
+            return found
+        initial = self._model.initial(self._experiment.seed)
+        shared = (initial[place] for place in self._model.layout.slices_of(self._layout))
+        return self._save(0, shared)
+
+    def _save(self, global_round: int, pieces: Iterator[Flat]) -> ModelFile:
+        path = self._path(global_round)
+        write_model(path, self._layout, pieces, {"format": "fedstrata", "run_id": self._experiment.run_id})
+        self._path(global_round - 2).unlink(missing_ok=True)
+        return ModelFile(path, self._layout)
+
+    def _path(self, global_round: int) -> Path:
+        return self._folder / f"shared-{global_round:06d}.safetensors"

@@ -1,0 +1,171 @@
+"""GpsService and RunService: translate between messages and the run."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from fedstrata.errors import PayloadError, RunStoppedError, WrongRunError
+from fedstrata.link import HOLD_S, wait_until
+from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
+from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
+from gps.run import Run
+from gps.status import status_of
+
+
+class GpsServicer(GpsServiceServicer):
+    """What devices and LPSs ask of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._run_id = run.experiment.run_id
+
+    def _check(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            raise WrongRunError(f"this is run {self._run_id}, not {run_id[:80]!r}; restart with its experiment")
+
+    def _check_going(self, run_id: str) -> None:
+        self._check(run_id)
+        if self._run.phase == "failed":
+            raise RunStoppedError(f"the run has stopped: {self._run.reason}")
+
+    async def Enroll(self, request: pb.EnrollRequest, context: Any) -> pb.EnrollResponse:
+        """Make a device known."""
+        self._check_going(self._run_id)
+        return self._run.enrolment.enroll(request)
+
+    async def SubmitProfile(self, requests: AsyncIterator[pb.ProfilePart], context: Any) -> pb.SubmitProfileResponse:
+        """Take a device's eigenvectors."""
+        parts = aiter(requests)
+        first = await anext(parts, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise PayloadError("a profile begins with its header")
+        self._check_going(first.header.run_id)
+        await self._run.enrolment.submit_profile(first.header, parts)
+        return pb.SubmitProfileResponse(run_id=self._run_id)
+
+    async def FetchProfiles(self, request: pb.FetchProfilesRequest, context: Any) -> AsyncIterator[pb.ProfilePart]:
+        """Stream the other devices' profiles."""
+        self._check_going(request.run_id)
+        async for part in self._run.enrolment.profiles_for(request):
+            yield part
+
+    async def SubmitRelevance(self, request: pb.SubmitRelevanceRequest, context: Any) -> pb.SubmitRelevanceResponse:
+        """Take a device's row of relevances."""
+        self._check_going(request.run_id)
+        self._run.enrolment.submit_relevance(request)
+        return pb.SubmitRelevanceResponse(run_id=self._run_id)
+
+    async def FetchAssignment(self, request: pb.FetchAssignmentRequest, context: Any) -> pb.FetchAssignmentResponse:
+        """Wait until a device's LPS is known and there."""
+        run = self._run
+        self._check(request.run_id)
+        with run.roster.call_of(request.device_id, request.process_id) as device:
+            is_known = lambda: run.plan.assignment(device).is_assigned or run.phase == "failed"  # noqa: E731
+            await wait_until(lambda: run.changed, is_known, HOLD_S)
+            self._check_going(request.run_id)
+            return run.plan.assignment(device)
+
+    async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
+        """Make an LPS and its address known."""
+        self._run.register_lps(request)
+        return pb.RegisterLpsResponse(run_id=self._run_id)
+
+    async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
+        """Wait until the devices are grouped and name an LPS's clusters."""
+        run = self._run
+        self._check(request.run_id)
+        is_known = lambda: run.plan.is_made or run.phase == "failed"  # noqa: E731
+        await wait_until(lambda: run.changed, is_known, HOLD_S)
+        self._check_going(request.run_id)
+        clusters = [self._cluster(name) for name in run.plan.served_by(request.lps_id)]
+        return pb.FetchClustersResponse(run_id=self._run_id, is_grouped=run.plan.is_made, clusters=clusters)
+
+    def _cluster(self, cluster_id: str) -> pb.Cluster:
+        members = [
+            pb.Member(device_id=d.device_id, device_index=d.device_index, num_examples=d.num_examples)
+            for d in self._run.plan.members(cluster_id)
+        ]
+        return pb.Cluster(cluster_id=cluster_id, members=members)
+
+    async def FetchShared(
+        self, request: rounds_pb2.FetchModelRequest, context: Any
+    ) -> AsyncIterator[rounds_pb2.ModelPart | bytes]:
+        """Stream the shared layers of the open global round to an LPS."""
+        async for part in self._run.rounds.server.fetch(request):
+            yield part
+
+    async def SubmitAggregate(
+        self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any
+    ) -> rounds_pb2.UpdateReply:
+        """Take a cluster's aggregate of the shared layers."""
+        parts = aiter(requests)
+        first = await anext(parts, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise PayloadError("an aggregate begins with its header")
+        reply = await self._run.rounds.server.submit(first.header, parts)
+        if reply.accepted:
+            self._run.note_update(first.header)
+        return reply
+
+    async def LocateUpdate(
+        self, request: rounds_pb2.LocateUpdateRequest, context: Any
+    ) -> rounds_pb2.LocateUpdateResponse:
+        """Say where a cluster's upload goes on."""
+        return self._run.rounds.server.locate(request)
+
+    async def SubmitReport(self, requests: AsyncIterator[pb.ReportPart], context: Any) -> pb.SubmitReportResponse:
+        """Take a cluster's final report and model."""
+        parts = aiter(requests)
+        first = await anext(parts, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise PayloadError("a report begins with its header")
+        self._check(first.header.run_id)
+        self._run.reports_under_way += 1
+        context.add_done_callback(lambda _: self._reported())
+        await self._run.submit_report(first.header, parts)
+        return pb.SubmitReportResponse(run_id=self._run_id)
+
+    def _reported(self) -> None:
+        self._run.reports_under_way -= 1
+        self._run.tell()
+
+
+class RunServicer(RunServiceServicer):
+    """What the experimenter asks of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.RunStatus]:
+        """Stream the run's state, at once and at every change, until its record can be fetched."""
+        run = self._run
+        while True:
+            changed, status = run.changed, status_of(run)
+            yield status
+            if status.has_record:
+                return
+            await changed.wait()
+
+    async def FetchRecord(self, request: pb.FetchRecordRequest, context: Any) -> AsyncIterator[pb.FilePart]:
+        """Stream the files of the record."""
+        run = self._run
+        if request.run_id and request.run_id != run.experiment.run_id:
+            raise WrongRunError(f"this is run {run.experiment.run_id}, not {request.run_id[:80]!r}")
+        if not run.has_record:
+            raise RunStoppedError(f"the run is in phase {run.phase}; its record is not written yet")
+        for path in _files(run.record_folder):
+            yield pb.FilePart(name=path.relative_to(run.record_folder).as_posix())
+            with path.open("rb") as file:
+                while data := file.read(CHUNK_BYTES):
+                    yield pb.FilePart(data=data)
+
+    async def StopRun(self, request: pb.StopRunRequest, context: Any) -> pb.StopRunResponse:
+        """End the run without a result."""
+        self._run.stop(request.reason[:500] or "stopped by the experimenter")
+        return pb.StopRunResponse()
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))

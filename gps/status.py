@@ -1,0 +1,33 @@
+"""A run's state as the experimenter watches it."""
+
+from fedstrata.rpc.messages import link_bytes_to_proto
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.run import Run
+
+
+def status_of(run: Run) -> pb.RunStatus:
+    """The state now."""
+    return pb.RunStatus(
+        run_id=run.experiment.run_id,
+        phase=run.phase,
+        reason=run.reason,
+        global_round=run.rounds.global_round,
+        global_rounds=run.experiment.training.global_rounds,
+        lps_wanted=run.plan.clusters_known,
+        clusters=[_cluster(run, name, len(devices)) for name, devices in run.plan.clusters.items()],
+        link_bytes=link_bytes_to_proto(run.link_bytes()),
+        devices=[pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count],
+        has_record=run.has_record,
+    )
+
+
+def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
+    status = pb.ClusterStatus(cluster_id=name, devices=devices)
+    row = run.latest_rows.get(name)
+    if row is not None:
+        status.lps_round = row.lps_round + 1
+        if row.evaluated_examples:
+            status.is_evaluated = True
+            status.loss = row.loss_sum / row.evaluated_examples
+            status.accuracy = row.correct / row.evaluated_examples
+    return status

@@ -1,0 +1,72 @@
+"""`python -m lps`: one local parameter server."""
+
+import argparse
+import asyncio
+import os
+import re
+from pathlib import Path
+
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import load_experiment
+from fedstrata.http import StatusServer
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments
+from fedstrata.rpc.server import RpcServer
+from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
+from lps.agent import LpsAgent
+from lps.servicer import LpsServicer
+
+SERVICE = "fedstrata.v1.LpsService"
+
+
+def parse() -> argparse.Namespace:
+    """The options of one LPS."""
+    arguments = service_arguments("lps", "A local parameter server: FedAvg over the devices of its clusters.")
+    arguments.option("gps", "host:port of the GPS", required=True)
+    arguments.option("lps-id", "lps-0, lps-1, …; in a StatefulSet worked out from FEDSTRATA_POD_NAME")
+    arguments.option("listen", "host:port to serve devices on", default="127.0.0.1:0")
+    arguments.option("advertise", "host:port that devices are told; by default where it listens")
+    arguments.option("state", "folder of its state", required=True)
+    return arguments.parse_args()
+
+
+def lps_id(options: argparse.Namespace) -> str:
+    """The id given, or that of the pod's ordinal. Raises ExperimentError when there is neither."""
+    if options.lps_id:
+        return str(options.lps_id)
+    ordinal = re.search(r"-(\d+)$", os.environ.get("FEDSTRATA_POD_NAME", ""))
+    if not ordinal:
+        raise ExperimentError("give --lps-id, or FEDSTRATA_POD_NAME with the ordinal of a StatefulSet's pod")
+    return f"lps-{ordinal[1]}"
+
+
+async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
+    """Serve until told to stop."""
+    experiment = load_experiment(Path(options.experiment))
+    metrics = ProcessMetrics("lps")
+    name = lps_id(options)
+    log = EventLog("lps", lps_id=name)
+    agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=folder(options.state), metrics=metrics, log=log)
+    server = RpcServer(metrics.links)
+    server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
+    with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
+        await server.start(options.listen)
+        say_listening(grpc=server.address, http=status.address)
+
+        async def work() -> int:
+            await agent.register(options.advertise or server.address)
+            await server.set_ready()
+            await agent.run()
+            await stop.wait()
+            return 0
+
+        await first_of(stop, work())
+        await server.stop()
+        log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
+    return 0
+
+
+if __name__ == "__main__":
+    parsed = parse()
+    run_process(parsed, lambda stop: main(parsed, stop))

@@ -1,0 +1,259 @@
+"""One cluster at its LPS: FedAvg over its devices for the LPS rounds, then the shared layers by way of the GPS."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedstrata.errors import RunStoppedError
+from fedstrata.experiment import Experiment
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.models import Model
+from fedstrata.rounds import Exchange, Gathered, Intake, OpenRound, RoundClient, RoundServer, Update
+from fedstrata.rounds import Model as Received
+from fedstrata.store.model_file import ModelFile, pieces_of
+from fedstrata.tensors import ExactSum, Flat, Layout
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+from lps.rows import add_evaluations, split_rows
+from lps.state import ClusterState, Standing
+
+TELL_S = 10.0  # how long devices that have been measured may take to hear that the run is over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a cluster's session works with."""
+
+    experiment: Experiment
+    model: Model
+    sum_name: str
+    state_folder: Path
+    metrics: ProcessMetrics
+    executor: Executor
+
+
+class ClusterSession:
+    """Runs one cluster from its first LPS round to its report."""
+
+    def __init__(self, around: Surroundings, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog) -> None:
+        self._around = around
+        self._experiment = around.experiment
+        self._rounds_per_global = around.experiment.training.lps_rounds_per_global_round
+        self._layout: Layout = around.model.layout
+        self._shared = self._layout.select(around.model.shared)
+        self._cluster_id = cluster.cluster_id
+        self._uplink = uplink
+        self._log = log
+        self.members = {member.device_id: member.num_examples for member in cluster.members}
+        self._state = ClusterState(
+            around.state_folder / cluster.cluster_id,
+            run_id=uplink.identity.run_id,
+            cluster_id=cluster.cluster_id,
+            layout=self._layout,
+            rounds_per_global=self._rounds_per_global,
+        )
+        exchange = Exchange(
+            run_id=uplink.identity.run_id,
+            layout=self._layout,
+            part=around.sum_name,
+            link=self._experiment.links.device_lps,
+            wait=self._experiment.deadlines.lps,
+        )
+        self.server = RoundServer(exchange, around.metrics, log, around.executor)
+        self.server.on_ban = self._note_ban
+        self._exclusions: list[pb.Exclusion] = []
+        self._late_devices = 0
+        self._bytes_before = (0, 0)
+        self.on_late_devices = _nothing
+
+    async def run(self) -> gps_pb.ReportHeader:
+        """All rounds and the final measurement; gives the report, whose model is `final_model`."""
+        standing = await asyncio.to_thread(self._begin)
+        while standing.lps_round < self._experiment.training.lps_rounds:
+            standing = await self._lps_round(standing)
+        return await self._measure(standing)
+
+    def _begin(self) -> Standing:
+        found = self._state.newest(self._log)
+        if found is not None:
+            self._log.info("cluster_resumed", lps_round=found.lps_round)
+            self._exclusions = list(found.report.exclusions)
+            return found
+        initial = self._around.model.initial(self._experiment.seed)
+        report = gps_pb.ReportHeader(run_id=self._uplink.identity.run_id, cluster_id=self._cluster_id)
+        return self._state.save(0, iter([initial]), report)
+
+    # --- an LPS round -------------------------------------------------------------------------
+
+    async def _lps_round(self, standing: Standing) -> Standing:
+        started = time.monotonic()
+        number = standing.lps_round
+        total = ExactSum(self._layout.size, sum(self.members.values()))
+        self._open(standing, total)
+        gathered = await self.server.gather()
+        report = self._noted(standing, gathered, time.monotonic() - started)
+        pieces = _moved(standing.model, total)
+        if (number + 1) % self._rounds_per_global:
+            following = await asyncio.to_thread(self._state.save, number + 1, pieces, report)
+        else:
+            local = await asyncio.to_thread(self._state.scratch, pieces)
+            del total  # two models large, and done with
+            following = await self._global_round(standing, local, report, gathered.num_examples)
+        self._around.metrics.round_closed(time.monotonic() - started)
+        standing.model.close()
+        return following
+
+    def _open(self, standing: Standing, total: ExactSum, *, evaluate_only: bool = False) -> None:
+        intake = Intake(
+            children=self.members,
+            total=total,
+            wait=self._experiment.deadlines.lps,
+            executor=self._around.executor,
+        )
+        number = standing.lps_round
+        self.server.open(
+            OpenRound(
+                number=number,
+                global_round=number // self._rounds_per_global,
+                model=standing.model,
+                intake=intake,
+                evaluate_only=evaluate_only,
+            )
+        )
+
+    def _noted(self, standing: Standing, gathered: Gathered, seconds: float) -> gps_pb.ReportHeader:
+        """The report so far with the row of the round just closed."""
+        report = gps_pb.ReportHeader()
+        report.CopyFrom(standing.report)
+        add_evaluations(report, gathered.evaluations)
+        up, down = (self._around.metrics.links.total("device-lps", way, "parent") for way in ("up", "down"))
+        number = standing.lps_round
+        row = report.lps_rounds.add(
+            cluster_id=self._cluster_id,
+            global_round=number // self._rounds_per_global,
+            lps_round=number,
+            devices=gathered.children,
+            num_examples=gathered.num_examples,
+            seconds=seconds,
+            bytes_up=up - self._bytes_before[0],
+            bytes_down=down - self._bytes_before[1],
+            train_loss=gathered.train_loss,
+        )
+        self._bytes_before = (up, down)
+        for device_id in gathered.missing:
+            if not any(e.device_id == device_id and e.reason.startswith("refused") for e in self._exclusions):
+                self._exclude(device_id, f"round {number + 1}", "missed the deadline")
+        del report.exclusions[:]
+        report.exclusions.extend(self._exclusions)
+        self._log.info(
+            "lps_round_closed",
+            lps_round=number,
+            devices=row.devices,
+            train_loss=round(row.train_loss, 6),
+            seconds=round(seconds, 4),
+            missing=list(gathered.missing),
+        )
+        return report
+
+    def _note_ban(self, device_id: str, reason: str) -> None:
+        self._exclude(device_id, "training", f"refused: {reason}")
+
+    def _exclude(self, device_id: str, stage: str, reason: str) -> None:
+        self._exclusions.append(pb.Exclusion(device_id=device_id, stage=stage, reason=reason))
+
+    # --- the global round ---------------------------------------------------------------------
+
+    async def _global_round(
+        self, standing: Standing, local: ModelFile, report: gps_pb.ReportHeader, num_examples: int
+    ) -> Standing:
+        """Send the shared layers' update up, take the average of all clusters, keep the head."""
+        global_round = standing.lps_round // self._rounds_per_global
+        places = self._layout.slices_of(self._shared)
+        delta = await asyncio.to_thread(_difference, local, standing.base, places)
+        done, rest = split_rows(report, standing.lps_round)
+        update = Update(
+            round=global_round,
+            num_examples=num_examples,
+            codec=self._uplink.codec_for(delta),
+            read=lambda start, stop: delta[start:stop],
+            train_loss=report.lps_rounds[-1].train_loss,
+            lps_rounds=tuple(done),
+            exclusions=tuple(self._exclusions),
+        )
+        received = await self._exchange(update)
+        if received.round <= global_round:  # the GPS has lost this round's start: both go back to where it stands
+            local.close()
+            return await asyncio.to_thread(self._state.open, received.round * self._rounds_per_global)
+        del report.lps_rounds[:]
+        report.lps_rounds.extend(rest)
+        if received.late_devices != self._late_devices:
+            self._late_devices = received.late_devices
+            await self.on_late_devices(self)
+        number = received.round * self._rounds_per_global
+        following = await asyncio.to_thread(self._state.save, number, _spliced(local, received.flat, places), report)
+        local.close()
+        self._log.info("global_round_done", global_round=global_round)
+        return following
+
+    async def _exchange(self, update: Update) -> Received:
+        await self._uplink.submit(update)
+        while True:
+            answer = await self._uplink.fetch(update.round)
+            match answer:
+                case pb.SendAgain():
+                    await self._uplink.submit(update)
+                case pb.Finished():
+                    raise RunStoppedError(answer.reason or "the GPS ended the run")
+                case _:
+                    return answer
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def _measure(self, standing: Standing) -> gps_pb.ReportHeader:
+        """Let the devices measure the final model, tell them that the run is over, and complete the report."""
+        self.final_model = standing.model
+        self._open(standing, ExactSum(0, 1), evaluate_only=True)
+        gathered = await self.server.gather()
+        report = gps_pb.ReportHeader()
+        report.CopyFrom(standing.report)
+        add_evaluations(report, gathered.evaluations)
+        report.evaluations.extend(gathered.evaluations)
+        self.server.finish()
+        measured = {evaluation.device_id for evaluation in gathered.evaluations}
+        if not await self.server.wait_all_told(measured, TELL_S):
+            self._log.warning("devices_not_told", reason=f"not all asked again within {TELL_S:g} s")
+        return report
+
+
+async def _nothing(session: ClusterSession) -> None:
+    """What happens when devices have been placed late, until the LPS says what."""
+
+
+def _moved(model: ModelFile, total: ExactSum) -> Iterator[Flat]:
+    """The model of the next round, piece by piece: this round's plus the mean update."""
+    return (model.read(start, stop) + total.mean(start, stop) for start, stop in pieces_of(model.layout.size))
+
+
+def _difference(local: ModelFile, base: ModelFile, places: Sequence[slice]) -> Flat:
+    """Trained minus received, of the shared layers."""
+    parts = [local.read(place.start, place.stop) - base.read(place.start, place.stop) for place in places]
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+
+def _spliced(local: ModelFile, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
+    """The local model with its shared layers replaced, piece by piece."""
+    position, taken = 0, 0
+    for place in places:
+        for start, stop in pieces_of(place.start - position):
+            yield local.read(position + start, position + stop)
+        size = place.stop - place.start
+        yield shared[taken : taken + size]
+        position, taken = place.stop, taken + size
+    for start, stop in pieces_of(local.layout.size - position):
+        yield local.read(position + start, position + stop)

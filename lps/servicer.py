@@ -1,0 +1,53 @@
+"""LpsService: finds the cluster that a call is about and hands it to that cluster's rounds."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from fedstrata.errors import NotReadyError, PayloadError, UnknownChildError
+from fedstrata.link import HOLD_S, wait_until
+from fedstrata.rounds import RoundServer
+from fedstrata.v1 import lps_service_pb2 as lps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer
+
+
+class LpsServicer(LpsServiceServicer):
+    """Translates between messages and the clusters' rounds."""
+
+    def __init__(self, clusters: Mapping[str, RoundServer], are_known: asyncio.Event) -> None:
+        self._clusters = clusters
+        self._are_known = are_known
+
+    async def _cluster(self, cluster_id: str) -> RoundServer:
+        """A cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
+        if not await wait_until(lambda: self._are_known, self._are_known.is_set, HOLD_S):
+            raise NotReadyError("this LPS has not heard from the GPS yet which clusters it serves")
+        if cluster_id not in self._clusters:
+            raise UnknownChildError(f"cluster {cluster_id[:80]!r} is not served here; ask the GPS for the assignment")
+        return self._clusters[cluster_id]
+
+    async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Stream the open round's model to a device."""
+        async for part in (await self._cluster(request.cluster_id)).fetch(request):
+            yield part
+
+    async def SubmitUpdate(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
+        """Take a device's update."""
+        parts = aiter(requests)
+        first = await anext(parts, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise PayloadError("an update begins with its header")
+        cluster = await self._cluster(first.header.cluster_id)
+        return await cluster.submit(first.header, parts)
+
+    async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
+        """Say where a device's upload goes on."""
+        return (await self._cluster(request.cluster_id)).locate(request)
+
+    async def SubmitEvaluation(
+        self, request: lps_pb.SubmitEvaluationRequest, context: Any
+    ) -> lps_pb.SubmitEvaluationResponse:
+        """Take a device's measurement of the final model."""
+        (await self._cluster(request.cluster_id)).evaluate(request.run_id, request.evaluation)
+        return lps_pb.SubmitEvaluationResponse(run_id=request.run_id)

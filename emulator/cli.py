@@ -1,0 +1,170 @@
+"""The command line: commands parse, functions work. Heavy imports wait until a command needs them."""
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXIT_FAULT = 1  # a fault of Fedstrata's own
+EXIT_INTERRUPTED = 130  # as fedstrata.errors has it, whose import can wait; Typer gives it too
+UsageError = typer.BadParameter.__base__
+
+app = typer.Typer(
+    help="Hierarchical federated learning: one experiment file, three tiers, one record.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Experiment = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The experiment file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. training.global_rounds=3. Repeatable."),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Take this seed instead of the file's.")]
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"fedstrata {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hierarchical federated learning: one experiment file, three tiers, one record."""
+
+
+@app.command()
+def run(
+    *,
+    experiment: Experiment,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the record, report, state and logs.")],
+    overrides: Overrides = None,
+    seed: Seed = None,
+    device_processes: Annotated[
+        int | None, typer.Option(min=1, help="How many processes share the devices.", show_default="one a core")
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the last is the summary.")] = False,
+    is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
+) -> None:
+    """Run an experiment on this machine."""
+    from emulator.run import RunRequest
+    from emulator.run import run as run_request
+
+    run_request(
+        RunRequest(
+            experiment=experiment,
+            out=out,
+            overrides=tuple(overrides or ()),
+            seed=seed,
+            device_processes=device_processes,
+            is_json=is_json,
+            is_quiet=is_quiet,
+        )
+    )
+
+
+@app.command()
+def check(experiment: Experiment, overrides: Overrides = None, seed: Seed = None) -> None:
+    """Validate an experiment; print its topology and the bytes it should take."""
+    from rich.console import Console
+
+    from emulator.check import check as check_experiment
+    from fedstrata.experiment import load_experiment
+
+    check_experiment(load_experiment(experiment, overrides or (), seed), Console(highlight=False))
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder.")]) -> None:
+    """Write report.html of a finished run anew."""
+    from emulator.report import write_report
+
+    print(write_report(folder))
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Finished runs' folders.")],
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the table and figure here.")] = None,
+) -> None:
+    """Compare finished runs: a table, and a figure in --out."""
+    from rich.console import Console
+
+    from emulator.compare import compare as compare_records
+
+    compare_records(folders, out).render(Console(highlight=False))
+
+
+def version() -> str:
+    """Of the installed distribution."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("fedstrata")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command; gives its exit code. Whatever goes wrong is told in one line on standard error."""
+    try:
+        code = int(app(list(arguments), standalone_mode=False, prog_name="fedstrata") or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # who read our output has gone; without this the interpreter complains once more when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except Exception as error:  # the last resort; every kind is told and none passed on
+        return _told_error(error)
+    return _told("interrupted", code) if code == EXIT_INTERRUPTED else code
+
+
+def _told_error(error: Exception) -> int:
+    from emulator.processes import printable
+    from fedstrata.errors import EXIT_USAGE, FedstrataError
+
+    if isinstance(error, FedstrataError):
+        return _told(f"error: {printable(str(error))}", error.exit_code)
+    if UsageError is not None and isinstance(error, UsageError):
+        message = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]  # of Click's class
+        return _told(f"error: {message} See fedstrata --help.", EXIT_USAGE)
+    reason = printable(f"{type(error).__name__}: {error}")[:300]
+    return _told(
+        f"error: a fault of Fedstrata's own: {reason}; the traceback is in {_keep_traceback(error)}", EXIT_FAULT
+    )
+
+
+def _told(line: str, code: int) -> int:
+    print(line, file=sys.stderr, flush=True)
+    return code
+
+
+def _keep_traceback(error: Exception) -> str:
+    descriptor, path = tempfile.mkstemp(prefix="fedstrata-", suffix=".log")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(traceback.format_exception(error))
+    return path
+
+
+def main() -> None:
+    """The `fedstrata` command."""
+    # SIGTERM ends a command as Ctrl-C does, and code of one's own is found beside where one stands
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    sys.exit(execute(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""Finished runs side by side: a line a run, and mean and spread over the seeds of each experiment and method."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from emulator.processes import printable
+from emulator.record import LINKS, RunRecord, load_record
+from emulator.report.units import NO_VALUE, decimal, human_bytes, human_seconds
+from fedstrata.errors import DataError, OutputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+
+# what two runs of one group may differ in: the seed, and where data lies on a machine
+FREE_KEYS = ("seed", "data.folder", "data.download")
+MEAN = "Mean"  # no task is called so: their names are in small letters
+Cells = dict[str, str]  # a table's row: column, text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Mean and sample standard deviation of `count` values; both None of none, no deviation of one."""
+
+    mean: float | None
+    deviation: float | None
+    count: int
+
+    @classmethod
+    def over(cls, values: Sequence[float | None]) -> "Spread":
+        """The spread of those values that are there."""
+        known = [value for value in values if value is not None]
+        mean = fmean(known) if known else None
+        return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
+
+    def __str__(self) -> str:
+        """In percent, without the sign: 91.0 ± 1.2."""
+        if self.mean is None:
+            return NO_VALUE
+        deviation = "" if self.deviation is None else f" ± {100 * self.deviation:.1f}"
+        return f"{100 * self.mean:.1f}{deviation}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs that differ in their seed only. `variant` says what sets them apart from others of name and method."""
+
+    name: str
+    method: str
+    variant: str
+    runs: tuple[RunRecord, ...]  # completed, one a seed
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.summary.seed for run in self.runs)
+
+    def accuracy(self, task: str) -> Spread:
+        """Accuracy of a task, or of `MEAN`, over the seeds."""
+        return Spread.over([accuracy_of(run, task) for run in self.runs])
+
+    def adjusted_rand_index(self) -> Spread:
+        return Spread.over([run.summary.adjusted_rand_index for run in self.runs])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Runs in the order they were given, their groups, and the true tasks of any of them."""
+
+    runs: tuple[RunRecord, ...]
+    groups: tuple[Group, ...]
+    tasks: tuple[str, ...]
+
+    def render(self, console: "Console") -> None:
+        """Print the runs, in two tables where one is too wide for the console, and the groups."""
+        results = [{**_who(run), **_results(run, self.tasks)} for run in self.runs]
+        costs = [{**_who(run), **_costs(run)} for run in self.runs]
+        both = _table("Runs", [left | right for left, right in zip(results, costs, strict=True)])
+        if _widths(console, both).maximum <= console.width:
+            _print(console, both)
+        else:
+            _print(console, _table("Runs: results", results))
+            _print(console, _table("Runs: bytes by link, and time", costs))
+        groups = [_group_cells(group, self.tasks) for group in self.groups]
+        if groups:
+            _print(console, _table("Mean ± sample standard deviation over seeds", groups))
+
+
+def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
+    """Compare the records in `folders`; with `output`, write compare.csv, compare.png and compare.svg there.
+
+    Raises:
+        DataError: no folder was given, or a record is missing or malformed.
+        OutputError: the output cannot be written.
+    """
+    places = dict.fromkeys(folder.resolve() for folder in folders)  # a folder given twice is one run
+    if not places:
+        raise DataError("nothing to compare; give the folders of at least one run")
+    runs = tuple(load_record(place) for place in places)
+    tasks = tuple(dict.fromkeys(task for run in runs for task in run.summary.task_accuracy or ()))
+    comparison = Comparison(runs=runs, groups=_groups_of(runs), tasks=tasks)
+    if output is not None:
+        _write(comparison, output)
+    return comparison
+
+
+def accuracy_of(run: RunRecord, task: str) -> float | None:
+    """A run's accuracy on a true task, or its mean."""
+    if task == MEAN:
+        return run.summary.mean_accuracy
+    return (run.summary.task_accuracy or {}).get(task)
+
+
+def _groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
+    """Completed runs by name, method and settings; of a seed that was run twice the first counts."""
+    settings = [_settings_of(run) for run in runs]
+    members: dict[tuple[str, str, frozenset[tuple[str, str]]], dict[int, RunRecord]] = {}
+    for run, keys in zip(runs, settings, strict=True):
+        if run.summary.status == "completed":
+            group = members.setdefault((run.name, run.summary.method, frozenset(keys.items())), {})
+            group.setdefault(run.summary.seed, run)
+    groups = []
+    for (name, method, own_keys), by_seed in members.items():
+        alike = [other for *whose, other in members if whose == [name, method]]
+        own = own_keys.difference(frozenset.intersection(*alike))
+        variant = ", ".join(f"{key}={value}" for key, value in sorted(own))
+        groups.append(Group(name=name, method=method, variant=variant, runs=tuple(by_seed.values())))
+    return tuple(groups)
+
+
+def _settings_of(run: RunRecord) -> dict[str, str]:
+    """The resolved experiment as dotted keys, without what may differ within a group."""
+    return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, str]:
+    """Nested mappings as dotted keys with their values as text."""
+    if not isinstance(node, Mapping):
+        return {prefix: str(node)}
+    flat: dict[str, str] = {}
+    for key, child in node.items():
+        flat.update(_flat(child, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def _who(run: RunRecord) -> Cells:
+    status = {} if run.summary.status == "completed" else {"status": run.summary.status}
+    return {"experiment": run.name, **status, "method": run.summary.method, "seed": str(run.summary.seed)}
+
+
+def _results(run: RunRecord, tasks: Sequence[str]) -> Cells:
+    summary = run.summary
+    accuracies = {f"{task} %": str(Spread.over([accuracy_of(run, task)])) for task in (MEAN, *tasks)}
+    ari = decimal(summary.adjusted_rand_index)
+    return {"clusters": str(len(summary.clusters)), "ARI": ari, **accuracies}
+
+
+def _costs(run: RunRecord) -> Cells:
+    counted = run.summary.bytes
+    links = {str(link): human_bytes(counted[link].total) if link in counted else NO_VALUE for link in LINKS}
+    return {**links, "time": human_seconds(run.summary.total_seconds)}
+
+
+def _group_cells(group: Group, tasks: Sequence[str]) -> Cells:
+    who = {"experiment": group.name, "method": group.method}
+    what = {"settings": group.variant} if group.variant else {}
+    accuracies = {f"{task} %": str(group.accuracy(task)) for task in (MEAN, *tasks)}
+    ari = decimal(group.adjusted_rand_index().mean)
+    return {**who, **what, "seeds": str(len(group.seeds)), "ARI": ari, **accuracies}
+
+
+def _table(title: str, rows: Sequence[Cells]) -> "Table":
+    """A table with a column for every key of any row; an experiment that is the same in all is in its title."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    first = ("experiment", "status", "method", "settings")
+    names = {row["experiment"] for row in rows}
+    if len(names) == 1:
+        title = f"{title} · {names.pop()}"
+        rows = [{key: cell for key, cell in row.items() if key != "experiment"} for row in rows]
+    look: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "collapse_padding": True}
+    table = Table(title=Text(printable(title)), box=SIMPLE_HEAD, pad_edge=False, **look)
+    columns = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda key: (*first, key).index(key))
+    # what a record says is never read as markup, nor obeyed by the terminal
+    cells = [[Text(printable(row.get(key, ""))) for key in columns] for row in rows]
+    for key, *column in zip(columns, *cells, strict=True):
+        heading = Text(printable(key))
+        width = 12 if key in ("experiment", "settings") else max(map(len, (heading, *column)))
+        table.add_column(heading, justify="left" if key in first else "right", overflow="fold", min_width=width)
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def _widths(console: "Console", table: "Table") -> "Measurement":
+    """The least and the greatest width that a table could use, were the console as wide."""
+    return console.measure(table, options=console.options.update(width=10_000))
+
+
+def _print(console: "Console", table: "Table") -> None:
+    """Print a table in the console's width, or in its own least one: columns are never cut off."""
+    table.width = max(_widths(console, table).minimum, min(console.width, _widths(console, table).maximum))
+    console.print(table, crop=False)
+
+
+def _write(comparison: Comparison, output: Path) -> None:
+    from emulator.report.comparison import draw_comparison
+
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "compare.csv").write_text(_csv_text(comparison), encoding="utf-8", newline="")
+        draw_comparison(comparison, output)
+    except OSError as error:
+        raise OutputError(f"cannot write the comparison to {output}: {error.strerror}") from None
+
+
+def _csv_text(comparison: Comparison) -> str:
+    """A `run` row for each run, then a `mean` and a `std` row for each group; ratios and bytes in full."""
+    tasks = (MEAN, *comparison.tasks)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    columns = ["mean_accuracy", *(f"accuracy_{task}" for task in comparison.tasks)]
+    links = [f"{link}_{direction}_bytes" for link in LINKS for direction in ("up", "down")]
+    head = ("row", "experiment", "variant", "method", "status", "seed", "runs", "clusters", "adjusted_rand_index")
+    writer.writerow([*head, *columns, *links, "seconds"])
+    for run in comparison.runs:
+        writer.writerow(_run_row(run, tasks))
+    for group in comparison.groups:
+        spreads = [group.adjusted_rand_index(), *map(group.accuracy, tasks)]
+        start = (group.name, group.variant, group.method, "completed", "", len(group.seeds), "")
+        rest = [""] * (len(links) + 1)
+        writer.writerow(["mean", *start, *(spread.mean for spread in spreads), *rest])
+        writer.writerow(["std", *start, *(spread.deviation for spread in spreads), *rest])
+    return text.getvalue()
+
+
+def _run_row(run: RunRecord, tasks: Sequence[str]) -> list[object]:
+    summary = run.summary
+    links = [summary.bytes.get(link) for link in LINKS]
+    head = ("run", run.name, "", summary.method, summary.status, summary.seed, 1, len(summary.clusters))
+    counts = [count for link in links for count in ((link.up, link.down) if link else (None, None))]
+    accuracy = [accuracy_of(run, task) for task in tasks]
+    return [*head, summary.adjusted_rand_index, *accuracy, *counts, summary.total_seconds]

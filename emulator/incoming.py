@@ -1,0 +1,82 @@
+"""A run record on its way in: names checked, files written aside, then renamed into place."""
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from fedstrata.errors import OutputError, PayloadError
+
+ASIDE = ".record-incoming"
+RECORD_FILE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\.(json|yaml|csv)|models/[a-z0-9][a-z0-9_-]{0,63}\.safetensors")
+SUMMARY = "summary.json"  # comes to its place last, so a folder that has it is complete
+FILES_MAX = 10_000
+
+
+class IncomingRecord:
+    """Takes a record's files in pieces. Nothing is in its place before `finish`; leaving without it drops all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._aside = folder / ASIDE
+        self._names: list[str] = []
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # the disk is full, which the error at hand says already
+            self._close()
+        self._clear()
+        if isinstance(error, OSError):
+            raise OutputError(
+                f"cannot write the record to {self._folder}: {error.strerror}; free space and run again"
+            ) from None
+
+    def add(self, name: str, data: bytes) -> None:
+        """The next piece; a name begins a file.
+
+        Raises:
+            PayloadError: a name that no record has, or that was there before.
+        """
+        if name:
+            self._begin(name)
+        if self._file is None:
+            raise PayloadError("the record began with bytes of no file; its first part must name one")
+        self._file.write(data)
+
+    def finish(self) -> None:
+        """Put all files into place. Raises PayloadError when there is no summary among them."""
+        self._close()
+        if SUMMARY not in self._names:
+            raise PayloadError(f"the record has no {SUMMARY}, so it is not whole; fetch it again")
+        for name in sorted(self._names, key=lambda name: name == SUMMARY):
+            target = self._folder / name
+            target.parent.mkdir(exist_ok=True)
+            (self._aside / name).replace(target)
+
+    def _begin(self, name: str) -> None:
+        if not RECORD_FILE.fullmatch(name):
+            raise PayloadError(f"{name[:100]!r} is not a file of a run record; nothing of this record was kept")
+        if name in self._names or len(self._names) == FILES_MAX:
+            raise PayloadError(f"the record names {name!r} twice, or more than {FILES_MAX} files")
+        self._close()
+        self._names.append(name)
+        path = self._aside / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("wb")
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _clear(self) -> None:
+        if self._aside.exists():
+            shutil.rmtree(self._aside)

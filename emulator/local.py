@@ -1,0 +1,135 @@
+"""The three tiers as processes of this machine."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor
+from fedstrata.errors import RunStoppedError
+from fedstrata.experiment import Experiment
+
+STARTUP_DEADLINE_S = 60.0
+SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
+DEVICE_ENDPOINTS = {"http": "--http"}
+
+
+class LocalBackend:
+    """Runs an experiment in a folder: `state/` for what must survive a crash, `logs/` with a file a process.
+
+    An async context manager: leaving it ends every process.
+    """
+
+    def __init__(self, folder: Path, *, device_processes: int | None, on_restart: Callable[[Restart], None]) -> None:
+        self._folder = folder
+        self._device_processes = device_processes
+        self._supervisor = Supervisor(folder / "logs", on_restart)
+        self._gps_address = ""
+        self._lps_count = 0
+        self._watches: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self, experiment: Experiment) -> str:
+        """Start the GPS, and the devices as soon as it listens; gives its address."""
+        gps = self._supervisor.start(self._gps())
+        self._watch([gps])
+        self._gps_address = (await self._unless_failure(gps.addresses()))["grpc"]
+        ranges = device_ranges(experiment.device_count, self._device_processes or usable_cores())
+        self._watch([self._supervisor.start(self._devices(part)) for part in ranges])
+        return self._gps_address
+
+    async def scale_lps(self, replicas: int) -> None:
+        """Start the LPSs that are missing, `lps-0` up to `lps-(replicas − 1)`."""
+        missing = range(self._lps_count, replicas)
+        self._lps_count = max(self._lps_count, replicas)
+        if missing:
+            self._watch([self._supervisor.start(self._lps(index)) for index in missing])
+
+    async def failure(self) -> BaseException:
+        """Waits until a process cannot be kept alive or does not come up, and says why."""
+        return await self._supervisor.failure()
+
+    async def stop(self) -> None:
+        """End all processes; none is left when this returns."""
+        for watch in self._watches:
+            watch.cancel()
+        await self._supervisor.stop()
+
+    async def _unless_failure(self, addresses: Coroutine[None, None, Mapping[str, str]]) -> Mapping[str, str]:
+        """The addresses, or the failure raised if that comes first."""
+        waiting = asyncio.create_task(addresses)
+        failing = asyncio.create_task(self._supervisor.failure())
+        try:
+            await asyncio.wait({waiting, failing}, return_when=asyncio.FIRST_COMPLETED)
+            if failing.done():
+                raise failing.result()
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            failing.cancel()
+
+    def _watch(self, processes: Sequence[OwnedProcess]) -> None:
+        """Make it a failure of the run if these processes do not all listen in time."""
+        self._watches.add(asyncio.create_task(self._come_up(processes)))
+
+    async def _come_up(self, processes: Sequence[OwnedProcess]) -> None:
+        waits = {asyncio.create_task(process.addresses()): process for process in processes}
+        try:
+            _, late = await asyncio.wait(waits, timeout=STARTUP_DEADLINE_S)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if late:
+            names = ", ".join(sorted(waits[wait].spec.name for wait in late))
+            self._supervisor.fail(
+                RunStoppedError(
+                    f"{names} did not come up within {STARTUP_DEADLINE_S:g} s; the logs are in {self._folder / 'logs'}"
+                )
+            )
+
+    def _gps(self) -> ProcessSpec:
+        return self._server("gps", "gps")
+
+    def _lps(self, index: int) -> ProcessSpec:
+        name = f"lps-{index}"
+        return self._server("lps", name, "--gps", self._gps_address, "--lps-id", name)
+
+    def _server(self, module: str, name: str, *arguments: str) -> ProcessSpec:
+        state = str(self._folder / "state" / name)
+        command = (module, *self._common(), "--state", state, *arguments)
+        return ProcessSpec(name=name, command=command, endpoints=SERVER_ENDPOINTS)
+
+    def _devices(self, part: range) -> ProcessSpec:
+        indices = f"{part.start}-{part.stop - 1}"
+        command = ("device", *self._common(), "--gps", self._gps_address, "--devices", indices)
+        return ProcessSpec(name=f"devices-{indices}", command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True)
+
+    def _common(self) -> tuple[str, ...]:
+        return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent")
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_ranges(devices: int, processes: int) -> list[range]:
+    """Contiguous ranges of device indexes, one a process, whose lengths differ by one at most.
+
+    >>> device_ranges(5, 2)
+    [range(0, 3), range(3, 5)]
+    """
+    parts = min(processes, devices)
+    shorter, longer = divmod(devices, parts)
+    lengths = [shorter + 1] * longer + [shorter] * (parts - longer)
+    starts = [sum(lengths[:index]) for index in range(parts)]
+    return [range(start, start + length) for start, length in zip(starts, lengths, strict=True)]

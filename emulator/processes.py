@@ -1,0 +1,236 @@
+"""Processes that the emulator owns: restarted when a signal kills them, stopped with it, and gone if it dies.
+
+Each child holds the read end of a pipe that only the emulator can write to, so it learns of the emulator's
+death from the kernel. Children run in sessions of their own: Ctrl-C reaches the emulator alone, which stops them.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedstrata.errors import (
+    EXIT_INTERRUPTED,
+    AddressError,
+    DataError,
+    ExperimentError,
+    FedstrataError,
+    OutputError,
+    RunStoppedError,
+)
+
+RESTARTS_MAX = 20
+STOP_DEADLINE_S = 8.0  # from SIGTERM to SIGKILL
+TAIL_BYTES = 1 << 16  # of a log, in which a process's last words are looked for
+REASON_CHARACTERS = 500
+ANY_PORT = "127.0.0.1:0"
+BY_EXIT_CODE = {
+    error.exit_code: error for error in (RunStoppedError, ExperimentError, DataError, OutputError, AddressError)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """What to run as `python -m …`, and what it tells of itself."""
+
+    name: str  # of its log file, and how the user is told of it
+    command: tuple[str, ...]  # module and arguments
+    endpoints: Mapping[str, str] = field(default_factory=dict)  # what it listens on → the option that says where
+    may_finish: bool = False  # whether exit code 0 is an end and not a death
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """A process died and is started again, for the `count`-th time."""
+
+    process: str
+    cause: str  # SIGKILL, …
+    count: int
+
+
+class OwnedProcess:
+    """One process with its restarts; the addresses it got at first stay its own."""
+
+    def __init__(self, spec: ProcessSpec, logs: Path, on_restart: Callable[[Restart], None]) -> None:
+        self.spec = spec
+        self.log_path = logs / f"{spec.name}.log"
+        self._on_restart = on_restart
+        self._addresses: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+
+    async def addresses(self) -> Mapping[str, str]:
+        """Where it listens, once it does; the keys are those of the spec's endpoints."""
+        return await asyncio.shield(self._addresses)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that is running now."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def keep_alive(self) -> None:
+        """Run it, again and again if it is killed, until it may end.
+
+        Raises:
+            FedstrataError: it ended with an exit code of its own, or was killed too often.
+        """
+        for count in range(1, RESTARTS_MAX + 2):
+            before = self.log_path.stat().st_size if self.log_path.exists() else 0
+            code = await self._run_once()
+            if self._is_stopping or (code == 0 and self.spec.may_finish):
+                return
+            if code > 0 and code not in (EXIT_INTERRUPTED, 128 + signal.SIGTERM):
+                raise self._failure(code, before)
+            cause = _cause(code)
+            if count <= RESTARTS_MAX:
+                self._on_restart(Restart(process=self.spec.name, cause=cause, count=count))
+        raise RunStoppedError(
+            f"{self.spec.name} died {RESTARTS_MAX + 1} times, last by {cause}; its log is {self.log_path}"
+        )
+
+    def terminate(self) -> None:
+        """Ask it to stop; it will not be started again."""
+        self._is_stopping = True
+        if self._process and self.pid is not None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End it and whatever it has started."""
+        if self.pid is not None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def _run_once(self) -> int:
+        """Its exit code; negative is the signal that killed it."""
+        self._process = process = await self._spawn()
+        if self._is_stopping:
+            process.terminate()
+        reading = asyncio.create_task(self._read_announcements(process))
+        try:
+            return await process.wait()
+        finally:
+            reading.cancel()
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        command = (sys.executable, "-m", *self._command())
+        pipe = asyncio.subprocess.PIPE
+        try:
+            with self.log_path.open("ab") as log:
+                return await asyncio.create_subprocess_exec(
+                    *command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            raise RunStoppedError(f"{self.spec.name} cannot be started: {error}") from None
+
+    def _command(self) -> tuple[str, ...]:
+        known = self._addresses.result() if self._addresses.done() else {}
+        options = ((option, known.get(what, ANY_PORT)) for what, option in self.spec.endpoints.items())
+        return (*self.spec.command, *(word for pair in options for word in pair))
+
+    async def _read_announcements(self, process: asyncio.subprocess.Process) -> None:
+        if process.stdout is None:
+            raise RunStoppedError(f"{self.spec.name} was started without a pipe to hear it")
+        async for line in _lines(process.stdout):
+            addresses = _announced(line, self.spec.endpoints)
+            if addresses is not None and not self._addresses.done():
+                self._addresses.set_result(addresses)
+
+    def _failure(self, code: int, since: int) -> FedstrataError:
+        reason = last_error(self.log_path, since) or f"ended with exit code {code}; its log is {self.log_path}"
+        return BY_EXIT_CODE.get(code, RunStoppedError)(f"{self.spec.name}: {reason}")
+
+
+class Supervisor:
+    """The processes of one run. `stop` leaves none behind."""
+
+    def __init__(self, logs: Path, on_restart: Callable[[Restart], None]) -> None:
+        self._logs = logs
+        self._on_restart = on_restart
+        self._processes: list[OwnedProcess] = []
+        self._jobs: list[asyncio.Task[None]] = []
+        self._failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def start(self, spec: ProcessSpec) -> OwnedProcess:
+        """Start a process and keep it alive from now on."""
+        process = OwnedProcess(spec, self._logs, self._on_restart)
+        job = asyncio.create_task(process.keep_alive())
+        job.add_done_callback(self._job_ended)
+        self._processes.append(process)
+        self._jobs.append(job)
+        return process
+
+    async def failure(self) -> BaseException:
+        """Waits until a process can no longer be kept alive, and says why; the first one only."""
+        return await asyncio.shield(self._failure)
+
+    def fail(self, error: BaseException) -> None:
+        """Make `failure` tell this, unless it has told another."""
+        if not self._failure.done():
+            self._failure.set_result(error)
+
+    async def stop(self) -> None:
+        """End all processes: asked first, killed after a bounded wait."""
+        for process in self._processes:
+            process.terminate()
+        if not self._jobs:
+            return
+        _, alive = await asyncio.wait(self._jobs, timeout=STOP_DEADLINE_S)
+        if alive:
+            for process in self._processes:
+                process.kill()
+            await asyncio.wait(alive)
+
+    def _job_ended(self, job: asyncio.Task[None]) -> None:
+        if not job.cancelled() and (error := job.exception()):
+            self.fail(error)
+
+
+def last_error(log: Path, since: int = 0) -> str | None:
+    """The reason that a log gives from byte `since` on, if it gives one: its last `error: …` line, or failing
+    that a last line that is no event, which is where Python leaves an exception."""
+    with log.open("rb") as file:
+        file.seek(max(since, log.stat().st_size - TAIL_BYTES))
+        lines = file.read().decode(errors="replace").split("\n")
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    reason = errors[-1] if errors else "" if last.startswith("{") else last
+    return printable(reason)[:REASON_CHARACTERS] or None
+
+
+def printable(text: str) -> str:
+    """A text that cannot command a terminal, in one line."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            line = await reader.readline()
+        except ValueError:  # longer than the reader's buffer, so no announcement
+            continue
+        if not line:
+            return
+        yield line
+
+
+def _announced(line: bytes, endpoints: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or said.get("event") != "listening":
+        return None
+    return {what: str(said[what]) for what in endpoints if what in said}
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,58 @@
+"""Numbers as a person reads them: bytes, seconds and ratios with their units; a dash for no value."""
+
+NO_VALUE = "–"
+SPACE = "\u00a0"  # between a number and its unit; a line never breaks there
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """The decimal unit in which `largest` reads best, as (bytes per unit, name)."""
+    power = 0
+    # 999.5 would round to 1000 of its unit
+    while largest >= 999.5 * 1000**power and power < len(BYTE_UNITS) - 1:
+        power += 1
+    return float(1000**power), BYTE_UNITS[power]
+
+
+def human_bytes(count: int) -> str:
+    """Three digits and a decimal unit: 512 B, 12.3 kB, 1.20 GB."""
+    factor, unit = byte_unit(count)
+    return f"{_three_digits(count / factor) if factor > 1 else count}{SPACE}{unit}"
+
+
+def human_seconds(seconds: float | None) -> str:
+    """250 ms, 12.3 s, 3 min 05 s, 2 h 03 min."""
+    if seconds is None:
+        return NO_VALUE
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}{SPACE}ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f}{SPACE}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}{SPACE}min{SPACE}{rest:02d}{SPACE}s"
+    return f"{minutes // 60}{SPACE}h{SPACE}{minutes % 60:02d}{SPACE}min"
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio as 91.0 %."""
+    return NO_VALUE if ratio is None else f"{100 * ratio:.1f}{SPACE}%"
+
+
+def decimal(value: float | None) -> str:
+    """A unitless number with three decimals."""
+    return NO_VALUE if value is None else f"{value:.3f}"
+
+
+def grouped(count: int) -> str:
+    """A count with its thousands apart: 12 300."""
+    return f"{count:,}".replace(",", "\u202f")
+
+
+def counted(count: int, noun: str) -> str:
+    """1 device, 2 devices."""
+    return f"{grouped(count)}{SPACE}{noun}{'' if count == 1 else 's'}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

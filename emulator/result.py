@@ -1,0 +1,64 @@
+"""What a run came to, in a few lines."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from emulator.processes import printable
+from emulator.record import LINKS, RunRecord, Summary
+from emulator.report.units import counted, decimal, human_bytes, human_seconds, percent
+
+CLUSTERS_SHOWN = 20
+
+
+def print_result(record: RunRecord, report: Path, console: Console) -> None:
+    """Accuracy, clustering, bytes and time of a run, and where the rest is."""
+    summary = record.summary
+    took = f" in {human_seconds(summary.total_seconds)}" if summary.total_seconds is not None else ""
+    console.print(Text(f"{printable(record.name)} {summary.status}{took}", style="bold"))
+    if summary.mean_accuracy is not None:
+        console.print(accuracy_table(summary))
+        if summary.task_accuracy:
+            console.print(_pairs("task", "accuracy", {name: percent(a) for name, a in summary.task_accuracy.items()}))
+    console.print(traffic_table(summary))
+    if summary.adjusted_rand_index is not None:
+        console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
+    if summary.excluded:
+        console.print(f"{counted(len(summary.excluded), 'device')} excluded; summary.json says why")
+    for what, path in (("record", record.folder), ("report", report), ("logs", record.folder / "logs")):
+        console.print(Text(f"{what:<7} {path}"), soft_wrap=True)
+
+
+def accuracy_table(summary: Summary) -> Table:
+    """Devices and final accuracy of each LPS, and their mean."""
+    table = Table("LPS", box=None, header_style="dim", pad_edge=False)
+    table.add_column("devices", justify="right")
+    table.add_column("accuracy", justify="right")
+    shown = list(summary.clusters)[:CLUSTERS_SHOWN]
+    for lps_id in shown:
+        devices = str(len(summary.clusters[lps_id]))
+        table.add_row(Text(printable(lps_id)), devices, percent(summary.accuracy.get(lps_id)))
+    if len(shown) < len(summary.clusters):
+        table.add_row(f"and {len(summary.clusters) - len(shown)} more")
+    table.add_row("mean", str(summary.devices), percent(summary.mean_accuracy), style="bold")
+    return table
+
+
+def traffic_table(summary: Summary) -> Table:
+    """Bytes by link and direction."""
+    table = Table("link", box=None, header_style="dim", pad_edge=False)
+    table.add_column("up", justify="right")
+    table.add_column("down", justify="right")
+    for link in LINKS:
+        table.add_row(link, human_bytes(summary.link(link).up), human_bytes(summary.link(link).down))
+    return table
+
+
+def _pairs(name: str, value: str, rows: dict[str, str]) -> Table:
+    table = Table(name, box=None, header_style="dim", pad_edge=False)
+    table.add_column(value, justify="right")
+    for key, shown in rows.items():
+        table.add_row(Text(printable(key)), shown)
+    return table

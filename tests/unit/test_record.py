@@ -1,0 +1,202 @@
+"""A record is read as it was written, and a damaged one is refused in one line that names the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from record_files import IDS, ROUND_COLUMNS, SUMMARY, relevance_rows, write_csv, write_record
+
+from emulator.record import Relevance, load_record
+from emulator.report import write_report
+from fedstrata.errors import DataError
+from fedstrata.experiment import parse_experiment
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
+from gps import record as gps_record
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(DataError) as refused:
+        load_record(folder)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = load_record(write_record(tmp_path / "run"))
+    assert record.name == "two-tasks"
+    assert record.summary.clusters["lps-1"] == ("device-002", "device-004")
+    assert record.summary.cluster_of_device["device-003"] == "lps-0"
+    assert record.summary.mean_accuracy == 0.86
+    assert record.summary.link("device-gps").total == 6000
+    assert record.summary.total_bytes == 6000 + 2100 + 1000
+    assert record.summary.total_seconds == 62.0
+    assert [row.loss for row in record.rounds] == [1.5, 1.25, 0.75, 0.5]
+    assert record.relevance is not None
+    assert record.relevance.ids == IDS
+    assert record.relevance.matrix[0].tolist() == [1.0, 0.9, 0.3, 0.9, 0.3]
+
+
+def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:
+    experiment = parse_experiment("""{name: two-devices, seed: 3, method: {name: one_shot, clusters: 1},
+        partition: {kind: iid, devices: 2, examples_per_device: 10}}""")
+    row = rounds_pb2.LpsRound(cluster_id="lps-0", devices=2, num_examples=20, bytes_up=7, bytes_down=9, seconds=0.5)
+    evaluations = [rounds_pb2.Evaluation(device_id="device-000", correct=3, num_examples=4, loss_sum=2.0)]
+    result = gps_record.RunResult(
+        experiment=experiment, status="completed", reason=None, clusters={"lps-0": ["device-000", "device-001"]},
+        reports={"lps-0": pb.ReportHeader(evaluations=evaluations, model_sha256="ab")}, rows=[row],
+        clusters_rule="given", link_bytes={},
+        exclusions=[("device-001", "round 1", "left")], wall_seconds={"total": 1.5}, global_rounds=1,
+        relevance=np.array([[1.0, 0.25], [0.25, 1.0]]), relevance_ids=["device-000", "device-001"],
+    )  # fmt: skip
+    gps_record.write_record(tmp_path, result)
+    record = load_record(tmp_path)
+    assert (record.name, record.summary.run_id) == ("two-devices", experiment.run_id)
+    assert record.summary.mean_accuracy == 0.75
+    assert record.summary.excluded[0].stage == "round 1"
+    assert (record.rounds[0].lps_round, record.rounds[0].bytes_up, record.rounds[0].accuracy) == (1, 7, None)
+    assert record.relevance is not None
+    assert record.relevance.matrix[0, 1] == 0.25
+    assert write_report(tmp_path).exists()
+
+
+def test_a_round_without_evaluation_has_no_accuracy(tmp_path: Path) -> None:
+    record = load_record(write_record(tmp_path / "run"))
+    assert record.rounds[0].accuracy is None
+    assert record.rounds[1].accuracy == 0.5
+
+
+def test_a_record_without_relevance_has_none(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run")
+    (folder / "relevance.csv").unlink()
+    assert load_record(folder).relevance is None
+
+
+def test_a_record_with_no_rounds_has_none(tmp_path: Path) -> None:
+    assert load_record(write_record(tmp_path / "run", rounds=())).rounds == ()
+
+
+def test_keys_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
+    assert load_record(write_record(tmp_path / "run", energy_joules=3)).summary.seed == 0
+
+
+def test_an_exclusion_says_from_when_and_why(tmp_path: Path) -> None:
+    excluded = [{"device": "device-009", "from": "round 3", "reason": "a NaN in fc1"}]
+    (exclusion,) = load_record(write_record(tmp_path / "run", excluded=excluded)).summary.excluded
+    assert (exclusion.device, exclusion.stage, exclusion.reason) == ("device-009", "round 3", "a NaN in fc1")
+
+
+def test_a_failed_run_may_lack_what_it_never_came_to(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    summary = {"run_id": "r", "seed": 1, "method": "random", "status": "failed", "reason": "quorum", "devices": 4}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "experiment.yaml").write_text("name: early\n")
+    record = load_record(folder)
+    assert record.rounds == ()
+    assert record.summary.reason == "quorum"
+    assert record.summary.total_seconds is None
+
+
+@pytest.mark.parametrize("name", ["summary.json", "experiment.yaml", "rounds.csv"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = write_record(tmp_path / "run")
+    (folder / name).unlink()
+    assert f"{name} is missing" in refusal(folder)
+
+
+@pytest.mark.parametrize("text", ['{"run_id": ', "[" * 100_000, "[]", "null", '"text"', "{}"])
+def test_a_summary_that_is_not_a_summary_is_refused(tmp_path: Path, text: str) -> None:
+    folder = write_record(tmp_path / "run")
+    (folder / "summary.json").write_text(text)
+    assert "summary.json" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"status": "resting"}, "status"),
+        ({"devices": -1}, "devices"),
+        ({"accuracy": {"lps-0": 1.5}}, "accuracy.lps-0"),
+        ({"accuracy": {"lps-0": float("nan")}}, "accuracy.lps-0"),
+        ({"accuracy": {"lps-7": 0.5}}, "'lps-7'"),
+        ({"bytes": {"device-gps": {"up": "many"}}}, "bytes.device-gps.up"),
+        ({"bytes": {"moon-gps": {"up": 1}}}, "moon-gps"),
+        ({"clusters": {"lps-0": ["device-000"], "lps-1": ["device-000"]}}, "one cluster only"),
+        ({"clusters": {}}, "a completed run has clusters"),
+        ({"wall_seconds": {"total": float("inf")}}, "wall_seconds.total"),
+    ],
+)
+def test_a_summary_with_a_wrong_value_is_refused_with_its_key(tmp_path: Path, change: Any, said: str) -> None:
+    assert said in refusal(write_record(tmp_path / "run", **change))
+
+
+def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run")
+    (folder / "rounds.csv").write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8" in refusal(folder)
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_text("")
+    assert "summary.json" in refusal(path)
+
+
+def test_an_experiment_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run")
+    (folder / "experiment.yaml").write_text("name: [")
+    assert "experiment.yaml is not YAML" in refusal(folder)
+
+
+def test_a_round_of_an_unknown_cluster_is_refused(tmp_path: Path) -> None:
+    assert "'lps-9'" in refusal(write_record(tmp_path / "run", rounds=[(1, 1, "lps-9", 1, 1, 1, 1, 1, 1, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "empty"),
+        ([ROUND_COLUMNS[:-1]], "no column 'bytes_down'"),
+        ([ROUND_COLUMNS, (1, 1, "lps-0")], "row 2: 3 fields"),
+        ([ROUND_COLUMNS, (1, 0, "lps-0", 3, 300, 1, 1, 1, 1, 1)], "row 2: lps_round"),
+        ([ROUND_COLUMNS, (1, 1, "lps-0", 3, 300, "high", 1, 1, 1, 1)], "row 2: loss"),
+        ([ROUND_COLUMNS, (1, 1, "lps-0", 3, 300, 1, 1, 1, "", 1)], "row 2: bytes_up"),
+    ],
+)
+def test_rounds_that_are_malformed_are_refused_with_their_row(tmp_path: Path, rows: Any, said: str) -> None:
+    folder = write_record(tmp_path / "run")
+    write_csv(folder / "rounds.csv", rows)
+    assert said in refusal(folder)
+
+
+def test_relevance_whose_rows_are_not_in_the_headers_order_is_refused(tmp_path: Path) -> None:
+    header, first, second, *rest = relevance_rows()
+    assert "first column" in refusal(write_record(tmp_path / "run", relevance=[header, second, first, *rest]))
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"), [("", "could not convert"), ("nan", "0 to 1"), (1.5, "0 to 1"), (0.5, "not symmetric")]
+)
+def test_relevance_with_a_wrong_number_is_refused(tmp_path: Path, cell: object, said: str) -> None:
+    rows = relevance_rows()
+    rows[1][2] = cell
+    assert said in refusal(write_record(tmp_path / "run", relevance=rows))
+
+
+def test_relevance_with_a_short_row_is_refused(tmp_path: Path) -> None:
+    rows = relevance_rows()
+    del rows[3][-1]
+    assert "row 4: 4 numbers" in refusal(write_record(tmp_path / "run", relevance=rows))
+
+
+def test_relevance_needs_as_many_ids_as_rows() -> None:
+    with pytest.raises(DataError, match="2 device ids need a matrix of 2 × 2"):
+        Relevance(ids=("a", "b"), matrix=np.eye(3))
+
+
+def test_the_fixture_is_what_the_tests_say() -> None:
+    assert sum(len(ids) for ids in SUMMARY["clusters"].values()) == SUMMARY["devices"]

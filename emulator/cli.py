@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from emulator import cli_remote
+
 EXIT_FAULT = 1  # a fault of Fedstrata's own
 EXIT_INTERRUPTED = 130  # as fedstrata.errors has it, whose import can wait; Typer gives it too
 UsageError = typer.BadParameter.__base__
@@ -106,6 +108,10 @@ def compare(
     from emulator.compare import compare as compare_records
 
     compare_records(folders, out).render(Console(highlight=False))
+
+
+for _command in (cli_remote.up, cli_remote.status, cli_remote.collect, cli_remote.down):
+    app.command()(_command)
 
 
 def version() -> str:

@@ -27,7 +27,8 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
     if summary.excluded:
         console.print(f"{counted(len(summary.excluded), 'device')} excluded; summary.json says why")
-    for what, path in (("record", record.folder), ("report", report), ("logs", record.folder / "logs")):
+    places = (("record", record.folder), ("report", report), ("logs", record.folder / "logs"))
+    for what, path in ((what, path) for what, path in places if path.exists()):
         console.print(Text(f"{what:<7} {path}"), soft_wrap=True)
 
 

@@ -44,7 +44,9 @@ def run(request: RunRequest) -> None:
     check_data(experiment)
     prepare_folder(request.out, experiment)
     console = _console()
-    outcome = run_interruptibly(_on_this_machine(request, experiment, _display(request, console)))
+    outcome = run_interruptibly(
+        _on_this_machine(request, experiment, make_display(is_json=request.is_json, is_quiet=request.is_quiet))
+    )
     if outcome.status.has_record:
         _finish(request, console)
     if outcome.failure is not None:
@@ -85,10 +87,12 @@ def _finish(request: RunRequest, console: "Console") -> None:
         print_result(record, report, console)
 
 
-def _display(request: RunRequest, console: "Console") -> Display:
-    if request.is_quiet:
+def make_display(*, is_json: bool, is_quiet: bool) -> Display:
+    """How progress is shown: as asked, or as the terminal allows."""
+    console = _console()
+    if is_quiet:
         return Quiet()
-    if request.is_json:
+    if is_json:
         return JsonLines()
     return LiveTables(console) if console.is_terminal else LogLines(console)
 

@@ -79,9 +79,9 @@ def cluster_count(experiment: Experiment) -> str:
     if experiment.method.clusters != "auto":
         return str(experiment.method.clusters)
     partition = experiment.partition
-    if experiment.method.name != "one_shot" and isinstance(partition, TaskPartition):
+    if experiment.method.name in {"random", "oracle"} and isinstance(partition, TaskPartition):
         return str(len(partition.tasks))
-    return "as many as the dendrogram shows"
+    return "as many as the method finds"
 
 
 def check(experiment: Experiment, console: Console) -> None:

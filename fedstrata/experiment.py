@@ -19,6 +19,7 @@ Encoding = Literal["float32", "float16", "bfloat16", "int8"]
 PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 DATASETS = ("digits", "fashion-mnist", "folder")
 MODELS = ("mlp", "cnn")
+METHODS = ("one_shot", "random", "oracle")
 FEATURE_MAPS = ("raw",)
 MAX_DEVICES = 100_000
 
@@ -159,15 +160,20 @@ class ModelSettings(Settings):
 class MethodSettings(Settings):
     """How devices are grouped into clusters."""
 
-    name: Literal["one_shot", "random", "oracle"] = "one_shot"
+    name: str = "one_shot"
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     eigenvectors: int = Field(default=5, ge=1, le=4096)  # k, the profile's size
     features: str = "raw"  # the feature map Φ
     representatives: int = Field(default=1, ge=1)  # devices of a cluster that a late device is related to
 
-    @field_validator("features")
+    @field_validator("name")
     @classmethod
     def _known(cls, value: str) -> str:
+        return _named(value, METHODS, "method")
+
+    @field_validator("features")
+    @classmethod
+    def _known_features(cls, value: str) -> str:
         return _named(value, FEATURE_MAPS, "feature map")
 
 

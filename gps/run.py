@@ -149,7 +149,9 @@ class Run:
             )
             for device in candidates
         ]
-        self.plan.make(self._method.group(described, self.relevance, self.experiment.seed))
+        grouping = self._method.group(described, self.relevance, self.experiment.seed)
+        grouping.check_covers(described)
+        self.plan.make(grouping)
 
     def _publish_plan(self) -> None:
         """Let devices, LPSs and the operator know the clusters."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from fedstrata.errors import PluginError
 from fedstrata.relevance import Matrix
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ class Grouping:
 
     clusters: tuple[tuple[int, ...], ...]
     rule: str
+
+    def check_covers(self, candidates: Sequence[Candidate]) -> None:
+        """Raise PluginError unless every candidate is in one cluster, and no cluster is empty."""
+        grouped = sorted(index for cluster in self.clusters for index in cluster)
+        if grouped != sorted(candidate.device_index for candidate in candidates) or not all(self.clusters):
+            raise PluginError(f"a method puts every device into one cluster, and this one made {list(self.clusters)}")
 
     @classmethod
     def ordered(cls, clusters: Sequence[Sequence[int]], rule: str) -> "Grouping":

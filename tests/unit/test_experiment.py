@@ -1,0 +1,211 @@
+"""The experiment file: what it says, what it refuses in one line, and what identifies a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment, load_experiment, parse_experiment
+
+SMALL = """
+name: small
+partition:
+  kind: tasks
+  tasks:
+    - {name: even, labels: [0, 2], devices: 2, examples_per_device: 10}
+    - {name: odd, labels: [1, 3], devices: 1, examples_per_device: 10}
+"""
+
+
+def small(*overrides: str, seed: int | None = None) -> Experiment:
+    return parse_experiment(SMALL, overrides=overrides, seed=seed)
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ExperimentError) as raised:
+        small(*overrides)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    experiment = small()
+    assert (experiment.data.name, experiment.model.name, experiment.method.name) == ("digits", "mlp", "one_shot")
+    assert experiment.training.local_epochs == 1
+    assert experiment.training.local_steps is None
+
+
+def test_the_resolved_file_is_read_back_as_the_same_experiment() -> None:
+    experiment = small("links.device-lps.up=int8", "deadlines.lps.deadline_s=2.5", seed=7)
+    assert parse_experiment(experiment.to_yaml()) == experiment
+
+
+def test_every_key_of_the_resolved_file_is_written() -> None:
+    resolved = yaml.safe_load(small().to_yaml())
+    assert list(resolved) == list(Experiment.model_fields)
+    assert resolved["links"]["lps-gps"] == {"down": "float32", "up": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("colour=red", "colour: unknown key; see docs/experiment.md"),
+        ("training.rounds=3", "training.rounds: unknown key"),
+        ("partition.tasks.0.weight=1", "partition.tasks.0.weight: unknown key"),
+        ("name=No Spaces", "name: "),
+        ("seed=-1", "seed: Input should be greater than or equal to 0 (got -1)"),
+        ("seed=9223372036854775808", "seed: "),
+        ("data.name=mnist", "no data set is called 'mnist'; choose digits, fashion-mnist, folder, or your own as"),
+        ("data.name=own:load", "own:load: say input_shape and num_classes"),
+        ("data.num_classes=10", "digits has an input_shape and num_classes of its own"),
+        ("model.name=rnn", "no model is called 'rnn'; choose mlp, cnn, or your own as module:function"),
+        ("model.hidden=[0]", "model.hidden.0: "),
+        ("method.name=kmeans", "no method is called 'kmeans'; choose one_shot, random, oracle, or your own as"),
+        ("method.features=pca", "no feature map is called 'pca'"),
+        ("method.clusters=4", "method.clusters is 4, more than the 3 devices"),
+        ("method.clusters=0", "method.clusters: "),
+        ("method.eigenvectors=0", "method.eigenvectors: "),
+        ("partition.minority_ratio=0.5", "partition.minority_ratio: Input should be less than 0.5 (got 0.5)"),
+        ("partition.tasks.1.name=even", "task names must differ"),
+        ("partition.tasks.1.labels=[2]", "a label belongs to one task only"),
+        ("partition.tasks.1.labels=[1, 1]", "labels are distinct numbers from 0 up"),
+        ("partition.tasks.1.labels=[-1]", "labels are distinct numbers from 0 up"),
+        ("partition.kind=sorted", "partition: "),
+        ("data.name=folder", "data: folder: say input_shape and num_classes"),
+        ("training.optimiser.learning_rate=.nan", "training.optimiser.learning_rate: "),
+        ("training.optimiser.momentum=1", "training.optimiser.momentum: "),
+        ("training.batch_size=0", "training.batch_size: "),
+        ("links.device-lps.up=float64", "links.device-lps.up: "),
+        ("deadlines.lps.quorum_ratio=0", "deadlines.lps.quorum_ratio: "),
+    ],
+)
+def test_nonsense_is_refused_with_the_key_and_what_is_allowed(override: str, message: str) -> None:
+    assert message in refusal(override)
+
+
+def test_several_faults_are_counted_and_the_first_is_told() -> None:
+    assert refusal("seed=-1", "training.batch_size=0").endswith("; and 1 more")
+
+
+def test_epochs_and_steps_exclude_each_other() -> None:
+    assert small("training.local_steps=4").training.local_epochs is None
+    assert "give local_epochs or local_steps, not both" in refusal("training.local_steps=4", "training.local_epochs=1")
+
+
+def test_oracle_and_unnumbered_random_clusters_need_tasks() -> None:
+    iid = "partition={kind: iid, devices: 3, examples_per_device: 10}"
+    assert "method oracle needs partition.kind tasks" in refusal(iid, "method=oracle")
+    assert "method random needs a number in method.clusters" in refusal(iid, "method=random")
+    assert small(iid, "method=random", "method.clusters=2").method.clusters == 2
+
+
+def test_a_folder_of_data_and_a_local_partition_go_together() -> None:
+    local = "partition={kind: local, names: [board-a, board-b]}"
+    folder = "data={name: folder, input_shape: [4], num_classes: 2}"
+    assert "go together" in refusal(local)
+    assert "go together" in refusal(folder)
+    assert small(local, folder).device_ids() == ["board-a", "board-b"]
+
+
+def test_a_method_may_be_given_by_its_name_alone() -> None:
+    assert small("method=oracle").method.name == "oracle"
+    assert small("method=random", "method.clusters=2").method.clusters == 2
+
+
+def test_own_code_is_named_as_module_and_function() -> None:
+    experiment = small("method=package.own:method", "method.features=own:phi", "model.name=own:model")
+    assert experiment.method.name == "package.own:method"
+    assert "no model is called 'own:'" in refusal("model.name='own:'")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "--set takes key=value"),
+        ("=3", "--set takes key=value"),
+        ("a..b=3", "--set takes key=value"),
+        ("seed.deeper=3", "--set seed.deeper=3: seed holds a value, not further keys"),
+        ("partition.tasks.9.devices=1", "9 must be a number from 0 to 1"),
+        ("partition.tasks.first.devices=1", "first must be a number from 0 to 1"),
+        ("seed=[", "the value is not YAML"),
+    ],
+)
+def test_an_override_that_cannot_be_placed_is_told(override: str, message: str) -> None:
+    document = "seed: 1\n" + SMALL
+    with pytest.raises(ExperimentError) as raised:
+        parse_experiment(document, overrides=[override])
+    assert message in str(raised.value)
+
+
+def test_an_override_reaches_into_lists_and_makes_missing_levels() -> None:
+    experiment = small("partition.tasks.1.devices=4", "training.optimiser.schedule.decay=0.5")
+    assert experiment.device_count == 6
+    assert experiment.training.optimiser.schedule.decay == 0.5
+
+
+def test_the_seed_given_beside_the_file_wins() -> None:
+    assert small("seed=3", seed=5).seed == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [", "is not YAML"),
+        ("- a\n- b", "must be a mapping of keys to values, not list"),
+        ("", "must be a mapping of keys to values, not NoneType"),
+        ("name: x", "partition: Field required"),
+        ("[" * 400, "is not YAML"),
+    ],
+)
+def test_what_is_no_experiment_is_told_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(ExperimentError) as raised:
+        parse_experiment(text)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    for path in (tmp_path / "absent.yaml", tmp_path / "latin.yaml", tmp_path):
+        with pytest.raises(ExperimentError) as raised:
+            load_experiment(path)
+        assert str(path) in str(raised.value)
+
+
+# --- what identifies a run ---------------------------------------------------------------------------------
+
+
+def test_the_digest_does_not_say_where_data_lies() -> None:
+    assert small("data.folder=/somewhere", "data.download=true").digest == small().digest
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["name=other", "seed=1", "method.eigenvectors=4", "training.batch_size=31", "deadlines.gps.deadline_s=9"],
+)
+def test_the_digest_covers_everything_else(override: str) -> None:
+    assert small(override).digest != small().digest
+
+
+def test_the_run_id_is_the_name_and_the_start_of_the_digest() -> None:
+    experiment = small()
+    assert experiment.run_id == f"small-{experiment.digest[:12]}"
+
+
+def test_devices_are_numbered_in_task_order() -> None:
+    experiment = small()
+    assert experiment.device_ids() == ["device-000", "device-001", "device-002"]
+    assert experiment.task_of_devices() == ["even", "even", "odd"]
+
+
+def test_ids_of_many_devices_sort_as_their_indexes() -> None:
+    many: dict[str, Any] = {"kind": "iid", "devices": 1001, "examples_per_device": 1}
+    ids = Experiment.model_validate({"name": "many", "partition": many}).device_ids()
+    assert ids[0] == "device-0000"
+    assert ids == sorted(ids)
+
+
+def test_a_partition_without_tasks_has_no_true_tasks() -> None:
+    assert small("partition={kind: dirichlet, devices: 3, examples_per_device: 10}").task_of_devices() is None

@@ -1,0 +1,89 @@
+"""The HTTP server of every process: metrics, liveness and readiness."""
+
+import http.client
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from fedstrata.errors import AddressError
+from fedstrata.http import StatusServer
+from fedstrata.metrics import ProcessMetrics
+
+
+class Process:
+    """A status server with a readiness that a test can turn."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.metrics = ProcessMetrics("lps")
+        self.server = StatusServer("127.0.0.1:0", self.metrics.registry, lambda: self.is_ready)
+
+    def get(self, path: str) -> tuple[int, str]:
+        host, _, port = self.server.address.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=10)
+        try:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def process() -> Iterator[Process]:
+    process = Process()
+    with process.server:
+        yield process
+
+
+def test_a_process_is_alive_before_it_is_ready(process: Process) -> None:
+    assert process.get("/healthz") == (200, "200 OK\n")
+    assert process.get("/readyz") == (503, "503 Service Unavailable\n")
+
+
+def test_readiness_is_asked_at_every_request(process: Process) -> None:
+    process.is_ready = True
+    assert process.get("/readyz")[0] == 200
+    process.is_ready = False
+    assert process.get("/readyz")[0] == 503
+
+
+def test_metrics_are_those_of_the_process(process: Process) -> None:
+    process.metrics.update("accepted")
+    status, page = process.get("/metrics")
+    assert status == 200
+    assert 'fedstrata_updates_total{outcome="accepted",tier="lps"} 1.0' in page
+
+
+def test_any_other_path_is_not_found(process: Process) -> None:
+    assert process.get("/")[0] == 404
+    assert process.get("/metrics/../etc/passwd")[0] == 404
+
+
+def test_port_0_takes_one_that_is_free(process: Process) -> None:
+    host, _, port = process.server.address.rpartition(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+
+
+def test_a_port_in_use_is_told(process: Process) -> None:
+    with pytest.raises(AddressError, match=r"cannot serve HTTP on .*choose another --http"):
+        StatusServer(process.server.address, process.metrics.registry, lambda: True)
+
+
+@pytest.mark.parametrize("address", ["8080", "localhost:", ":8080", "localhost:http", "localhost:65536", ""])
+def test_what_is_no_address_is_told(address: str) -> None:
+    with pytest.raises(AddressError, match="is not an address; write host:port"):
+        StatusServer(address, ProcessMetrics("lps").registry, lambda: True)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_an_ipv6_address_is_served_and_written_in_brackets() -> None:
+    metrics = ProcessMetrics("lps")
+    try:
+        server = StatusServer("[::1]:0", metrics.registry, lambda: True)
+    except AddressError:
+        pytest.skip("no IPv6 loopback here")
+    with server:
+        assert server.address.startswith("[::1]:")

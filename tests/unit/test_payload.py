@@ -1,0 +1,115 @@
+"""Payload headers: a receiver takes exactly what was declared and says what else it was given."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fedstrata.errors import PayloadError
+from fedstrata.experiment import Encoding
+from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.tensors import Layout, PayloadCodec
+from fedstrata.v1 import tensors_pb2 as pb
+
+LAYOUT = Layout.of({"fc1.weight": (2, 3), "fc1.bias": (2,)})
+
+
+def header(encoding: Encoding = "float32") -> pb.PayloadHeader:
+    codec = PayloadCodec.for_vector(LAYOUT, encoding, np.arange(8, dtype=np.float32))
+    return payload_header(codec, name="fed_avg", num_examples=40)
+
+
+def accept(message: pb.PayloadHeader, encoding: Encoding = "float32") -> tuple[PayloadCodec, int]:
+    return accepted_codec(message, layout=LAYOUT, encoding=encoding, name="fed_avg")
+
+
+@pytest.mark.parametrize("encoding", ["float32", "float16", "bfloat16", "int8"])
+def test_what_was_announced_is_accepted(encoding: Encoding) -> None:
+    sent = header(encoding)
+    codec, examples = accept(pb.PayloadHeader.FromString(sent.SerializeToString()), encoding)
+    assert (codec.layout, codec.encoding, examples) == (LAYOUT, encoding, 40)
+    assert codec.payload_bytes == sent.payload_bytes
+
+
+def test_int8_scales_arrive_as_they_were_sent() -> None:
+    codec, _ = accept(header("int8"), "int8")
+    assert codec.scales == (np.float32(5) / np.float32(127), np.float32(7) / np.float32(127))
+
+
+def _rename(message: pb.PayloadHeader) -> None:
+    message.parts[0].tensors[1].name = "fc2.bias"
+
+
+def _reshape(message: pb.PayloadHeader) -> None:
+    message.parts[0].tensors[0].shape[:] = [3, 2]
+
+
+def _reorder(message: pb.PayloadHeader) -> None:
+    tensors = list(message.parts[0].tensors)
+    del message.parts[0].tensors[:]
+    message.parts[0].tensors.extend(reversed(tensors))
+
+
+def _drop(message: pb.PayloadHeader) -> None:
+    del message.parts[0].tensors[1]
+
+
+def _other_part(message: pb.PayloadHeader) -> None:
+    message.parts[0].name = "momentum"
+
+
+def _second_part(message: pb.PayloadHeader) -> None:
+    message.parts.append(message.parts[0])
+
+
+def _no_part(message: pb.PayloadHeader) -> None:
+    del message.parts[:]
+
+
+def _longer(message: pb.PayloadHeader) -> None:
+    message.payload_bytes += 4
+
+
+def _other_encoding(message: pb.PayloadHeader) -> None:
+    message.encoding = pb.ENCODING_FLOAT16
+
+
+@pytest.mark.parametrize(
+    ("alter", "reason"),
+    [
+        (_rename, "tensor 'fc2.bias' of shape [2], expected 'fc1.bias' of shape [2]"),
+        (_reshape, "tensor 'fc1.weight' of shape [3, 2], expected 'fc1.weight' of shape [2, 3]"),
+        (_reorder, "tensor 'fc1.bias' of shape [2], expected 'fc1.weight' of shape [2, 3]"),
+        (_drop, "1 tensors, expected 2: fc1.weight, fc1.bias"),
+        (_other_part, "parts ['momentum'], expected one called 'fed_avg'"),
+        (_second_part, "expected one called 'fed_avg'"),
+        (_no_part, "parts [], expected one called 'fed_avg'"),
+        (_longer, "36 bytes announced, expected 32"),
+        (_other_encoding, "encoding 2, expected float32 (1) on this link"),
+    ],
+)
+def test_anything_else_is_refused_with_what_was_expected(
+    alter: Callable[[pb.PayloadHeader], None], reason: str
+) -> None:
+    message = header()
+    alter(message)
+    with pytest.raises(PayloadError) as raised:
+        accept(message)
+    assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, -1.0])
+def test_a_scale_that_is_no_step_is_refused(scale: float) -> None:
+    message = header("int8")
+    message.parts[0].tensors[0].scale = scale
+    with pytest.raises(PayloadError, match="scale is negative or not finite"):
+        accept(message, "int8")
+
+
+def test_a_long_name_is_cut_in_the_reason() -> None:
+    message = header()
+    message.parts[0].tensors[0].name = "x" * 10_000
+    with pytest.raises(PayloadError) as raised:
+        accept(message)
+    assert len(str(raised.value)) < 200

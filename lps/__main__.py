@@ -63,6 +63,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
 
         await first_of(stop, work())
         await server.stop()
+        await agent.close()
         log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
     return 0
 

@@ -43,6 +43,11 @@ class LpsAgent:
         self.clusters: dict[str, RoundServer] = {}
         self.knows_clusters = asyncio.Event()
 
+    async def close(self) -> None:
+        """Give up the connection to the GPS and the folding thread."""
+        await self._channel.close(None)
+        self._executor.shutdown(wait=False)
+
     async def register(self, address: str) -> None:
         """Make this LPS and its address known to the GPS."""
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
@@ -110,7 +115,8 @@ class LpsAgent:
                 session.members.update({member.device_id: member.num_examples for member in cluster.members})
 
     async def _report(self, report: pb.ReportHeader, model: Path) -> None:
-        report.model_sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
+        with model.open("rb") as file:
+            report.model_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         timeout_s = payload_timeout_s(model.stat().st_size)
         await call_until_answered(
             lambda: self._gps.SubmitReport(

@@ -1,0 +1,124 @@
+"""`python -m gps`, `python -m lps`, `python -m device` and `python -m emulator` as child processes of a test."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+REPOSITORY = Path(__file__).parents[2]
+MARK = "FEDSTRATA_TEST_MARK"
+# Runs a module as `python -m` does, in an environment where some packages cannot be imported.
+WITHOUT = """
+import runpy, sys
+refused, module = sys.argv[1].split(","), sys.argv[2]
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in refused:
+            raise ModuleNotFoundError(f"No module named {name!r}: refused by the test", name=name)
+sys.meta_path.insert(0, Refuse())
+sys.argv = sys.argv[2:]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+class Program:
+    """One child process: where it listens, what it said, how it ended. A context manager that leaves none behind."""
+
+    def __init__(self, module: str, *arguments: str, log: Path, without: Sequence[str] = ()) -> None:
+        start = ["-c", WITHOUT, ",".join(without), module] if without else ["-m", module]
+        self.log_path = log
+        self.mark = uuid.uuid4().hex
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, *start, *arguments],
+                cwd=REPOSITORY,
+                env={**os.environ, MARK: self.mark, "PYTHONWARNINGS": "default"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.end()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The JSON lines that it prints, as they come, until it closes its output."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            yield json.loads(line)
+
+    def addresses(self) -> dict[str, str]:
+        """Where it listens, as soon as it says so."""
+        said = next(self.lines(), None)
+        assert said is not None, f"it did not come up: {self.log_path.read_text()}"
+        assert said["event"] == "listening"
+        return {name: address for name, address in said.items() if name != "event"}
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does."""
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> int:
+        """Wait for it to end by itself; its exit code."""
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        return self.process.wait(30)
+
+    def errors(self) -> list[str]:
+        """Its lines on standard error that are no events."""
+        return [line for line in self.log_path.read_text().splitlines() if line and not line.startswith("{")]
+
+
+def of_mark(mark: str) -> list[str]:
+    """The processes, as their command lines, that a program has started, however deep, itself included."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it has gone, or is not ours to look into
+    return found
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """The events in a program's log."""
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def http_get(address: str, path: str) -> tuple[int, str]:
+    """Status and body of a page."""
+    try:
+        with urlopen(f"http://{address}{path}", timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def scraped_bytes(address: str) -> dict[tuple[str, str, str, str], int]:
+    """fedstrata_link_bytes_total of a process by link, direction, kind and end."""
+    _, page = http_get(address, "/metrics")
+    return {
+        tuple(sample.labels[label] for label in ("link", "direction", "kind", "end")): int(sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "fedstrata_link_bytes_total"
+    }

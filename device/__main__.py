@@ -15,7 +15,8 @@ from device.agent import DeviceAgent, Host  # noqa: E402
 from device.bench import Bench  # noqa: E402
 from device.channels import Channels  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
-from device.training import OneByOne, limit_threads  # noqa: E402
+from device.stacked import Stacked  # noqa: E402
+from device.training import limit_threads  # noqa: E402
 from fedstrata.datasets import dataset_info, load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, FedstrataError, PayloadError  # noqa: E402
 from fedstrata.experiment import Experiment, load_experiment  # noqa: E402
@@ -47,7 +48,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics) ->
         dataset=load_dataset(experiment.data),
         model=build_model(experiment.model, dataset_info(experiment.data)),
         method=make_method(experiment.method),
-        bench=Bench(OneByOne()),
+        bench=Bench(Stacked()),
         channels=channels,
         metrics=metrics,
         process_id=secrets.token_hex(8),

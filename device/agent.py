@@ -6,10 +6,10 @@ from typing import Any
 from device.bench import Bench
 from device.channels import Channels
 from device.enrolment import GpsLink
-from device.evaluation import evaluate
+from device.evaluation import Evaluation, EvaluationJob
 from device.training import TrainingJob
 from fedstrata.datasets import Dataset
-from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.errors import ParentAwayError, PayloadError, RunStoppedError, UnknownChildError
 from fedstrata.experiment import Experiment
 from fedstrata.features import feature_map
 from fedstrata.link import CALL_S
@@ -25,6 +25,8 @@ from fedstrata.rpc.client import call_until_answered
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import lps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+
+LPS_PATIENCE = 7  # tries, about five seconds, before the GPS is asked where the LPS is now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +66,29 @@ class DeviceAgent:
             process_id=host.process_id,
             log=self._log,
         )
-        enrolled = await link.enroll(len(data.train), host.pod_name)
+        await self._enroll(link, data)
+        while True:
+            assignment = await self._assignment(link, data)
+            self._log.info("assigned", cluster=assignment.cluster_id, lps=assignment.lps_address)
+            try:
+                return await self._train(assignment, data)
+            except ParentAwayError as error:  # it may have come up again somewhere else
+                self._log.info("lps_away", lps=assignment.lps_address, reason=str(error))
+
+    async def _enroll(self, link: GpsLink, data: DeviceData) -> None:
+        enrolled = await link.enroll(len(data.train), self._host.pod_name)
         self._log.info("enrolled", is_late=enrolled.is_late)
         if enrolled.wants_profile:
             await self._relate(link, data, is_late=enrolled.is_late)
-        assignment = await link.assignment()
-        self._log.info("assigned", cluster=assignment.cluster_id, lps=assignment.lps_address)
-        await self._train(assignment, data)
+
+    async def _assignment(self, link: GpsLink, data: DeviceData) -> gps_pb.FetchAssignmentResponse:
+        """The LPS that serves this device now; a GPS that has lost its last notes is told again who is here."""
+        while True:
+            try:
+                return await link.assignment()
+            except UnknownChildError as error:
+                self._log.info("enrolled_again", reason=str(error))
+                await self._enroll(link, data)
 
     async def _relate(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
         host = self._host
@@ -113,13 +131,14 @@ class DeviceAgent:
     def _client(self, lps: Any, cluster_id: str) -> RoundClient:
         host = self._host
         identity = Identity(run_id=host.experiment.run_id, child_id=self.device_id, cluster_id=cluster_id)
-        calls = ParentCalls(fetch=lps.FetchModel, submit=lps.SubmitUpdate, locate=lps.LocateUpdate)
+        calls = ParentCalls(
+            fetch=lps.FetchModel, submit=lps.SubmitUpdate, locate=lps.LocateUpdate, patience=LPS_PATIENCE
+        )
         link = host.experiment.links.device_lps
         return RoundClient(calls, identity, host.model.layout, link=link, part=host.method.sums[0], log=self._log)
 
     async def _update(self, client: RoundClient, received: Received, data: DeviceData) -> Update:
         host = self._host
-        evaluation = await self._evaluation(received, data)
         job = TrainingJob(
             model=host.model,
             received=received.flat,
@@ -130,6 +149,7 @@ class DeviceAgent:
             lps_round=received.round,
             global_round=received.global_round,
             local_loss=host.method.local_loss,
+            held_out=data.test,
         )
         result = await host.bench.train(job)
         update = result.weights - received.flat
@@ -139,22 +159,21 @@ class DeviceAgent:
             codec=client.codec_for(update),
             read=lambda start, stop: update[start:stop],
             train_loss=result.train_loss,
-            evaluations=(evaluation,),
+            evaluations=(self._evaluation(received, result.evaluation),) if result.evaluation else (),
         )
 
-    async def _evaluation(self, received: Received, data: DeviceData) -> rounds_pb2.Evaluation:
-        model = self._host.model
-        loss, correct, examples = await self._host.bench.compute(lambda: evaluate(model, received.flat, data.test))
+    def _evaluation(self, received: Received, measured: Evaluation) -> rounds_pb2.Evaluation:
+        loss, correct, examples = measured
         return rounds_pb2.Evaluation(
             device_id=self.device_id, round=received.round, loss_sum=loss, correct=correct, num_examples=examples
         )
 
     async def _measure(self, lps: Any, client: RoundClient, received: Received, data: DeviceData) -> None:
         """Measure the final model and say so."""
+        job = EvaluationJob(model=self._host.model, received=received.flat, examples=data.test)
+        evaluation = self._evaluation(received, await self._host.bench.evaluate(job))
         who = client.identity
-        request = pb.SubmitEvaluationRequest(
-            run_id=who.run_id, cluster_id=who.cluster_id, evaluation=await self._evaluation(received, data)
-        )
+        request = pb.SubmitEvaluationRequest(run_id=who.run_id, cluster_id=who.cluster_id, evaluation=evaluation)
         await call_until_answered(
-            lambda: lps.SubmitEvaluation(request, timeout=CALL_S, wait_for_ready=True), self._log, "SubmitEvaluation"
+            lambda: lps.SubmitEvaluation(request, timeout=CALL_S), self._log, "SubmitEvaluation", attempts=LPS_PATIENCE
         )

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
+from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, HOLD_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.relevance import Spectrum, relevance
@@ -103,6 +104,7 @@ class GpsLink:
                     self._check(header, spectrum)
                 case "data":
                     data += part.data
+                    reach("profile_relay")
                     if len(data) == header.payload.payload_bytes:
                         row[header.device_index] = self._relevance_of(header, bytes(data), spectrum)
                 case _:
@@ -124,6 +126,7 @@ class GpsLink:
 
     async def submit_relevance(self, row: dict[int, float]) -> None:
         """Send the row of relevances."""
+        reach("relevance")
         entries = [pb.Relevance(device_index=index, value=value) for index, value in sorted(row.items())]
         await self._call("SubmitRelevance", pb.SubmitRelevanceRequest(row=entries, **self._who))
 

@@ -1,15 +1,15 @@
 """How well weights do on examples."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from device.training import named_tensors
 from fedstrata.datasets import Examples, Pixels
 from fedstrata.models import Model
-from fedstrata.tensors import Flat
+from fedstrata.tensors import Flat, Layout
 
 BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
 
@@ -20,6 +20,15 @@ class Evaluation(NamedTuple):
     loss_sum: float  # cross-entropy
     correct: int
     num_examples: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationJob:
+    """One device's measurement of a model on its held-out examples."""
+
+    model: Model
+    received: Flat  # shape (model.layout.size,)
+    examples: Examples | Pixels
 
 
 @torch.no_grad()
@@ -34,3 +43,8 @@ def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evalua
         loss_sum += cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64).item()
         correct += int((logits.argmax(1) == labels).sum())
     return Evaluation(loss_sum, correct, len(examples))
+
+
+def named_tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
+    """The tensors of a flat vector by name, copied into torch's own memory."""
+    return {name: torch.tensor(view) for name, view in layout.views(flat).items()}

@@ -5,25 +5,27 @@ thread (`limit_threads`), and every tensor is made by torch, so that its alignme
 matrix product may depend, is always the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
+from device.evaluation import Evaluation, EvaluationJob, evaluate, named_tensors
 from fedstrata.datasets import Examples, Pixels
 from fedstrata.errors import DataError, PayloadError
 from fedstrata.experiment import SgdSettings, TrainingSettings
 from fedstrata.models import Model
-from fedstrata.tensors import Flat, Layout
+from fedstrata.tensors import Flat
 
 if TYPE_CHECKING:
     from fedstrata.methods.base import LocalLoss
 
-Tensors = Mapping[str, torch.Tensor]
+Indices = NDArray[np.int64]
 SLAB_BATCHES = 32  # batches whose examples are gathered at once: memory does not grow with a device's data
 
 
@@ -40,6 +42,7 @@ class TrainingJob:
     lps_round: int
     global_round: int
     local_loss: "LocalLoss | None" = None  # what the method minimises instead of the plain loss
+    held_out: Examples | Pixels | None = None  # what the received weights are measured on first, if they are
 
     def __post_init__(self) -> None:
         if self.received.shape != (self.model.layout.size,):
@@ -62,6 +65,7 @@ class LocalResult:
     weights: Flat
     train_loss: float  # cross-entropy before each step, without what a method adds to it
     steps: int
+    evaluation: Evaluation | None = None  # of the received weights on the held-out examples
 
 
 class Trainer(Protocol):
@@ -69,6 +73,9 @@ class Trainer(Protocol):
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
         """The results of the jobs, in their order."""
+
+    def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
+        """What the jobs' models do on their examples, in the jobs' order."""
 
 
 class OneByOne:
@@ -78,9 +85,14 @@ class OneByOne:
         """The results of the jobs, in their order."""
         return [train(job) for job in jobs]
 
+    def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
+        """What the jobs' models do on their examples, in the jobs' order."""
+        return [evaluate(job.model, job.received, job.examples) for job in jobs]
+
 
 def train(job: TrainingJob) -> LocalResult:
     """Minimise the mean cross-entropy of each batch, plus what the method adds, by stochastic gradient descent."""
+    measured = None if job.held_out is None else evaluate(job.model, job.received, job.held_out)
     weights = named_tensors(job.model.layout, job.received)
     received = named_tensors(job.model.layout, job.received) if job.local_loss else {}
     leaves = [tensor.requires_grad_() for tensor in weights.values()]
@@ -93,7 +105,7 @@ def train(job: TrainingJob) -> LocalResult:
         loss_sum += loss.item() * len(labels)
         seen += len(labels)
     trained: Flat = torch.cat([leaf.detach().reshape(-1) for leaf in leaves]).numpy()
-    return LocalResult(weights=trained, train_loss=loss_sum / seen, steps=job.steps)
+    return LocalResult(weights=trained, train_loss=loss_sum / seen, steps=job.steps, evaluation=measured)
 
 
 class Sgd:
@@ -107,27 +119,24 @@ class Sgd:
         self._velocities = [torch.zeros_like(leaf) for leaf in leaves] if settings.momentum else []
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Move the leaves against these gradients, in place."""
+    def step(self, gradients: Sequence[torch.Tensor], active: int | None = None) -> None:
+        """Move the leaves, or their first `active` rows, against these gradients, in place."""
+        leaves = [leaf[:active] for leaf in self._leaves]
         if self._weight_decay:
-            pairs = zip(gradients, self._leaves, strict=True)
+            pairs = zip(gradients, leaves, strict=True)
             gradients = [gradient.add(leaf, alpha=self._weight_decay) for gradient, leaf in pairs]
         if self._momentum:
-            for velocity, gradient in zip(self._velocities, gradients, strict=True):
+            velocities = [velocity[:active] for velocity in self._velocities]
+            for velocity, gradient in zip(velocities, gradients, strict=True):
                 velocity.mul_(self._momentum).add_(gradient)
-            gradients = self._velocities
-        for leaf, gradient in zip(self._leaves, gradients, strict=True):
+            gradients = velocities
+        for leaf, gradient in zip(leaves, gradients, strict=True):
             leaf.add_(gradient, alpha=-self._learning_rate)
 
 
 def learning_rate(settings: SgdSettings, global_round: int) -> float:
     """The learning rate of a global round, counted from 0, by the schedule."""
     return settings.learning_rate * settings.schedule.decay ** (global_round // settings.schedule.every)
-
-
-def named_tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
-    """The tensors of a flat vector by name, copied into torch's own memory."""
-    return {name: torch.tensor(view) for name, view in layout.views(flat).items()}
 
 
 def limit_threads() -> None:
@@ -140,13 +149,20 @@ def limit_threads() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set by property
 
 
-def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and labels, epoch after epoch without end, each in an order of its own."""
+def batch_orders(job: TrainingJob) -> Iterator[Indices]:
+    """Which examples each batch holds, epoch after epoch without end, each in an order of its own."""
     rng = np.random.default_rng([job.seed, job.device_index, job.lps_round])
     size = job.training.batch_size
     while True:
         order = rng.permutation(len(job.examples))
-        for start in range(0, len(order), SLAB_BATCHES * size):
-            slab = job.examples.take(order[start : start + SLAB_BATCHES * size])
-            for at in range(0, len(slab), size):
-                yield torch.tensor(slab.inputs[at : at + size]), torch.tensor(slab.labels[at : at + size])
+        yield from (order[start : start + size] for start in range(0, len(order), size))
+
+
+def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and labels, batch after batch; examples are gathered some batches at once."""
+    orders = batch_orders(job)
+    while slab := list(islice(orders, SLAB_BATCHES)):
+        examples, at = job.examples.take(np.concatenate(slab)), 0
+        for order in slab:
+            here, at = slice(at, at + len(order)), at + len(order)
+            yield torch.tensor(examples.inputs[here]), torch.tensor(examples.labels[here])

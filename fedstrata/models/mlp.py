@@ -18,13 +18,14 @@ HIDDEN = (32,)  # on Fashion-MNIST: 784-32-10, the model of Ali & Arafa
 def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
     """The flattened input, the hidden layers, one output a class; the first hidden layer is the shared one."""
     hidden = HIDDEN if settings.hidden is None else settings.hidden
-    layers = dense_layers((math.prod(info.input_shape), *hidden, info.num_classes))
+    widths = (math.prod(info.input_shape), *hidden, info.num_classes)
+    layers = dense_layers(widths)
     names = [layer.name for layer in layers]
 
     def logits(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
         return dense(weights, names, inputs.flatten(1))
 
-    return Model.of_layers(layers, shared=names[:-1][:1], logits=logits)
+    return Model.of_layers(layers, shared=names[:-1][:1], logits=logits, dense=widths)
 
 
 def dense_layers(widths: Sequence[int]) -> list[Layer]:

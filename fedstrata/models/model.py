@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Logits = Callable[[Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]
 
+PIECE_ELEMENTS = 1 << 18
 INITIAL_WEIGHTS = 0x696E6974  # "init": tells these draws from a device's, whose second number is its index
 
 
@@ -42,6 +43,9 @@ class Model:
     shared: tuple[str, ...]  # tensors that all clusters share, in the layout's order
     initial: Callable[[int], Flat]  # seed → the weights everyone starts from, shape (layout.size,)
     logits: "Logits"  # (weights by name, inputs (n, *input_shape)) → (n, num_classes)
+    # The widths from input to classes where the model is dense layers with ReLU between and nothing else, tensors
+    # in order: such models can be trained many at once. Empty for any other model.
+    dense: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         in_order = tuple(name for name in self.layout.names if name in self.shared)
@@ -52,25 +56,31 @@ class Model:
             )
 
     @classmethod
-    def of_layers(cls, layers: Sequence[Layer], *, shared: Iterable[str], logits: "Logits") -> Self:
+    def of_layers(
+        cls, layers: Sequence[Layer], *, shared: Iterable[str], logits: "Logits", dense: tuple[int, ...] = ()
+    ) -> Self:
         """A model of dense layers and convolutions; `shared` names layers."""
         layout = Layout.of({name: shape for layer in layers for name, shape in _tensors(layer)})
 
         def initial(seed: int) -> Flat:
             return uniform_weights(layers, seed)
 
-        return cls(layout=layout, shared=tensors_of(layout, shared), initial=initial, logits=logits)
+        return cls(layout=layout, shared=tensors_of(layout, shared), initial=initial, logits=logits, dense=dense)
 
 
 def uniform_weights(layers: Sequence[Layer], seed: int) -> Flat:
     """Weights and biases uniform within ±1/√fan_in, as PyTorch draws them by default; tensor by tensor addressed."""
     bounds = [1 / math.sqrt(layer.fan_in) for layer in layers for _ in _tensors(layer)]
-    shapes = [shape for layer in layers for _, shape in _tensors(layer)]
-    drawn = [
-        np.random.default_rng([seed, INITIAL_WEIGHTS, index]).uniform(-bound, bound, math.prod(shape))
-        for index, (bound, shape) in enumerate(zip(bounds, shapes, strict=True))
-    ]
-    return np.concatenate(drawn).astype(np.float32)
+    sizes = [math.prod(shape) for layer in layers for _, shape in _tensors(layer)]
+    flat = np.empty(sum(sizes), np.float32)
+    begin = 0
+    for index, (bound, size) in enumerate(zip(bounds, sizes, strict=True)):
+        rng = np.random.default_rng([seed, INITIAL_WEIGHTS, index])
+        for at in range(begin, begin + size, PIECE_ELEMENTS):  # drawn in float64, of which no more is ever held
+            stop = min(at + PIECE_ELEMENTS, begin + size)
+            flat[at:stop] = rng.uniform(-bound, bound, stop - at)
+        begin += size
+    return flat
 
 
 def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,171 @@
+"""Devices trained together give the bits that each gives alone."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device.evaluation import EvaluationJob, evaluate
+from device.stacked import Stacked, batch_rows
+from device.training import LocalResult, TrainingJob, limit_threads, train
+from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
+from fedstrata.models import build_model
+
+limit_threads()
+INFO = DatasetInfo(input_shape=(3, 5), num_classes=7)  # widths that fill no vector register
+MODEL = build_model(ModelSettings(hidden=(30, 9)), INFO)
+SETTINGS = {
+    "one epoch": TrainingSettings(local_epochs=1, batch_size=8),
+    "epochs with momentum": TrainingSettings(
+        local_epochs=3, batch_size=8, optimiser=SgdSettings(learning_rate=0.1, momentum=0.9)
+    ),
+    "steps with momentum and weight decay": TrainingSettings(
+        local_steps=11, batch_size=8, optimiser=SgdSettings(learning_rate=0.1, momentum=0.5, weight_decay=1e-3)
+    ),
+    "batches larger than most devices": TrainingSettings(local_epochs=2, batch_size=64),
+    "single examples": TrainingSettings(local_epochs=1, batch_size=1),
+}
+RAGGED = (40, 17, 8, 1, 40, 33, 24, 7, 40, 16, 3)
+
+
+def examples(size: int, device: int, info: DatasetInfo = INFO) -> Examples:
+    rng = np.random.default_rng([size, device])
+    inputs = rng.standard_normal((size, *info.input_shape), dtype=np.float32)
+    return Examples(inputs=inputs, labels=rng.integers(0, info.num_classes, size))
+
+
+def job(size: int, device: int, training: TrainingSettings, **changes: Any) -> TrainingJob:
+    described: dict[str, Any] = {
+        "model": MODEL,
+        "received": MODEL.initial(device % 3),
+        "examples": examples(size, device),
+        "training": training,
+        "seed": 5,
+        "device_index": device,
+        "lps_round": 2,
+        "global_round": 1,
+        "held_out": examples(size % 71 + 1, device),
+    }
+    return TrainingJob(**(described | changes))
+
+
+def jobs(training: TrainingSettings, sizes: tuple[int, ...] = RAGGED) -> list[TrainingJob]:
+    return [job(size, device, training) for device, size in enumerate(sizes)]
+
+
+def bits(results: list[LocalResult]) -> list[tuple[bytes, float, object]]:
+    return [(result.weights.tobytes(), result.train_loss, result.evaluation) for result in results]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("most_devices", [2, 3, 7, None])
+def test_a_device_has_the_same_bits_alone_and_in_stacks_of_any_size(name: str, most_devices: int | None) -> None:
+    ragged = jobs(SETTINGS[name])
+    alone = [bits(Stacked().train([each]))[0] for each in ragged]
+    assert bits(Stacked(most_devices).train(ragged)) == alone
+    assert bits(Stacked(most_devices).train(ragged[::-1])) == alone[::-1]
+
+
+@pytest.mark.parametrize("shape", [((28, 28), (32,), 10), ((8, 8), (32,), 10), ((3, 32, 32), (), 4), ((30,), (1,), 2)])
+def test_the_bits_are_the_same_for_models_of_other_widths(shape: tuple[Any, ...]) -> None:
+    info = DatasetInfo(input_shape=shape[0], num_classes=shape[2])
+    model = build_model(ModelSettings(hidden=shape[1]), info)
+    training = SETTINGS["epochs with momentum"]
+    alike = [
+        job(size, device, training, model=model, received=model.initial(0), examples=examples(size, device, info),
+            held_out=examples(130, device, info))
+        for device, size in enumerate((20, 16, 8, 20, 9))
+    ]  # fmt: skip
+    assert bits(Stacked().train(alike)) == [bits(Stacked(1).train([each]))[0] for each in alike]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_stack_trains_as_autograd_and_torchs_sgd_do(name: str) -> None:
+    for each, result in zip(jobs(SETTINGS[name]), Stacked().train(jobs(SETTINGS[name])), strict=True):
+        expected = train(each)
+        np.testing.assert_allclose(result.weights, expected.weights, rtol=1e-4, atol=1e-5)
+        assert result.train_loss == pytest.approx(expected.train_loss, rel=1e-5)
+        assert result.steps == expected.steps == each.steps
+        assert result.evaluation is not None
+        assert expected.evaluation is not None
+        assert result.evaluation.correct == expected.evaluation.correct
+        assert result.evaluation.loss_sum == pytest.approx(expected.evaluation.loss_sum, rel=1e-5)
+
+
+def test_jobs_of_different_rounds_optimisers_and_models_may_wait_together() -> None:
+    other = build_model(ModelSettings(hidden=(4,)), INFO)
+    decaying = SETTINGS["one epoch"].model_copy(
+        update={"optimiser": SgdSettings.model_validate({"schedule": {"decay": 0.5}})}
+    )
+    mixed = [
+        job(20, 0, SETTINGS["one epoch"]),
+        job(20, 1, decaying, global_round=3),
+        job(20, 2, decaying, global_round=4),
+        job(20, 3, SETTINGS["one epoch"], model=other, received=other.initial(0)),
+    ]
+    assert bits(Stacked().train(mixed)) == [bits(Stacked().train([each]))[0] for each in mixed]
+
+
+def test_bytes_of_pixels_train_as_the_numbers_they_stand_for() -> None:
+    values = np.random.default_rng(0).integers(0, 256, (20, 3, 5), dtype=np.uint8)
+    labels = np.arange(20) % 7
+    pixels = Pixels(values=values, labels=labels)
+    training = SETTINGS["one epoch"]
+    as_bytes = job(20, 0, training, examples=pixels, held_out=pixels)
+    as_numbers = replace(as_bytes, examples=pixels.take(np.arange(20)), held_out=pixels.take(np.arange(20)))
+    assert bits(Stacked().train([as_bytes])) == bits(Stacked().train([as_numbers]))
+
+
+def test_what_was_received_and_the_examples_stay_as_they_were() -> None:
+    each = job(20, 0, SETTINGS["epochs with momentum"])
+    received, inputs = each.received.copy(), each.examples.inputs.copy()
+    Stacked().train([each, job(20, 1, SETTINGS["epochs with momentum"])])
+    np.testing.assert_array_equal(each.received, received)
+    np.testing.assert_array_equal(each.examples.inputs, inputs)
+
+
+def test_evaluation_has_the_same_bits_alone_and_together_and_agrees_with_autograds() -> None:
+    measured = [
+        EvaluationJob(model=MODEL, received=MODEL.initial(device), examples=examples(size, device))
+        for device, size in enumerate((200, 64, 1, 65, 130))
+    ]
+    together = Stacked().evaluate(measured)
+    assert together == [Stacked().evaluate([each])[0] for each in measured]
+    for result, each in zip(together, measured, strict=True):
+        expected = evaluate(each.model, each.received, each.examples)
+        assert (result.correct, result.num_examples) == (expected.correct, expected.num_examples)
+        assert result.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
+
+
+def test_a_device_with_nothing_to_measure_on_reports_no_examples() -> None:
+    empty = Examples(inputs=np.zeros((0, 3, 5), np.float32), labels=np.zeros(0, np.int64))
+    (with_none,) = Stacked().train([job(20, 0, SETTINGS["one epoch"], held_out=empty)])
+    assert with_none.evaluation == (0.0, 0, 0)
+    (without,) = Stacked().train([job(20, 0, SETTINGS["one epoch"], held_out=None)])
+    assert without.evaluation is None
+    assert without.weights.tobytes() == with_none.weights.tobytes()
+
+
+def test_convolutions_and_own_losses_train_one_by_one_which_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    info = DatasetInfo(input_shape=(8, 8), num_classes=3)
+    cnn = build_model(ModelSettings(name="cnn", hidden=(5,)), info)
+    training = SETTINGS["one epoch"]
+    convolutional = [
+        job(9, device, training, model=cnn, received=cnn.initial(0), examples=examples(9, device, info), held_out=None)
+        for device in range(3)
+    ]
+    trainer = Stacked()
+    with caplog.at_level(logging.INFO):
+        assert bits(trainer.train(convolutional)) == [bits([train(each)])[0] for each in convolutional]
+        trainer.train(convolutional)
+    assert [record.message for record in caplog.records] == ["devices_train_one_by_one"]
+
+    doubled = job(9, 0, training, local_loss=lambda loss, weights, received: 2 * loss)
+    assert bits(Stacked().train([doubled])) == bits([train(doubled)])
+
+
+def test_a_batch_never_has_more_rows_than_the_device_has_examples() -> None:
+    assert [batch_rows(each) for each in jobs(SETTINGS["one epoch"])] == [8, 8, 8, 1, 8, 8, 8, 7, 8, 8, 3]

@@ -1,6 +1,7 @@
 """Starting a gRPC server the way all of ours start: bounded messages, health, reflection, one error table."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import isasyncgenfunction
 from typing import Any
 
 import grpc
@@ -42,7 +43,9 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         if handler.stream_unary:
             return handler._replace(stream_unary=_answering(handler.stream_unary, details.method))
         if handler.unary_stream:
-            return handler._replace(unary_stream=_streaming(handler.unary_stream, details.method))
+            # a stream is a generator, or (the health service's) a coroutine that writes to its context
+            wrapped = _streaming if isasyncgenfunction(handler.unary_stream) else _answering
+            return handler._replace(unary_stream=wrapped(handler.unary_stream, details.method))
         return handler
 
 

@@ -46,7 +46,7 @@ def _index_of(experiment: Experiment, name: str) -> int:
 
 def _of_pod(pod_name: str, per_pod: str) -> list[int]:
     ordinal = re.search(r"-(\d+)$", pod_name)
-    if not ordinal or not per_pod.isdigit() or int(per_pod) < 1:
+    if not ordinal or not per_pod.isdecimal() or int(per_pod) < 1:
         raise ExperimentError("give --devices, --device-name, or FEDSTRATA_POD_NAME with FEDSTRATA_DEVICES_PER_POD")
     first = int(ordinal[1]) * int(per_pod)
     return list(range(first, first + int(per_pod)))

@@ -380,7 +380,7 @@ def _override(document: dict[str, Any], override: str) -> None:
 
 
 def _list_item(items: list[Any], key: str, override: str) -> Any:
-    if not key.isdigit() or int(key) >= len(items):
+    if not key.isdecimal() or int(key) >= len(items):
         raise ExperimentError(f"--set {override}: {key} must be a number from 0 to {len(items) - 1}")
     return items[int(key)]
 

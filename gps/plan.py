@@ -94,7 +94,7 @@ class Plan:
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(f"{request.lps_id[:80]!r} was started with another experiment than the GPS")
         number = request.lps_id.removeprefix("lps-")
-        if not number.isdigit() or cluster_name(int(number)) != request.lps_id:
+        if not number.isdecimal() or cluster_name(int(number)) != request.lps_id:
             raise UnknownChildError(f"{request.lps_id[:80]!r} is no LPS's id; they are lps-0, lps-1, …")
         split_address(request.address)
         self._addresses[request.lps_id] = request.address

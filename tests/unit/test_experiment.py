@@ -128,7 +128,7 @@ def test_own_code_is_named_as_module_and_function() -> None:
         ("a..b=3", "--set takes key=value"),
         ("seed.deeper=3", "--set seed.deeper=3: seed holds a value, not further keys"),
         ("partition.tasks.9.devices=1", "9 must be a number from 0 to 1"),
-        ("partition.tasks.first.devices=1", "first must be a number from 0 to 1"),
+        ("partition.tasks.².devices=1", "² must be a number from 0 to 1"),
         ("seed=[", "the value is not YAML"),
     ],
 )

@@ -72,7 +72,9 @@ def test_a_port_in_use_is_told(process: Process) -> None:
         StatusServer(process.server.address, process.metrics.registry, lambda: True)
 
 
-@pytest.mark.parametrize("address", ["8080", "localhost:", ":8080", "localhost:http", "localhost:65536", ""])
+@pytest.mark.parametrize(
+    "address", ["8080", "localhost:", ":8080", "localhost:http", "localhost:65536", "localhost:²", ""]
+)
 def test_what_is_no_address_is_told(address: str) -> None:
     with pytest.raises(AddressError, match="is not an address; write host:port"):
         StatusServer(address, ProcessMetrics("lps").registry, lambda: True)

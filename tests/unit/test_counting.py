@@ -1,0 +1,107 @@
+"""Counting: each message once at each end, by link, direction and kind; both ends agree."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstrata.metrics import LinkKey, LinkMeter
+from fedstrata.rpc.client import open_channel
+from fedstrata.rpc.counting import FRAME_BYTES, METHODS
+from fedstrata.rpc.server import RpcServer
+from fedstrata.v1 import gps_service_pb2, lps_service_pb2
+from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer, LpsServiceStub, add_LpsServiceServicer_to_server
+
+NAME = "fedstrata.v1.LpsService"
+
+
+class Parent(LpsServiceServicer):
+    """Answers with parts of known sizes; one of them serialised already, as rounds do with small models."""
+
+    async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
+        yield pb.ModelPart(header=pb.ModelHeader(run_id=request.run_id))
+        yield pb.ModelPart(data=b"x" * 1000).SerializeToString()
+
+    async def SubmitUpdate(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
+        async for _ in requests:
+            pass
+        return pb.UpdateReply(run_id="r", accepted=True)
+
+    async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
+        return pb.LocateUpdateResponse(offset=3)
+
+
+class Link:
+    """A child and a parent on one connection, each with a meter of its own."""
+
+    def __init__(self) -> None:
+        self.at_parent, self.at_child = LinkMeter(), LinkMeter()
+        self.server = RpcServer(self.at_parent)
+        self.server.add(add_LpsServiceServicer_to_server, Parent(), NAME)
+
+    def counts(self, meter: LinkMeter) -> dict[tuple[str, str], int]:
+        """By direction and kind; the link is the same for all."""
+        snapshot = meter.snapshot()
+        assert {key.link for key in snapshot} == {"device-lps"}
+        return {(key.direction, key.kind): count for key, count in snapshot.items()}
+
+
+@pytest.fixture
+async def link() -> AsyncIterator[Link]:
+    link = Link()
+    await link.server.start("127.0.0.1:0")
+    yield link
+    await link.server.stop(0)
+
+
+async def test_both_ends_count_what_was_serialised(link: Link) -> None:
+    channel, counting = open_channel(link.server.address, link.at_child)
+    async with channel:
+        lps = LpsServiceStub(counting)  # type: ignore[no-untyped-call]
+        fetch = pb.FetchModelRequest(run_id="r", child_id="device-000")
+        parts = [part async for part in lps.FetchModel(fetch, timeout=10)]
+        update = [pb.UpdatePart(header=pb.UpdateHeader(run_id="r")), pb.UpdatePart(data=b"y" * 500)]
+        reply = await lps.SubmitUpdate(iter(update), timeout=10)
+        locate = pb.LocateUpdateRequest(run_id="r")
+        located = await lps.LocateUpdate(locate, timeout=10)
+    expected = {
+        ("up", "model"): fetch.ByteSize() + FRAME_BYTES,
+        ("down", "model"): sum(part.ByteSize() + FRAME_BYTES for part in parts),
+        ("up", "update"): sum(part.ByteSize() + FRAME_BYTES for part in update),
+        ("down", "update"): reply.ByteSize() + FRAME_BYTES,
+        ("up", "control"): locate.ByteSize() + FRAME_BYTES,
+        ("down", "control"): located.ByteSize() + FRAME_BYTES,
+    }
+    assert link.counts(link.at_child) == expected
+    assert link.counts(link.at_parent) == expected
+
+
+async def test_the_two_ends_are_told_apart(link: Link) -> None:
+    channel, counting = open_channel(link.server.address, link.at_child)
+    async with channel:
+        await LpsServiceStub(counting).LocateUpdate(pb.LocateUpdateRequest(), timeout=10)  # type: ignore[no-untyped-call]
+    assert {key.end for key in link.at_child.snapshot()} == {"child"}
+    assert {key.end for key in link.at_parent.snapshot()} == {"parent"}
+    assert LinkKey(link="device-lps", direction="up", kind="control", end="parent") in link.at_parent.snapshot()
+
+
+def test_every_method_between_tiers_has_a_link_and_a_kind() -> None:
+    services = [
+        gps_service_pb2.DESCRIPTOR.services_by_name["GpsService"],
+        lps_service_pb2.DESCRIPTOR.services_by_name["LpsService"],
+    ]
+    methods = {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
+    assert set(METHODS) == methods
+
+
+def test_what_the_experimenter_asks_is_on_no_link() -> None:
+    assert not [method for method in METHODS if "RunService" in method]
+
+
+def test_links_and_kinds_are_those_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    for link, kind in METHODS.values():
+        assert f"`{link}`" in text
+        assert f"`{kind}`" in text

@@ -1,0 +1,259 @@
+"""Enrolment: profiles relayed once, rows gathered once, and who is waited for no more."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gps_parts import FEATURES, IDS, GpsParts, parts_of, profile_header
+
+from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.roster import Device
+
+EVERYONE = range(5)
+DEADLINE = ("deadlines.enrolment.deadline_s=0.001", "deadlines.enrolment.quorum_ratio=0.4")
+
+
+@pytest.fixture
+def gps(tmp_path: Path) -> GpsParts:
+    return GpsParts(tmp_path)
+
+
+async def all_profiled(gps: GpsParts) -> None:
+    gps.enrol(*EVERYONE)
+    for index in EVERYONE:
+        await gps.profile(index)
+
+
+def row_of(index: int) -> dict[int, float]:
+    """A row that tells by its values who sent it and about whom."""
+    return {other: (10 * index + other) / 100 for other in EVERYONE if other != index}
+
+
+def headers(parts: list[pb.ProfilePart]) -> list[int]:
+    return [part.header.device_index for part in parts if part.WhichOneof("part") == "header"]
+
+
+# --- profiles -----------------------------------------------------------------------------------------------
+
+
+async def test_each_device_gets_the_profiles_of_all_others_in_order(gps: GpsParts) -> None:
+    await all_profiled(gps)
+    assert headers(await gps.profiles(2)) == [0, 1, 3, 4]
+
+
+async def test_a_profile_arrives_as_it_was_sent(gps: GpsParts) -> None:
+    gps.enrol(*EVERYONE)
+    sent = np.linalg.qr(np.random.default_rng(0).standard_normal((FEATURES, 2)))[0].T.astype(np.float32)
+    await gps.profile(1, np.ascontiguousarray(sent))
+    for index in (0, 2, 3, 4):
+        await gps.profile(index)
+    parts = await gps.profiles(0)
+    assert parts[0].header.payload.parts[0].tensors[0].shape == [2, FEATURES]
+    assert parts[1].data == sent.tobytes()
+
+
+async def test_a_stream_that_was_cut_goes_on_where_it_was(gps: GpsParts) -> None:
+    await all_profiled(gps)
+    assert headers(await gps.profiles(2, from_index=2)) == [3, 4]
+
+
+async def test_a_profile_sent_twice_counts_once(gps: GpsParts) -> None:
+    await all_profiled(gps)
+    other = np.eye(2, FEATURES, k=2, dtype=np.float32)
+    await gps.profile(0, other)
+    assert gps.journal.profile(0) == np.eye(2, FEATURES, dtype=np.float32).tobytes()
+
+
+async def test_devices_may_share_fewer_eigenvectors_than_asked(gps: GpsParts) -> None:
+    gps.enrol(0)
+    await gps.profile(0, np.eye(1, FEATURES, dtype=np.float32))
+    assert gps.roster.devices[0].profile_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("vectors", "reason"),
+    [
+        (np.eye(3, FEATURES), "expected one of at most 2 eigenvectors"),
+        (np.eye(2, 5), "eigenvectors of 5 features, expected 4; check its data and Φ"),
+        (np.full((2, FEATURES), np.nan), "must be finite and of length one"),
+        (np.ones((2, FEATURES)), "must be finite and of length one"),
+        (np.eye(FEATURES)[0], "expected one of at most 2 eigenvectors"),
+    ],
+)
+async def test_a_profile_that_is_none_costs_its_device_the_run(gps: GpsParts, vectors: np.ndarray, reason: str) -> None:
+    gps.enrol(*EVERYONE)
+    with pytest.raises(PayloadError) as raised:
+        await gps.profile(3, vectors.astype(np.float32))
+    assert reason in str(raised.value)
+    with pytest.raises(ExcludedError, match="device-003 was refused"):
+        gps.enrol(3)
+    assert [device for device, _, _ in gps.journal.exclusions()] == [IDS[3]]
+
+
+@pytest.mark.parametrize("size", [0, 28, 36, 4000])
+async def test_a_profile_of_another_length_than_announced_is_refused(gps: GpsParts, size: int) -> None:
+    gps.enrol(0)
+    header = profile_header(0, np.eye(2, FEATURES, dtype=np.float32))
+    with pytest.raises(PayloadError, match="bytes of eigenvectors, expected 32"):
+        await gps.enrolment.submit_profile(header, parts_of(bytes(size)))
+
+
+async def test_the_others_do_without_a_refused_device(gps: GpsParts) -> None:
+    gps.enrol(*EVERYONE)
+    for index in (0, 1, 2, 4):
+        await gps.profile(index)
+    with pytest.raises(PayloadError):
+        await gps.profile(3, np.zeros((2, FEATURES), np.float32))
+    assert headers(await gps.profiles(0)) == [1, 2, 4]
+
+
+# --- relevance ----------------------------------------------------------------------------------------------
+
+
+async def test_the_matrix_is_made_from_all_rows(gps: GpsParts) -> None:
+    await all_profiled(gps)
+    for index in reversed(EVERYONE):
+        gps.relate(index, row_of(index))
+    await gps.enrolment.gather_devices()
+    await gps.enrolment.gather_relevance()
+    matrix = gps.enrolment.relevance_matrix()
+    assert matrix[1, 3] == matrix[3, 1] == (0.13 + 0.31) / 2
+    assert np.diag(matrix).tolist() == [1.0] * 5
+
+
+async def test_a_row_sent_twice_counts_once(gps: GpsParts) -> None:
+    await all_profiled(gps)
+    gps.relate(0, row_of(0))
+    gps.relate(0, dict.fromkeys(row_of(0), 1.0))
+    assert gps.roster.relevance(gps.roster.devices[0]) == row_of(0)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({1: 0.5, 2: 0.5, 3: 0.5}, "a row of 3 relevances that lacks 1 devices"),
+        ({1: 0.5, 2: 0.5, 3: 0.5, 4: 1.5}, "a relevance outside [0, 1]"),
+        ({1: 0.5, 2: 0.5, 3: 0.5, 4: -0.1}, "a relevance outside [0, 1]"),
+        ({1: 0.5, 2: 0.5, 3: 0.5, 4: float("nan")}, "a relevance outside [0, 1]"),
+    ],
+)
+async def test_a_row_that_is_none_costs_its_device_the_run(gps: GpsParts, row: dict[int, float], reason: str) -> None:
+    await all_profiled(gps)
+    with pytest.raises(PayloadError) as raised:
+        gps.relate(0, row)
+    assert reason in str(raised.value)
+    assert [device.device_index for device in gps.enrolment.candidates()] == []
+    assert gps.roster.devices[0].refused
+
+
+# --- who is waited for --------------------------------------------------------------------------------------
+
+
+async def test_without_a_deadline_everybody_is_waited_for(gps: GpsParts) -> None:
+    await all_profiled(gps)
+    await gps.enrolment.gather_devices()
+    assert gps.enrolment.is_closed
+    assert not gps.journal.exclusions()
+
+
+async def test_at_the_deadline_the_run_goes_on_with_a_quorum(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path, *DEADLINE)
+    gps.enrol(0, 1, 2)
+    for index in (0, 1):
+        await gps.profile(index)
+    await gps.enrolment.gather_devices()
+    reasons = {device: reason for device, _, reason in gps.journal.exclusions()}
+    assert reasons == {
+        IDS[2]: "no profile by the deadline",
+        IDS[3]: "absent at the deadline",
+        IDS[4]: "absent at the deadline",
+    }
+    gps.relate(0, {1: 0.5})
+    gps.relate(1, {0: 0.3})
+    await gps.enrolment.gather_relevance()
+    np.testing.assert_allclose(gps.enrolment.relevance_matrix(), [[1, 0.4], [0.4, 1]])
+
+
+async def test_below_the_quorum_the_run_stops_and_names_the_missing(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path, *DEADLINE)
+    gps.enrol(0)
+    await gps.profile(0)
+    with pytest.raises(RunStoppedError, match="1 of 5 devices are there, the quorum is 2; missing: device-001, dev"):
+        await gps.enrolment.gather_devices()
+
+
+async def test_a_refusal_below_the_quorum_is_told_with_its_reason(gps: GpsParts) -> None:
+    gps.enrol(*EVERYONE)
+    for index in (0, 1, 2, 3):
+        await gps.profile(index)
+    with pytest.raises(PayloadError):
+        await gps.profile(4, np.eye(2, 5, dtype=np.float32))
+    with pytest.raises(RunStoppedError, match=r"4 of 5 .* missing: device-004 \(refused: eigenvectors of 5 features"):
+        await gps.enrolment.gather_devices()
+
+
+async def test_a_device_without_a_row_by_the_deadline_is_left_out(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path, *DEADLINE)
+    await all_profiled(gps)
+    await gps.enrolment.gather_devices()
+    for index in (0, 1, 2):
+        gps.relate(index, row_of(index))
+    await gps.enrolment.gather_relevance()
+    assert [device.device_index for device in gps.enrolment.candidates()] == [0, 1, 2]
+    assert gps.enrolment.relevance_matrix().shape == (3, 3)
+
+
+async def test_without_profiles_a_device_has_said_all_by_enrolling(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path, "method=oracle")
+    gps.enrol(*EVERYONE)
+    await gps.enrolment.gather_devices()
+    assert [device.device_index for device in gps.enrolment.candidates()] == list(EVERYONE)
+
+
+# --- late devices -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def grouped(tmp_path: Path) -> GpsParts:
+    """Devices 0 to 3 are grouped, 0 and 3 stand for their clusters, and device 4 has not come yet."""
+    gps = GpsParts(tmp_path, *DEADLINE)
+    gps.enrol(0, 1, 2, 3)
+    for index in range(4):
+        await gps.profile(index)
+    await gps.enrolment.gather_devices()
+    gps.enrolment.representatives = [0, 3]
+    return gps
+
+
+async def test_a_device_that_comes_after_the_close_is_late(grouped: GpsParts) -> None:
+    assert grouped.enrolment.enroll(grouped.enrol_request(4)).is_late
+    assert not grouped.enrolment.enroll(grouped.enrol_request(1)).is_late
+
+
+async def test_a_late_device_relates_itself_to_the_representatives_only(grouped: GpsParts) -> None:
+    placed: list[Device] = []
+    grouped.enrolment.on_late_relevance = placed.append
+    grouped.enrol(4)
+    assert headers(await grouped.profiles(4)) == [0, 3]
+    with pytest.raises(PayloadError, match="lacks 1 devices"):
+        grouped.relate(4, {0: 0.9})
+    assert placed == []
+
+
+async def test_a_late_devices_row_is_handed_on_for_placing(grouped: GpsParts) -> None:
+    placed: list[Device] = []
+    grouped.enrolment.on_late_relevance = placed.append
+    grouped.enrol(4)
+    grouped.relate(4, {0: 0.9, 3: 0.2})
+    grouped.relate(4, {0: 0.9, 3: 0.2})
+    assert [device.device_id for device in placed] == [IDS[4]]
+
+
+async def test_a_late_device_changes_nothing_about_the_grouping(grouped: GpsParts) -> None:
+    for index in range(4):
+        grouped.relate(index, {other: 0.5 for other in range(4) if other != index})
+    before = grouped.enrolment.relevance_matrix()
+    grouped.enrol(4)
+    grouped.relate(4, {0: 0.9, 3: 0.2})
+    assert np.array_equal(grouped.enrolment.relevance_matrix(), before)

@@ -1,0 +1,177 @@
+"""The run record: numbers that can be added up by hand, and files that the emulator reads back."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gps_parts import IDS, TEXT
+
+from emulator.record import load_record
+from fedstrata.experiment import parse_experiment
+from fedstrata.metrics import LinkKey
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
+from gps.record import ROUND_COLUMNS, RunResult, adjusted_rand_index, relevance_csv, rounds_csv, summary, write_record
+from gps.run import wall_seconds
+
+TASKS = dict(zip(IDS, ["a", "a", "a", "b", "b"], strict=True))
+CLUSTERS = {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}
+
+
+def report(cluster_id: str, *hits: tuple[int, int, int]) -> pb.ReportHeader:
+    """A cluster's report from (device, correct, of how many)."""
+    evaluations = [
+        rounds_pb2.Evaluation(device_id=IDS[device], correct=correct, num_examples=examples)
+        for device, correct, examples in hits
+    ]
+    return pb.ReportHeader(cluster_id=cluster_id, evaluations=evaluations, model_sha256=f"sha of {cluster_id}")
+
+
+def row(lps_round: int, cluster_id: str = "lps-0", evaluated: int = 50) -> rounds_pb2.LpsRound:
+    return rounds_pb2.LpsRound(
+        cluster_id=cluster_id, global_round=lps_round // 2, lps_round=lps_round, devices=2, num_examples=20,
+        seconds=0.12345, bytes_up=1000, bytes_down=2000, loss_sum=evaluated * 0.25, correct=evaluated // 2,
+        evaluated_examples=evaluated,
+    )  # fmt: skip
+
+
+def key(link: str, direction: str, kind: str) -> LinkKey:
+    return LinkKey(link=link, direction=direction, kind=kind, end="parent")
+
+
+@pytest.fixture
+def result() -> RunResult:
+    return RunResult(
+        experiment=parse_experiment(TEXT, seed=7),
+        status="completed",
+        reason=None,
+        clusters=CLUSTERS,
+        clusters_rule="2 as given",
+        reports={"lps-0": report("lps-0", (0, 9, 10), (1, 7, 10)), "lps-1": report("lps-1", (2, 1, 10), (3, 30, 40))},
+        rows=[row(0), row(1, evaluated=0)],
+        link_bytes={
+            key("device-lps", "up", "update"): 500,
+            key("device-lps", "up", "control"): 11,
+            key("device-lps", "down", "model"): 900,
+            key("device-gps", "up", "profile"): 64,
+        },
+        exclusions=[(IDS[4], "round 3", "missed the deadline")],
+        wall_seconds={"enrol": 1.23456, "total": 2.0},
+        global_rounds=1,
+        relevance=np.full((5, 5), 0.5) + 0.5 * np.eye(5),
+        relevance_ids=IDS,
+    )
+
+
+def test_accuracy_is_hits_over_examples_of_a_clusters_devices(result: RunResult) -> None:
+    accuracy = summary(result)["accuracy"]
+    assert accuracy == {"lps-0": 16 / 20, "lps-1": 31 / 50, "mean": pytest.approx((0.8 + 0.62) / 2)}
+
+
+def test_task_accuracy_is_that_of_the_tasks_devices_wherever_they_are(result: RunResult) -> None:
+    assert summary(result)["task_accuracy"] == {"a": 17 / 30, "b": 30 / 40}
+
+
+def test_a_task_without_measurements_has_no_accuracy(result: RunResult) -> None:
+    alone = replace(result, reports={"lps-0": report("lps-0", (0, 9, 10))})
+    assert summary(alone)["task_accuracy"] == {"a": 0.9, "b": None}
+    assert summary(replace(result, reports={}))["accuracy"] == {"mean": None}
+
+
+def test_bytes_are_added_by_link_and_kept_by_kind(result: RunResult) -> None:
+    told = summary(result)
+    assert told["bytes"] == {
+        "device-gps": {"up": 64, "down": 0},
+        "device-lps": {"up": 511, "down": 900},
+        "lps-gps": {"up": 0, "down": 0},
+    }
+    assert told["bytes_by_kind"]["device-lps"] == {
+        "control": {"up": 11, "down": 0},
+        "model": {"up": 0, "down": 900},
+        "update": {"up": 500, "down": 0},
+    }
+
+
+def test_who_was_excluded_is_told_with_stage_and_reason(result: RunResult) -> None:
+    assert summary(result)["excluded"] == [{"device": IDS[4], "from": "round 3", "reason": "missed the deadline"}]
+
+
+def test_the_record_says_what_was_run(result: RunResult) -> None:
+    told, experiment = summary(result), result.experiment
+    assert (told["run_id"], told["seed"], told["method"], told["devices"]) == (experiment.run_id, 7, "one_shot", 5)
+    assert told["device_tasks"] == TASKS
+    assert told["experiment_sha256"] == experiment.digest
+    assert told["model_sha256"] == {"lps-0": "sha of lps-0", "lps-1": "sha of lps-1"}
+
+
+# --- the adjusted Rand index --------------------------------------------------------------------------------
+
+
+def test_clusters_that_are_the_tasks_have_index_1() -> None:
+    assert adjusted_rand_index({"lps-0": IDS[3:], "lps-1": IDS[:3]}, TASKS) == 1.0
+
+
+def test_one_device_misplaced_of_five() -> None:
+    # pairs together: 3 + 1 by task, 3 + 1 by cluster, 1 + 1 in both, of 10; expected 4·4/10: (2 − 1.6) / (4 − 1.6)
+    assert adjusted_rand_index({"lps-0": IDS[:2], "lps-1": IDS[2:]}, TASKS) == pytest.approx(0.4 / 2.4)
+
+
+def test_where_no_truth_is_known_there_is_no_index() -> None:
+    assert adjusted_rand_index(CLUSTERS, None) is None
+    assert adjusted_rand_index({}, TASKS) is None
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunResult) -> None:
+    rows = list(csv.DictReader(io.StringIO(rounds_csv(result.rows))))
+    assert tuple(rows[0]) == ROUND_COLUMNS
+    assert list(rows[0].values()) == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000", "0.1235", "1000", "2000"]
+    assert (rows[1]["global_round"], rows[1]["lps_round"], rows[1]["loss"], rows[1]["accuracy"]) == ("1", "2", "", "")
+
+
+def test_relevance_is_written_so_that_it_reads_back_to_the_bit() -> None:
+    matrix = np.array([[1.0, 1 / 3], [1 / 3, 1.0]])
+    rows = list(csv.reader(io.StringIO(relevance_csv(matrix, ["x", "y"]))))
+    assert rows[0] == ["device", "x", "y"]
+    assert [row[0] for row in rows[1:]] == ["x", "y"]
+    assert np.array_equal(np.array([row[1:] for row in rows[1:]], float), matrix)
+
+
+def test_the_emulator_reads_what_the_gps_writes(result: RunResult, tmp_path: Path) -> None:
+    write_record(tmp_path, result)
+    record = load_record(tmp_path)
+    assert record.name == "five"
+    assert record.summary.clusters == {name: tuple(ids) for name, ids in CLUSTERS.items()}
+    assert [found.lps_round for found in record.rounds] == [1, 2]
+    assert record.relevance is not None
+    assert record.relevance.ids == tuple(IDS)
+    assert parse_experiment(record.experiment_yaml) == result.experiment
+
+
+def test_a_failed_run_leaves_a_record_too(result: RunResult, tmp_path: Path) -> None:
+    failed = replace(result, status="failed", reason="quorum", clusters={}, reports={}, rows=[], relevance=None)
+    write_record(tmp_path, failed)
+    assert not (tmp_path / "relevance.csv").exists()
+    told = json.loads((tmp_path / "summary.json").read_text())
+    assert (told["status"], told["reason"], told["adjusted_rand_index"]) == ("failed", "quorum", None)
+    assert load_record(tmp_path).summary.reason == "quorum"
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def test_phases_last_until_the_next_begins() -> None:
+    seconds = wall_seconds({"enrolment": 100.0, "relevance": 103.0, "grouping": 104.0, "training": 104.5})
+    assert (seconds["enrol"], seconds["relevance"], seconds["group"]) == (3.0, 1.0, 0.5)
+    assert seconds["total"] == pytest.approx(4.5 + seconds["train"])
+
+
+def test_a_run_without_profiles_spends_no_time_on_relevance() -> None:
+    seconds = wall_seconds({"enrolment": 100.0, "grouping": 104.0, "training": 104.5})
+    assert (seconds["enrol"], seconds["relevance"], seconds["group"]) == (4.0, 0.0, 0.5)

@@ -53,6 +53,10 @@ class AddressError(FedstrataError):
     exit_code = EXIT_NETWORK
 
 
+class ParentAwayError(AddressError):
+    """A parent that has not answered for a while; it may be somewhere else by now."""
+
+
 class NotReadyError(FedstrataError):
     """A parent that is still starting; the same call will go through later."""
 

@@ -31,6 +31,7 @@ class LinkMeter(Collector):
 
     def __init__(self) -> None:
         self._bytes: Counter[LinkKey] = Counter()
+        self._earlier: Counter[LinkKey] = Counter()  # of it, what was counted before this process
 
     def counter(self, key: LinkKey) -> Callable[[int], None]:
         """A function that adds to one count."""
@@ -40,6 +41,13 @@ class LinkMeter(Collector):
             counts[key] += size
 
         return add
+
+    def go_on_from(self, counts: Mapping[LinkKey, int]) -> None:
+        """Add what an earlier life of this process had counted; of several notes of it the largest counts."""
+        for key, count in counts.items():
+            more = max(0, count - self._earlier[key])
+            self._earlier[key] += more
+            self._bytes[key] += more
 
     def snapshot(self) -> Mapping[LinkKey, int]:
         """All counts so far."""

@@ -12,8 +12,9 @@ from functools import partial
 import numpy as np
 
 from fedstrata.datasets import DatasetInfo
-from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
+from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import Method
@@ -65,20 +66,24 @@ class Enrolment:
 
     async def gather_devices(self) -> None:
         """Wait until every device has enrolled, and profiled where the method needs it, or for the deadline."""
-        if self._wait.deadline_s is not None:
-            self._closes_at = asyncio.get_running_loop().time() + self._wait.deadline_s
+        self._set_deadline()
         if not self.is_closed:
             await wait_until(lambda: self._changed, self._all_there, self._time_left())
             self._close()
         self._check_quorum(self._present())
 
     async def gather_relevance(self) -> None:
-        """Wait until every device that has profiled has related itself to the others, or for the deadline."""
+        """Wait until every device that has profiled has related itself to the others, or for as long once more."""
+        self._set_deadline()
         await wait_until(lambda: self._changed, self._all_related, self._time_left())
         unrelated = [device for device in self._present() if not device.has_relevance]
         for device in unrelated:
             self._note_absent(device.device_id, "no relevance row by the deadline")
         self._check_quorum(self.candidates())
+
+    def _set_deadline(self) -> None:
+        if self._wait.deadline_s is not None:
+            self._closes_at = asyncio.get_running_loop().time() + self._wait.deadline_s
 
     def _time_left(self) -> float | None:
         if self._closes_at is None:
@@ -145,7 +150,13 @@ class Enrolment:
     def enroll(self, request: pb.EnrollRequest) -> pb.EnrollResponse:
         """Make a device known and say what is wanted of it."""
         is_new = request.device_index not in self._roster.devices
+        if is_new and self.is_closed and not self._method.needs_profiles:
+            raise ExcludedError(
+                f"{request.device_id[:80]!r} came after the devices were grouped, and method "
+                f"{self._experiment.method.name} has no relevance to place it by; start it before the run next time"
+            )
         device = self._roster.enroll(request, is_late=self.is_closed)
+        reach("enrolment")
         if is_new:
             self._log.info("device_enrolled", device=device.device_id, examples=device.num_examples)
             self.tell()
@@ -213,6 +224,7 @@ class Enrolment:
                 if other is not None and other.profile_rows is not None and not other.refused and not other.is_late:
                     for part in self._profile_parts(other):
                         yield part
+                        reach("profile_relay")
             if device.is_late and self.representatives is None:
                 yield pb.ProfilePart(waiting=rounds_pb2.Waiting())
 
@@ -249,6 +261,7 @@ class Enrolment:
             self._check_row(device, row)
             if not device.has_relevance:
                 self._roster.set_relevance(device, row)
+                reach("relevance")
                 if self.representatives is not None:
                     self.on_late_relevance(device)
                 self.tell()

@@ -1,33 +1,37 @@
 """The GPS's durable memory: an SQLite file (WAL) that a restarted GPS reads and goes on from.
 
-Everything is written before it is answered. A crash of the process loses nothing; a crash of the machine may
-lose the last few entries, which children send again.
+Everything is written before it is answered, so a crash of the process loses nothing. What others build on (the
+grouping, LPSs, closed rounds, reports) is flushed to the disk as well; a crash of the machine may lose enrolments,
+profiles and rows noted since the last flush, and devices that are not known any more enrol again. Every row
+carries a checksum of its values, and all are compared when a journal is opened.
 """
 
+import hashlib
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.errors import StateError, WrongRunError
+from fedstrata.store.files import sync_folder
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS run (run_id TEXT NOT NULL, experiment TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS phases (phase TEXT PRIMARY KEY, began REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS devices (
-  device_index INTEGER PRIMARY KEY, device_id TEXT NOT NULL, num_examples INTEGER NOT NULL,
-  pod_name TEXT NOT NULL, profile BLOB, profile_rows INTEGER, relevance BLOB, cluster INTEGER,
-  is_late INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS exclusions (device_id TEXT NOT NULL, stage TEXT NOT NULL, reason TEXT NOT NULL,
-  UNIQUE (device_id, stage, reason));
-CREATE TABLE IF NOT EXISTS grouping (rule TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS lps (lps_id TEXT PRIMARY KEY, address TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS lps_rounds (cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL,
-  PRIMARY KEY (cluster_id, lps_round));
-CREATE TABLE IF NOT EXISTS global_rounds (global_round INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS reports (cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL);
-"""
+TABLES: Mapping[str, str] = {
+    "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL",
+    "phases": "phase TEXT PRIMARY KEY, began REAL NOT NULL",
+    "devices": "device_index INTEGER PRIMARY KEY, device_id TEXT NOT NULL, num_examples INTEGER NOT NULL, "
+    "pod_name TEXT NOT NULL, is_late INTEGER NOT NULL, profile BLOB, profile_rows INTEGER, relevance BLOB, "
+    "cluster INTEGER",
+    "exclusions": "device_id TEXT NOT NULL, stage TEXT NOT NULL, reason TEXT NOT NULL",
+    "grouping": "rule TEXT NOT NULL",
+    "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
+    "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
+    "global_rounds": "global_round INTEGER PRIMARY KEY",
+    "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
+    "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
+}
+UNIQUE = {"exclusions": "device_id, stage, reason", "lps_rounds": "cluster_id, lps_round"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,31 +53,50 @@ class Journal:
 
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
         """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for one of another run."""
+        self._path = path
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            if not path.exists():
+                _create(path)
+            self._db = _connect(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            if self._db.execute("PRAGMA quick_check").fetchone() != ("ok",):
-                raise StateError(f"{path}: damaged; move it away to begin the run anew")
-            self._db.executescript(SCHEMA)
+            _verify(self._db, path)
             known = self._db.execute("SELECT run_id FROM run").fetchone()
         except sqlite3.DatabaseError as error:
             raise StateError(f"{path}: {error}; move it away to begin the run anew") from None
         self.is_resumed = known is not None
         if known is None:
-            self._write("INSERT INTO run VALUES (?, ?)", run_id, experiment)
+            self._write("INSERT INTO run (run_id, experiment) VALUES (?, ?)", run_id, experiment)
         elif known[0] != run_id:
             raise WrongRunError(f"{path} is of run {known[0]}, not {run_id}; give another --state")
 
     def _write(self, statement: str, *values: object) -> None:
-        try:
+        with self._transaction():
             self._db.execute(statement, values)
+
+    @contextmanager
+    def _transaction(self, *, durable: bool = False) -> Iterator[None]:
+        """All statements of the block or none; with `durable`, flushed to disk with all that came before."""
+        try:
+            if durable:
+                self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            finally:
+                if durable:
+                    self._db.execute("PRAGMA synchronous=NORMAL")
         except sqlite3.Error as error:
-            raise StateError(f"cannot write the journal: {error}; free space and restart the GPS") from None
+            raise StateError(f"cannot write {self._path}: {error}; free space and start again") from None
 
     def begin_phase(self, phase: str) -> None:
         """Note when a phase began; the first time counts."""
-        self._write("INSERT OR IGNORE INTO phases VALUES (?, ?)", phase, time.time())
+        self._write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, time.time())
 
     def phases(self) -> dict[str, float]:
         """When each phase began, in seconds since 1970."""
@@ -120,7 +143,9 @@ class Journal:
         return bytes(row[0])
 
     def exclude(self, device_id: str, stage: str, reason: str) -> None:
-        self._write("INSERT OR IGNORE INTO exclusions VALUES (?, ?, ?)", device_id, stage, reason)
+        self._write(
+            "INSERT OR IGNORE INTO exclusions (device_id, stage, reason) VALUES (?, ?, ?)", device_id, stage, reason
+        )
 
     def exclusions(self) -> list[tuple[str, str, str]]:
         """(device id, stage, reason) in the order noted."""
@@ -131,10 +156,9 @@ class Journal:
     def set_grouping(self, rule: str, clusters: Iterable[Iterable[int]]) -> None:
         """Write which device is in which cluster, all in one transaction."""
         places = [(number, index) for number, cluster in enumerate(clusters) for index in cluster]
-        with self._db:
-            self._db.execute("BEGIN")
+        with self._transaction(durable=True):
             self._db.executemany("UPDATE devices SET cluster = ? WHERE device_index = ?", places)
-            self._db.execute("INSERT INTO grouping VALUES (?)", (rule,))
+            self._db.execute("INSERT INTO grouping (rule) VALUES (?)", (rule,))
 
     def grouping_rule(self) -> str | None:
         """The rule that chose the clusters; None before grouping."""
@@ -148,14 +172,19 @@ class Journal:
     # --- LPSs and rounds ------------------------------------------------------------------------
 
     def register_lps(self, lps_id: str, address: str) -> None:
-        self._write("INSERT OR REPLACE INTO lps VALUES (?, ?)", lps_id, address)
+        with self._transaction(durable=True):
+            self._db.execute("INSERT OR REPLACE INTO lps (lps_id, address) VALUES (?, ?)", (lps_id, address))
 
     def lps_addresses(self) -> dict[str, str]:
         """Address by LPS id."""
         return dict(self._db.execute("SELECT lps_id, address FROM lps"))
 
-    def add_lps_round(self, cluster_id: str, lps_round: int, row: bytes) -> None:
-        self._write("INSERT OR REPLACE INTO lps_rounds VALUES (?, ?, ?)", cluster_id, lps_round, row)
+    def add_lps_rounds(self, rows: Iterable[tuple[str, int, bytes]]) -> None:
+        """Keep rows given as cluster, LPS round and LpsRound message; a row of the same round replaces the old."""
+        with self._transaction():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO lps_rounds (cluster_id, lps_round, row) VALUES (?, ?, ?)", rows
+            )
 
     def lps_rounds(self) -> list[bytes]:
         """Rows (LpsRound messages) in the order of rounds, then clusters."""
@@ -163,18 +192,86 @@ class Journal:
         return [bytes(row) for (row,) in rows]
 
     def close_global_round(self, global_round: int) -> None:
-        self._write("INSERT OR IGNORE INTO global_rounds VALUES (?)", global_round)
+        with self._transaction(durable=True):
+            self._db.execute("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", (global_round,))
 
     def global_rounds_closed(self) -> int:
         """How many global rounds are done."""
         return int(self._db.execute("SELECT COUNT(*) FROM global_rounds").fetchone()[0])
 
     def add_report(self, cluster_id: str, report: bytes) -> None:
-        self._write("INSERT OR REPLACE INTO reports VALUES (?, ?)", cluster_id, report)
+        with self._transaction(durable=True):
+            self._db.execute("INSERT OR REPLACE INTO reports (cluster_id, report) VALUES (?, ?)", (cluster_id, report))
 
     def reports(self) -> dict[str, bytes]:
         """Final reports (ReportHeader messages) by cluster."""
         return dict(self._db.execute("SELECT cluster_id, report FROM reports"))
 
+    # --- bytes ----------------------------------------------------------------------------------
+
+    def set_link_bytes(self, source: str, counts: bytes) -> None:
+        """Keep what the GPS (source "") or an LPS, for one of its clusters, has counted so far."""
+        self._write("INSERT OR REPLACE INTO link_bytes (source, counts) VALUES (?, ?)", source, counts)
+
+    def link_bytes(self) -> dict[str, bytes]:
+        """The counts last kept, by source."""
+        return dict(self._db.execute("SELECT source, counts FROM link_bytes"))
+
     def close(self) -> None:
         self._db.close()
+
+
+def _create(path: Path) -> None:
+    """An empty journal, which takes its name only when it is whole: a file that is there and empty is damaged."""
+    aside = path.with_name(f".{path.name}.aside")
+    aside.unlink(missing_ok=True)
+    database = sqlite3.connect(aside)
+    for table, columns in TABLES.items():
+        unique = f", UNIQUE ({UNIQUE[table]})" if table in UNIQUE else ""
+        database.execute(f"CREATE TABLE {table} ({columns}, seal BLOB{unique})")
+    database.commit()
+    database.close()
+    aside.replace(path)
+    sync_folder(path.parent)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection whose writes seal the rows they touch."""
+    if not path.stat().st_size:
+        raise sqlite3.DatabaseError("the file is empty")
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database.create_function("seal_of", -1, _seal_of, deterministic=True)
+    for table in TABLES:
+        columns = _columns(table)
+        for event in ("INSERT", f"UPDATE OF {columns}"):
+            name = f"seal_{table}_{event[:6].lower()}"
+            database.execute(
+                f"CREATE TEMP TRIGGER {name} AFTER {event} ON main.{table} BEGIN "  # noqa: S608  # our own names
+                f"UPDATE {table} SET seal = seal_of({columns}) WHERE rowid = NEW.rowid; END"
+            )
+    return database
+
+
+def _verify(database: sqlite3.Connection, path: Path) -> None:
+    """Check structure and seals. Raises StateError, naming the file, when something was altered."""
+    if database.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+        raise StateError(f"{path}: damaged; move it away to begin the run anew")
+    for table in TABLES:
+        query = f"SELECT COUNT(*) FROM {table} WHERE seal IS NOT seal_of({_columns(table)})"  # noqa: S608  # our own
+        (altered,) = database.execute(query).fetchone()
+        if altered:
+            raise StateError(f"{path}: {altered} rows of {table} were altered; move it away to begin the run anew")
+
+
+def _columns(table: str) -> str:
+    return ", ".join(column.split()[0] for column in TABLES[table].split(", "))
+
+
+def _seal_of(*values: object) -> bytes:
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(
+            f"{type(value).__name__}:".encode() + (value if isinstance(value, bytes) else repr(value).encode())
+        )
+        digest.update(b"\0")
+    return digest.digest()

@@ -12,7 +12,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Intake, OpenRound, RoundServer
-from fedstrata.store import ModelFile, write_model
+from fedstrata.store import ModelFile, clear_asides, write_model
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import ExactSum, Flat
 from gps.journal import Journal
@@ -69,6 +69,9 @@ class GlobalRounds:
                 seconds=round(seconds, 4),
                 missing=list(gathered.missing),
             )
+            for cluster_id in gathered.missing:
+                journal_stage = f"global round {self.global_round + 1}"
+                self._journal.exclude(cluster_id, journal_stage, "missed the deadline")
             self.global_round += 1
             self.on_closed(self.global_round)
         self._open(shared, dict(examples()), ExactSum(0, 1), evaluate_only=True)
@@ -86,24 +89,41 @@ class GlobalRounds:
         self.server.open(opened)
 
     def _begin(self) -> ModelFile:
-        """The shared layers at the start of the newest global round whose file is whole."""
-        while self.global_round:
-            try:
-                found = ModelFile(self._path(self.global_round), self._layout)
-                found.verify()
-            except StateError as error:
-                self._log.warning("state_passed_over", reason=str(error))
-                self.global_round -= 1
-                continue
-            self._log.info("rounds_resumed", global_round=self.global_round)
-            return found
-        initial = self._model.initial(self._experiment.seed)
-        shared = (initial[place] for place in self._model.layout.slices_of(self._layout))
-        return self._save(0, shared)
+        """The shared layers at the start of the open global round, or of the one before if that file is damaged.
+
+        Raises:
+            StateError: neither file is whole, or training is over and nobody could repeat its last round.
+        """
+        clear_asides(self._folder)
+        rounds = self._experiment.training.global_rounds
+        if not self.global_round:
+            initial = self._model.initial(self._experiment.seed)
+            return self._save(0, (initial[place] for place in self._model.layout.slices_of(self._layout)))
+        try:
+            found = self._open_whole(self.global_round)
+        except StateError as error:
+            if self.global_round == rounds:
+                raise
+            self._log.warning("state_passed_over", reason=str(error))
+            self.global_round -= 1
+            found = self._open_whole(self.global_round)
+        self._log.info("rounds_resumed", global_round=self.global_round)
+        return found
+
+    def _open_whole(self, global_round: int) -> ModelFile:
+        found = ModelFile(self._path(global_round), self._layout)
+        found.verify()
+        expected = self._metadata(global_round)
+        if found.metadata != expected:
+            raise StateError(f"{found.path}: of {found.metadata}, expected {expected}; it is another file renamed")
+        return found
+
+    def _metadata(self, global_round: int) -> dict[str, str]:
+        return {"format": "fedstrata", "run_id": self._experiment.run_id, "global_round": str(global_round)}
 
     def _save(self, global_round: int, pieces: Iterator[Flat]) -> ModelFile:
         path = self._path(global_round)
-        write_model(path, self._layout, pieces, {"format": "fedstrata", "run_id": self._experiment.run_id})
+        write_model(path, self._layout, pieces, self._metadata(global_round))
         self._path(global_round - 2).unlink(missing_ok=True)
         return ModelFile(path, self._layout)
 

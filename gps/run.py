@@ -2,21 +2,25 @@
 
 import asyncio
 import hashlib
+import json
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from fedstrata.datasets import dataset_info
-from fedstrata.errors import FedstrataError, PayloadError, RunStoppedError, UnknownChildError
+from fedstrata.errors import FedstrataError, PayloadError, RunStoppedError, StateError, UnknownChildError
 from fedstrata.experiment import Experiment
+from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import Candidate, make_method
 from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.relevance import Matrix
-from fedstrata.rpc.messages import link_bytes_from_proto
-from fedstrata.store import write_aside
+from fedstrata.rounds.notes import check_evaluation
+from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
+from fedstrata.store import clear_asides, write_aside
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.backend import Backend
@@ -59,18 +63,21 @@ class Run:
             log=log,
         )
         self.plan = Plan(experiment, self.roster, self.journal)
-        self.phase, self.reason = "enrolment", ""
-        self.has_record = (self.record_folder / "summary.json").exists()
+        self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
+        self.has_record = self.phase in {"completed", "failed"}
         self.changed = asyncio.Event()
         self.lps_link_bytes: dict[str, Mapping[LinkKey, int]] = {}
         self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
         self.relevance: Matrix | None = None
         self._stopped = asyncio.Event()
         self.reports_under_way = 0
+        self._reports_begun = 0
+        clear_asides(self.record_folder / "models")
         self._notes: set[asyncio.Task[None]] = set()
         self.enrolment.on_change = self.tell
         self.enrolment.on_late_relevance = self._place
         self.rounds.on_closed = self._round_closed
+        self._recall_link_bytes()
 
     def tell(self) -> None:
         """Let everybody who watches look again."""
@@ -82,6 +89,10 @@ class Run:
 
     async def conduct(self) -> None:
         """All phases; ends with a written record, whether the run was completed or not."""
+        if self.has_record:  # an earlier life has ended the run; this one serves its record
+            self.rounds.server.finish(self.reason)
+            self.tell()
+            return
         work, stopped = asyncio.ensure_future(self._phases()), asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,9 +104,12 @@ class Run:
         except FedstrataError as error:
             self.reason = " ".join(str(error).split())
             self.rounds.server.finish(self.reason)
-            self._enter("failed")
             self._log.error("run_failed", reason=self.reason)
-            self._note("RunFailed", self.reason, is_warning=True)
+            with suppress(StateError):  # what failed may be the disk
+                self._enter("failed")
+            self.phase = "failed"
+            self.tell()
+            self._tell_operator("RunFailed", self.reason, is_warning=True)
         finally:
             stopped.cancel()
         if not self.has_record:
@@ -106,7 +120,7 @@ class Run:
         if not self.plan.is_made:
             self._enter("enrolment")
             if self.plan.clusters_known:
-                self._note_soon(self._backend.scale_lps(self.plan.clusters_known))
+                self._soon(self._backend.scale_lps(self.plan.clusters_known))
             await self.enrolment.gather_devices()
             if self._method.needs_profiles:
                 self._enter("relevance")
@@ -119,12 +133,20 @@ class Run:
         self._enter("training")
         await self.rounds.run(self.plan.examples)
         self._enter("evaluation")
-        await wait_until(lambda: self.changed, lambda: len(self.journal.reports()) == len(self.plan.clusters), None)
+        await self._gather_reports()
         self.rounds.server.finish()
         await self._answered()
         await asyncio.to_thread(self._write_record)
         self._enter("completed")
-        self._note("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
+        self._tell_operator("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
+
+    async def _gather_reports(self) -> None:
+        """Wait until every cluster has reported, or for the deadline of global rounds."""
+        clusters, deadline_s = self.plan.clusters, self.experiment.deadlines.gps.deadline_s
+        await wait_until(lambda: self.changed, lambda: len(self.journal.reports()) == len(clusters), deadline_s)
+        for cluster_id in sorted(set(clusters) - set(self.journal.reports())):
+            self._log.warning("report_missing", cluster=cluster_id)
+            self.journal.exclude(cluster_id, "evaluation", "no report by the deadline")
 
     async def _answered(self) -> None:
         """Let the reply to the last report be counted before the record is written."""
@@ -133,6 +155,7 @@ class Run:
     def _enter(self, phase: str) -> None:
         self.phase = phase
         self.journal.begin_phase(phase)
+        self._keep_link_bytes()
         self._log.info("phase", phase=phase)
         self.tell()
 
@@ -151,6 +174,7 @@ class Run:
         ]
         grouping = self._method.group(described, self.relevance, self.experiment.seed)
         grouping.check_covers(described)
+        reach("grouping")
         self.plan.make(grouping)
 
     def _publish_plan(self) -> None:
@@ -160,9 +184,9 @@ class Run:
         self.rounds.late_devices = sum(device.is_late for device in placed)
         sizes = {name: len(devices) for name, devices in self.plan.clusters.items()}
         self._log.info("grouped", rule=self.plan.rule, clusters=sizes)
-        self._note_soon(self._backend.scale_lps(len(sizes)))
-        self._note_soon(self._backend.label_pods(self.plan.pods()))
-        self._note("Grouped", f"{self.plan.rule}: {sizes}")
+        self._soon(self._backend.scale_lps(len(sizes)))
+        self._soon(self._backend.label_pods(self.plan.pods()))
+        self._tell_operator("Grouped", f"{self.plan.rule}: {sizes}")
         self.enrolment.tell()
 
     def _place(self, device: Device) -> None:
@@ -172,11 +196,12 @@ class Run:
         self.plan.place(device, cluster_id)
         self.rounds.late_devices += 1
         self._log.info("device_placed_late", device=device.device_id, cluster=cluster_id, relevance=relevance)
-        self._note_soon(self._backend.label_pods(self.plan.pods()))
+        self._soon(self._backend.label_pods(self.plan.pods()))
 
     def _round_closed(self, done: int) -> None:
+        self._keep_link_bytes()
         if done % EVENT_EVERY == 0:
-            self._note("RoundsDone", f"{done} of {self.experiment.training.global_rounds} global rounds")
+            self._tell_operator("RoundsDone", f"{done} of {self.experiment.training.global_rounds} global rounds")
         self.tell()
 
     def stop(self, reason: str) -> None:
@@ -194,32 +219,42 @@ class Run:
         self.enrolment.tell()
 
     def note_update(self, header: rounds_pb2.UpdateHeader) -> None:
-        """Keep what an LPS says beside its aggregate."""
-        self._note_rows(header.lps_rounds)
-        self._note_exclusions(header.exclusions)
-        self.lps_link_bytes[header.cluster_id] = link_bytes_from_proto(header.link_bytes)
+        """Keep what an LPS says beside its aggregate; it says it again when it has not been answered."""
+        self._note(header)
         self.tell()
 
-    def _note_exclusions(self, exclusions: Iterable[rounds_pb2.Exclusion]) -> None:
-        for exclusion in exclusions:
-            self.journal.exclude(exclusion.device_id, exclusion.stage, exclusion.reason)
-
-    def _note_rows(self, rows: Iterable[rounds_pb2.LpsRound]) -> None:
+    def _note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
+        if header.cluster_id not in self.plan.clusters:
+            raise UnknownChildError(f"no cluster is called {header.cluster_id[:80]!r}")
+        rounds = self.experiment.training.lps_rounds
+        rows = [r for r in header.lps_rounds if r.cluster_id == header.cluster_id and 0 <= r.lps_round < rounds]
+        self.journal.add_lps_rounds(
+            (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
+        )
         for row in rows:
-            self.journal.add_lps_round(row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True))
             self.latest_rows[row.cluster_id] = row
             if row.evaluated_examples:
                 loss, accuracy = row.loss_sum / row.evaluated_examples, row.correct / row.evaluated_examples
                 self._metrics.evaluated(row.cluster_id, loss=loss, accuracy=accuracy)
+        for exclusion in header.exclusions:
+            self.journal.exclude(exclusion.device_id, exclusion.stage, exclusion.reason)
+        self.lps_link_bytes[header.cluster_id] = link_bytes_from_proto(header.link_bytes)
+        self._keep(header.cluster_id, self.lps_link_bytes[header.cluster_id])
 
     async def submit_report(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         """Take a cluster's final report and model; a second time changes nothing."""
         if header.cluster_id not in self.plan.clusters:
             raise UnknownChildError(f"no cluster is called {header.cluster_id[:80]!r}")
+        members = {device.device_id for device in self.plan.members(header.cluster_id)}
+        for evaluation in header.evaluations:
+            check_evaluation(evaluation)
+            if evaluation.device_id not in members:
+                raise PayloadError(f"{header.cluster_id} reports a measurement of {evaluation.device_id[:80]!r}")
         path = self.record_folder / "models" / f"{header.cluster_id}.safetensors"
         largest = 4 * self._model.layout.size + (1 << 20)
         digest, size = hashlib.sha256(), 0
-        with write_aside(path) as file:
+        self._reports_begun += 1  # one that hangs must not share its file with the next try
+        with write_aside(path, label=f".{self._reports_begun}") as file:
             async for part in parts:
                 size += len(part.data)
                 if size > largest:
@@ -228,12 +263,26 @@ class Run:
                 file.write(part.data)
             if digest.hexdigest() != header.model_sha256:
                 raise PayloadError(f"the model file of {header.cluster_id} does not fit its checksum; send it again")
-        self._note_rows(header.lps_rounds)
-        self._note_exclusions(header.exclusions)
-        self.lps_link_bytes[header.cluster_id] = link_bytes_from_proto(header.link_bytes)
+        self._note(header)
         self.journal.add_report(header.cluster_id, header.SerializeToString(deterministic=True))
 
     # --- the record ---------------------------------------------------------------------------
+
+    def _recall_link_bytes(self) -> None:
+        """Go on counting from where an earlier life stood when it last kept its counts."""
+        for source, data in self.journal.link_bytes().items():
+            counts = link_bytes_from_proto(pb.RunStatus.FromString(data).link_bytes)
+            if source:
+                self.lps_link_bytes[source] = counts
+            else:
+                self._metrics.links.go_on_from(counts)
+
+    def _keep_link_bytes(self) -> None:
+        self._keep("", self._metrics.links.snapshot())
+
+    def _keep(self, source: str, counts: Mapping[LinkKey, int]) -> None:
+        message = pb.RunStatus(link_bytes=link_bytes_to_proto(counts))
+        self.journal.set_link_bytes(source, message.SerializeToString(deterministic=True))
 
     def link_bytes(self) -> dict[LinkKey, int]:
         """All bytes counted so far at the parents' ends: here, and at each LPS as it last reported."""
@@ -269,13 +318,22 @@ class Run:
 
     # --- notes to the operator ----------------------------------------------------------------
 
-    def _note(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        self._note_soon(self._backend.record_event(reason, message, is_warning=is_warning))
+    def _tell_operator(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        self._soon(self._backend.record_event(reason, message, is_warning=is_warning))
 
-    def _note_soon(self, note: Coroutine[None, None, None]) -> None:
+    def _soon(self, note: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(note)
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
+
+
+def recorded_end(folder: Path) -> tuple[str, str] | None:
+    """How a run ended, as phase and reason, if its record says so."""
+    path = folder / "summary.json"
+    if not path.exists():
+        return None
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    return ("failed" if summary["status"] == "failed" else "completed", summary["reason"] or "")
 
 
 def wall_seconds(phases: Mapping[str, float]) -> dict[str, float]:

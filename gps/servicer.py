@@ -104,10 +104,9 @@ class GpsServicer(GpsServiceServicer):
         first = await anext(parts, None)
         if first is None or first.WhichOneof("part") != "header":
             raise PayloadError("an aggregate begins with its header")
-        reply = await self._run.rounds.server.submit(first.header, parts)
-        if reply.accepted:
-            self._run.note_update(first.header)
-        return reply
+        self._check(first.header.run_id)
+        self._run.note_update(first.header)  # late or not: the rounds it tells of have been
+        return await self._run.rounds.server.submit(first.header, parts)
 
     async def LocateUpdate(
         self, request: rounds_pb2.LocateUpdateRequest, context: Any

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedstrata.errors import RunStoppedError
+from fedstrata.errors import RunStoppedError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Gathered, Intake, OpenRound, RoundClient, RoundServer, Update
 from fedstrata.rounds import Model as Received
+from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.store.model_file import ModelFile, pieces_of
 from fedstrata.tensors import ExactSum, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -52,7 +53,7 @@ class ClusterSession:
         self._log = log
         self.members = {member.device_id: member.num_examples for member in cluster.members}
         self._state = ClusterState(
-            around.state_folder / cluster.cluster_id,
+            around.state_folder / uplink.identity.run_id / cluster.cluster_id,
             run_id=uplink.identity.run_id,
             cluster_id=cluster.cluster_id,
             layout=self._layout,
@@ -84,6 +85,8 @@ class ClusterSession:
         if found is not None:
             self._log.info("cluster_resumed", lps_round=found.lps_round)
             self._exclusions = list(found.report.exclusions)
+            self._around.metrics.links.go_on_from(link_bytes_from_proto(found.report.link_bytes))
+            self._bytes_before = self._bytes_now()
             return found
         initial = self._around.model.initial(self._experiment.seed)
         report = gps_pb.ReportHeader(run_id=self._uplink.identity.run_id, cluster_id=self._cluster_id)
@@ -106,7 +109,7 @@ class ClusterSession:
             del total  # two models large, and done with
             following = await self._global_round(standing, local, report, gathered.num_examples)
         self._around.metrics.round_closed(time.monotonic() - started)
-        standing.model.close()
+        standing.close()
         return following
 
     def _open(self, standing: Standing, total: ExactSum, *, evaluate_only: bool = False) -> None:
@@ -132,7 +135,7 @@ class ClusterSession:
         report = gps_pb.ReportHeader()
         report.CopyFrom(standing.report)
         add_evaluations(report, gathered.evaluations)
-        up, down = (self._around.metrics.links.total("device-lps", way, "parent") for way in ("up", "down"))
+        up, down = self._bytes_now()
         number = standing.lps_round
         row = report.lps_rounds.add(
             cluster_id=self._cluster_id,
@@ -149,8 +152,7 @@ class ClusterSession:
         for device_id in gathered.missing:
             if not any(e.device_id == device_id and e.reason.startswith("refused") for e in self._exclusions):
                 self._exclude(device_id, f"round {number + 1}", "missed the deadline")
-        del report.exclusions[:]
-        report.exclusions.extend(self._exclusions)
+        self._complete(report)
         self._log.info(
             "lps_round_closed",
             lps_round=number,
@@ -160,6 +162,18 @@ class ClusterSession:
             missing=list(gathered.missing),
         )
         return report
+
+    def _bytes_now(self) -> tuple[int, int]:
+        """Bytes up and down between this LPS and its devices, so far."""
+        links = self._around.metrics.links
+        return links.total("device-lps", "up", "parent"), links.total("device-lps", "down", "parent")
+
+    def _complete(self, report: gps_pb.ReportHeader) -> None:
+        """Put what this LPS has to say at any time into a report."""
+        del report.exclusions[:]
+        report.exclusions.extend(self._exclusions)
+        del report.link_bytes[:]
+        report.link_bytes.extend(link_bytes_to_proto(self._around.metrics.links.snapshot()))
 
     def _note_ban(self, device_id: str, reason: str) -> None:
         self._exclude(device_id, "training", f"refused: {reason}")
@@ -189,9 +203,13 @@ class ClusterSession:
         received = await self._exchange(update)
         if received.round <= global_round:  # the GPS has lost this round's start: both go back to where it stands
             local.close()
+            self._log.warning("gone_back", global_round=received.round)
             return await asyncio.to_thread(self._state.open, received.round * self._rounds_per_global)
+        self._check_not_left_behind(global_round, received.round)
         del report.lps_rounds[:]
         report.lps_rounds.extend(rest)
+        del self._exclusions[: len(update.exclusions)]
+        self._complete(report)
         if received.late_devices != self._late_devices:
             self._late_devices = received.late_devices
             await self.on_late_devices(self)
@@ -200,6 +218,17 @@ class ClusterSession:
         local.close()
         self._log.info("global_round_done", global_round=global_round)
         return following
+
+    def _check_not_left_behind(self, global_round: int, now: int) -> None:
+        """Without deadlines nobody goes on without this cluster: if they have, its state is not what it was."""
+        if now == global_round + 1:
+            return
+        self._log.warning("rounds_missed", sent=global_round, now=now)
+        if self._experiment.deadlines.gps.deadline_s is None:
+            raise StateError(
+                f"{self._state.folder}: the newest whole state of {self._cluster_id} is of global round "
+                f"{global_round + 1}, and the GPS is at {now + 1}; put the newer files back, or begin the run anew"
+            )
 
     async def _exchange(self, update: Update) -> Received:
         await self._uplink.submit(update)
@@ -218,12 +247,20 @@ class ClusterSession:
     async def _measure(self, standing: Standing) -> gps_pb.ReportHeader:
         """Let the devices measure the final model, tell them that the run is over, and complete the report."""
         self.final_model = standing.model
+        known = await asyncio.to_thread(self._state.final, self._log)
+        if known is not None:  # of an earlier life; the devices may be gone
+            self.server.finish()
+            return known
         self._open(standing, ExactSum(0, 1), evaluate_only=True)
         gathered = await self.server.gather()
         report = gps_pb.ReportHeader()
         report.CopyFrom(standing.report)
         add_evaluations(report, gathered.evaluations)
         report.evaluations.extend(gathered.evaluations)
+        for device_id in gathered.missing:
+            self._exclude(device_id, "evaluation", "missed the deadline")
+        self._complete(report)
+        await asyncio.to_thread(self._state.save_final, report)
         self.server.finish()
         measured = {evaluation.device_id for evaluation in gathered.evaluations}
         if not await self.server.wait_all_told(measured, TELL_S):

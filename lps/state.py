@@ -1,7 +1,8 @@
 """A cluster's state on disk: the model at the start of each LPS round and what has not been reported yet.
 
-`round-000012.safetensors` is the model that LPS round 12 starts from, `round-000012.pb` (a ReportHeader) what
-was known by then. Kept are the files since the start of the last but one global round.
+`round-000012.safetensors` is the model that LPS round 12 starts from, `round-000012.pb` (a sealed ReportHeader) what
+was known by then. Kept are the files since the start of the last but one global round. `final.pb` is the report of
+a cluster whose devices have measured the final model.
 """
 
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.logs import EventLog
-from fedstrata.store import ModelFile, write_aside, write_model
+from fedstrata.store import ModelFile, clear_asides, read_sealed, write_model, write_sealed
 from fedstrata.tensors import Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
+
+FINAL = "final.pb"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,65 +29,94 @@ class Standing:
     base: ModelFile  # the model at the start of the global round
     report: pb.ReportHeader
 
+    def close(self) -> None:
+        """Give the files up."""
+        self.model.close()
+        self.base.close()
+
 
 class ClusterState:
     """Reads and writes one cluster's files."""
 
     def __init__(self, folder: Path, *, run_id: str, cluster_id: str, layout: Layout, rounds_per_global: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._metadata = {"format": "fedstrata", "run_id": run_id, "cluster_id": cluster_id}
         self._layout = layout
         self._rounds_per_global = rounds_per_global
+        clear_asides(folder)
 
     def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
         """Write the start of an LPS round; flushed to disk where a global round starts."""
         is_base = lps_round % self._rounds_per_global == 0
-        with write_aside(self._path(lps_round, "pb"), durable=is_base) as file:
-            file.write(report.SerializeToString(deterministic=True))
+        write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=is_base)
         metadata = self._metadata | {"lps_round": str(lps_round)}
         write_model(self._path(lps_round, "safetensors"), self._layout, pieces, metadata, durable=is_base)
         self._prune(lps_round)
         return self.open(lps_round)
 
+    def save_final(self, report: pb.ReportHeader) -> None:
+        """Keep the complete report, before devices hear that nothing more is wanted of them."""
+        write_sealed(self.folder / FINAL, report.SerializeToString(deterministic=True))
+
+    def final(self, log: EventLog) -> pb.ReportHeader | None:
+        """The complete report of an earlier life, if there is one and it is whole."""
+        path = self.folder / FINAL
+        if not path.exists():
+            return None
+        try:
+            return _report(path)
+        except StateError as error:
+            log.warning("state_passed_over", reason=str(error))
+            return None
+
     def scratch(self, pieces: Iterator[Flat]) -> ModelFile:
         """A model that needs to outlive nothing."""
-        path = self._folder / "scratch.safetensors"
+        path = self.folder / "scratch.safetensors"
         write_model(path, self._layout, pieces, self._metadata, durable=False)
         return ModelFile(path, self._layout)
 
     def newest(self, log: EventLog) -> Standing | None:
         """The newest state that is whole; what is damaged is named in the log and passed over."""
-        for path in sorted(self._folder.glob("round-*.safetensors"), reverse=True):
+        for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
             try:
                 lps_round = int(path.stem.removeprefix("round-"))
                 standing = self.open(lps_round)
                 for model in {standing.model, standing.base}:
                     model.verify()
-                if standing.model.metadata.get("run_id") != self._metadata["run_id"]:
-                    raise StateError(f"{path}: of run {standing.model.metadata.get('run_id')}")
+                self._check_whose(standing.model, lps_round)
             except (StateError, ValueError) as error:
                 log.warning("state_passed_over", reason=str(error))
                 continue
             return standing
         return None
 
+    def _check_whose(self, model: ModelFile, lps_round: int) -> None:
+        expected = self._metadata | {"lps_round": str(lps_round)}
+        if model.metadata != expected:
+            raise StateError(f"{model.path}: of {model.metadata}, expected {expected}; it is another file renamed")
+
     def open(self, lps_round: int) -> Standing:
         """The state at the start of an LPS round. Raises StateError, naming a file that is damaged."""
         base_round = lps_round - lps_round % self._rounds_per_global
         model = ModelFile(self._path(lps_round, "safetensors"), self._layout)
         base = model if base_round == lps_round else ModelFile(self._path(base_round, "safetensors"), self._layout)
-        try:
-            report = pb.ReportHeader.FromString(self._path(lps_round, "pb").read_bytes())
-        except (OSError, DecodeError) as error:
-            raise StateError(f"{self._path(lps_round, 'pb')}: {error}") from None
+        report = _report(self._path(lps_round, "pb"))
         return Standing(lps_round=lps_round, model=model, base=base, report=report)
 
     def _path(self, lps_round: int, ending: str) -> Path:
-        return self._folder / f"round-{lps_round:06d}.{ending}"
+        return self.folder / f"round-{lps_round:06d}.{ending}"
 
     def _prune(self, lps_round: int) -> None:
         oldest = (lps_round // self._rounds_per_global - 1) * self._rounds_per_global
-        for path in self._folder.glob("round-*"):
+        for path in self.folder.glob("round-*"):
             number = path.stem.removeprefix("round-")
             if number.isdigit() and int(number) < oldest:
                 path.unlink(missing_ok=True)
+
+
+def _report(path: Path) -> pb.ReportHeader:
+    """The report in a sealed file. Raises StateError, naming the file."""
+    try:
+        return pb.ReportHeader.FromString(read_sealed(path))
+    except DecodeError as error:
+        raise StateError(f"{path}: {error}") from None

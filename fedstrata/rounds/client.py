@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import numpy as np
 
-from fedstrata.errors import PayloadError
+from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import LinkSettings
+from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.rounds.server import MODEL_PART
@@ -25,6 +26,7 @@ class ParentCalls:
     fetch: Any
     submit: Any
     locate: Any
+    patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,7 @@ class RoundClient:
         self._part = part
         self._log = log
         self._timeout_s = payload_timeout_s(4 * layout.size)
+        self._partial: _Download | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
 
     def codec_for(self, flat: Flat) -> PayloadCodec:
@@ -100,27 +103,68 @@ class RoundClient:
         """Wait for the next round's model, or for word that an update has to be sent again or the run is over.
 
         Raises:
-            FedstrataError: the parent refuses this child.
+            FedstrataError: the parent refuses this child; ParentAwayError: it does not answer.
         """
-        backoff, partial = Backoff(), None
+        backoff = Backoff()
         while True:
+            offset = self._partial.offset if self._partial else 0
             try:
-                reply, partial = await self._fetch_once(sent_round, partial)
+                reply = await self._fetch_once(sent_round)
             except grpc.aio.AioRpcError as error:
                 if not is_passing(error):
                     raise refusal(error) from None
-                self._log.debug("fetch_cut", status=error.code().name, offset=partial.offset if partial else 0)
-                await backoff.pause()
+                self._log.debug("fetch_cut", status=error.code().name, offset=offset)
+                if self._partial and self._partial.offset > offset:
+                    backoff.reset()
+                await self._pause(backoff)
                 continue
             if reply is not None:
                 return reply
             backoff.reset()
 
-    async def _fetch_once(
-        self, sent_round: int, partial: _Download | None
-    ) -> tuple[Model | pb.SendAgain | pb.Finished | None, _Download | None]:
-        who = self.identity
-        request = pb.FetchModelRequest(
+    async def _pause(self, backoff: Backoff) -> None:
+        """Let a while go by before the next try, if there is to be one."""
+        if self._calls.patience is not None and backoff.attempts >= self._calls.patience:
+            raise ParentAwayError(f"no answer after {backoff.attempts} tries")
+        await backoff.pause()
+
+    async def _fetch_once(self, sent_round: int) -> Model | pb.SendAgain | pb.Finished | None:
+        """One call; None when there is nothing yet. What has arrived of a model that was cut stays in `_partial`."""
+        call = self._calls.fetch(self._request(sent_round), timeout=self._timeout_s, wait_for_ready=self._waits)
+        async for part in call:
+            match part.WhichOneof("part"):
+                case "header":
+                    self._partial = self._resumed(self._partial, part.header)
+                case "data" if self._partial is not None:
+                    self._partial.add(part.data)
+                    reach("download", self._partial.header.round)
+                case "send_again":
+                    self._partial = None
+                    return cast(pb.SendAgain, part.send_again)
+                case "finished":
+                    return cast(pb.Finished, part.finished)
+                case _:
+                    return None
+        partial = self._partial
+        if partial is None or partial.offset != partial.codec.payload_bytes:
+            return None
+        self._partial, header = None, partial.header
+        return Model(
+            round=header.round,
+            global_round=header.global_round,
+            evaluate_only=header.evaluate_only,
+            late_devices=header.late_devices,
+            flat=partial.flat,
+        )
+
+    @property
+    def _waits(self) -> bool:
+        """Whether a call waits for a parent that is away, instead of coming back at once."""
+        return self._calls.patience is None
+
+    def _request(self, sent_round: int) -> pb.FetchModelRequest:
+        who, partial = self.identity, self._partial
+        return pb.FetchModelRequest(
             run_id=who.run_id,
             child_id=who.child_id,
             cluster_id=who.cluster_id,
@@ -128,35 +172,6 @@ class RoundClient:
             resume_round=partial.header.round if partial else -1,
             resume_offset=partial.offset if partial else 0,
         )
-        call = self._calls.fetch(request, timeout=self._timeout_s, wait_for_ready=True)
-        try:
-            async for part in call:
-                match part.WhichOneof("part"):
-                    case "header":
-                        partial = self._resumed(partial, part.header)
-                    case "data" if partial is not None:
-                        partial.add(part.data)
-                    case "send_again":
-                        return part.send_again, None
-                    case "finished":
-                        return part.finished, None
-                    case _:
-                        return None, partial
-        except grpc.aio.AioRpcError as error:
-            if partial is not None and is_passing(error):
-                return None, partial  # what has arrived stays; the next call goes on from there
-            raise
-        if partial is None or partial.offset != partial.codec.payload_bytes:
-            return None, partial
-        header = partial.header
-        model = Model(
-            round=header.round,
-            global_round=header.global_round,
-            evaluate_only=header.evaluate_only,
-            late_devices=header.late_devices,
-            flat=partial.flat,
-        )
-        return model, None
 
     def _resumed(self, partial: _Download | None, header: pb.ModelHeader) -> _Download:
         codec, _ = accepted_codec(header.payload, layout=self.layout, encoding=self.link.down, name=MODEL_PART)
@@ -167,19 +182,23 @@ class RoundClient:
         return _Download(header, codec, np.empty(self.layout.size, np.float32))
 
     async def submit(self, update: Update) -> pb.UpdateReply:
-        """Send an update up, resuming where a cut left it. Raises FedstrataError when the parent refuses it."""
+        """Send an update up, resuming where a cut left it.
+
+        Raises:
+            FedstrataError: the parent refuses it; ParentAwayError: it does not answer.
+        """
         backoff, offset = Backoff(), 0
         while True:
             try:
                 reply: pb.UpdateReply = await self._calls.submit(
-                    self._parts(update, offset), timeout=self._timeout_s, wait_for_ready=True
+                    self._parts(update, offset), timeout=self._timeout_s, wait_for_ready=self._waits
                 )
                 return reply
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.OUT_OF_RANGE and not is_passing(error):
                     raise refusal(error) from None
                 self._log.debug("submit_cut", status=error.code().name, round=update.round)
-            await backoff.pause()
+            await self._pause(backoff)
             offset = await self._locate(update.round)
 
     async def _parts(self, update: Update, offset: int) -> AsyncIterator[pb.UpdatePart]:
@@ -200,6 +219,7 @@ class RoundClient:
         yield pb.UpdatePart(header=header)
         for chunk in update.codec.chunks(update.read, offset):
             yield pb.UpdatePart(data=bytes(chunk))
+            reach("upload", update.round)
 
     async def _locate(self, round_number: int) -> int:
         who = self.identity
@@ -209,11 +229,11 @@ class RoundClient:
         backoff = Backoff()
         while True:
             try:
-                reply = await self._calls.locate(request, timeout=CALL_S, wait_for_ready=True)
+                reply = await self._calls.locate(request, timeout=CALL_S, wait_for_ready=self._waits)
                 return int(reply.offset) if reply.current_round == round_number else 0
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.NOT_FOUND:
                     return 0
                 if not is_passing(error):
                     raise refusal(error) from None
-            await backoff.pause()
+            await self._pause(backoff)

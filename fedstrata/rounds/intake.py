@@ -7,8 +7,9 @@ a restart of the parent.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -21,10 +22,10 @@ from fedstrata.errors import (
     UnknownChildError,
 )
 from fedstrata.experiment import TierDeadline
-from fedstrata.tensors import ExactSum, PayloadCodec
+from fedstrata.tensors import ExactSum, Flat, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
-INLINE_BYTES = 64 << 10  # arithmetic on less than this costs less than handing it to a thread
+INLINE_ELEMENTS = 16 << 10  # arithmetic on fewer costs less than handing it to a thread
 
 
 class ChildState(Enum):
@@ -40,8 +41,8 @@ class _Child:
     max_examples: int
     state: ChildState = ChildState.AWAITED
     upload: "Upload | None" = None
-    codec: PayloadCodec | None = None
     offset: int = 0
+    began: "Upload | None" = None  # the one whose bytes stand before `offset`
 
 
 @dataclass
@@ -52,6 +53,10 @@ class Upload:
     codec: PayloadCodec
     num_examples: int
     offset: int
+
+    def is_continued_by(self, other: "Upload") -> bool:
+        """Whether the bytes of both can be of one update."""
+        return (self.num_examples, self.codec.scales) == (other.num_examples, other.codec.scales)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +90,9 @@ class Intake:
         self._executor = executor
         self._notes = _Notes()
         self._folding = asyncio.Lock()
-        self.reported = asyncio.Event()  # set when the round may be complete
+        self._is_void = False  # what the sum holds counts no more; whoever has the lock next empties it
+        self.reported = asyncio.Event()  # set while nobody is awaited
+        self.on_void: Callable[[], None] = lambda: None
         self.voided = 0
         self.is_closed = False
 
@@ -110,14 +117,16 @@ class Intake:
         """Whether nobody is awaited any more."""
         return not self.missing
 
-    def check_quorum(self) -> None:
-        """Raise RunStoppedError when too few children have reported, or can still report."""
+    def check_quorum(self, refusals: Mapping[str, str]) -> None:
+        """Raise RunStoppedError when too few children have reported; `refusals` say why some never will."""
         reported = [name for name, child in self._children.items() if child.state is ChildState.ACCEPTED]
         if len(reported) < self._quorum:
             absent = sorted(set(self._children) - set(reported))
             raise RunStoppedError(
                 f"{len(reported)} of {len(self._children)} reported, the quorum is {self._quorum}; "
-                f"absent: {', '.join(absent[:10])}" + (" …" if len(absent) > 10 else "")
+                f"absent: {', '.join(absent[:10])}"
+                + (" …" if len(absent) > 10 else "")
+                + "".join(f" ({name} was refused: {refusals[name]})" for name in absent[:1] if name in refusals)
             )
 
     # --- one child's update -------------------------------------------------------------------
@@ -136,40 +145,50 @@ class Intake:
         if not 0 < num_examples <= child.max_examples:
             raise PayloadError(f"{child_id} stands for {num_examples} examples, expected 1 to {child.max_examples}")
         child.upload = upload = Upload(child_id, codec, num_examples, offset)
-        async with self._folding:  # a chunk of the upload before this one may be on its way into the sum
+        async with self._adding():  # a chunk of the upload before this one may be on its way into the sum
+            self._current(upload)
             if offset != child.offset:
                 raise OffsetError(f"the upload of {child_id} goes on at byte {child.offset}, not at {offset}")
-        if child.codec is not None and offset and child.codec.scales != codec.scales:
-            await self.void()
-            raise OffsetError(f"{child_id} continues with other int8 scales than it began with; send from byte 0")
-        child.codec = codec
+            if offset and child.began is not None and not child.began.is_continued_by(upload):
+                self.void()
+                raise OffsetError(f"{child_id} continues another update than it began; send from byte 0")
+            child.began = upload
         return upload
 
     async def fold(self, upload: Upload, data: bytes) -> None:
-        """Add one chunk to the sum.
+        """Add one chunk to the sum, wholly or, when the caller is cancelled before its turn, not at all.
 
         Raises:
             SupersededError: the child has begun anew. PayloadError: the chunk is not what was declared.
         """
-        async with self._folding:
+        async with self._adding():
             child = self._current(upload)
             values = upload.codec.decode(data, upload.offset)
             start = upload.offset // upload.codec.element_bytes
-            if len(data) < INLINE_BYTES or self._executor is None:
-                self._sum.fold(start, values, upload.num_examples)
-            else:
-                loop = asyncio.get_running_loop()
-                folding = loop.run_in_executor(self._executor, self._sum.fold, start, values, upload.num_examples)
-                await _uninterrupted(folding)
-            upload.offset = child.offset = upload.offset + len(data)
+            voided = self.voided
+            was_cancelled = await self._add(start, values, upload.num_examples)
+            upload.offset += len(data)
+            if voided == self.voided:
+                child.offset = upload.offset
+        if was_cancelled:
+            raise asyncio.CancelledError
+
+    async def _add(self, start: int, values: Flat, num_examples: int) -> bool:
+        """Add elements to the sum; True when the caller was cancelled meanwhile."""
+        if len(values) < INLINE_ELEMENTS or self._executor is None:
+            self._sum.fold(start, values, num_examples)
+            return False
+        loop = asyncio.get_running_loop()
+        return await _uninterrupted(loop.run_in_executor(self._executor, self._sum.fold, start, values, num_examples))
 
     async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
-        """Count an upload whose bytes are all in. Raises PayloadError when some are missing."""
-        async with self._folding:
+        """Count an upload whose bytes are all in. Raises OffsetError when some are missing."""
+        async with self._adding():
             child = self._current(upload)
             if upload.offset != upload.codec.payload_bytes:
-                raise PayloadError(
-                    f"{upload.child_id} sent {upload.offset} of {upload.codec.payload_bytes} bytes; resume the upload"
+                raise OffsetError(
+                    f"the upload of {upload.child_id} ended at byte {upload.offset} of {upload.codec.payload_bytes}; "
+                    "resume it there"
                 )
             self._sum.count(upload.num_examples)
             child.state, child.upload = ChildState.ACCEPTED, None
@@ -178,54 +197,61 @@ class Intake:
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
-        """Take a child's measurement in a round that gathers no updates."""
+        """Take a child's measurement in a round that gathers no updates; one that comes too late changes nothing."""
         child = self._child(child_id)
-        child.state = ChildState.ACCEPTED
-        self._notes.evaluations[child_id] = [evaluation]
-        self._tell()
+        if child.state is ChildState.AWAITED and not self.is_closed:
+            child.state = ChildState.ACCEPTED
+            self._notes.evaluations[child_id] = [evaluation]
+            self._tell()
 
     # --- when things go wrong -----------------------------------------------------------------
 
-    async def exclude(self, child_id: str) -> None:
+    def exclude(self, child_id: str) -> None:
         """Go on without a child; what it had sent in part voids the sum."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
-        had_part = child.offset > 0
+        had_part = child.offset > 0 or child.upload is not None  # its first chunk may be on its way
         child.state, child.upload = ChildState.EXCLUDED, None
         if had_part:
-            await self.void()
+            self.void()
         self._tell()
 
-    async def void(self) -> None:
+    def void(self) -> None:
         """Empty the sum: every child that is not excluded is awaited again."""
+        self._is_void = True
+        self._notes = _Notes()
+        self.voided += 1
+        self.reported.clear()
+        for child in self._children.values():
+            child.offset, child.upload, child.began = 0, None, None
+            if child.state is ChildState.ACCEPTED:
+                child.state = ChildState.AWAITED
+        self.on_void()
+
+    @asynccontextmanager
+    async def _adding(self) -> AsyncIterator[None]:
+        """The turn of one chunk: nobody else adds, and what is void has been emptied."""
         async with self._folding:
-            self._sum.clear()
-            self._notes = _Notes()
-            self.voided += 1
-            for child in self._children.values():
-                child.offset, child.upload = 0, None
-                if child.state is ChildState.ACCEPTED:
-                    child.state = ChildState.AWAITED
+            if self._is_void:
+                self._sum.clear()
+                self._is_void = False
+            yield
 
     async def close(self) -> Gathered:
-        """End the gathering. The sum then belongs to the caller."""
-        async with self._folding:
+        """End the gathering and let go of the sum, which belongs to the caller from now on."""
+        async with self._adding():
             self.is_closed = True
+            num_examples, self._sum = self._sum.num_examples, ExactSum(0, 1)
         weight = sum(examples for _, examples in self._notes.losses.values())
         loss = math.fsum(loss * examples for loss, examples in self._notes.losses.values()) / max(1, weight)
         return Gathered(
             children=sum(child.state is ChildState.ACCEPTED for child in self._children.values()),
-            num_examples=self._sum.num_examples,
+            num_examples=num_examples,
             train_loss=loss,
             missing=tuple(name for name, child in self._children.items() if child.state is not ChildState.ACCEPTED),
             evaluations=tuple(e for name in sorted(self._notes.evaluations) for e in self._notes.evaluations[name]),
         )
-
-    @property
-    def has_parts_of_the_missing(self) -> bool:
-        """Whether the sum holds part of an update that has not been completed."""
-        return any(c.offset > 0 and c.state is not ChildState.ACCEPTED for c in self._children.values())
 
     def _tell(self) -> None:
         if self.is_complete:
@@ -244,16 +270,14 @@ class Intake:
         return child
 
 
-async def _uninterrupted(job: "asyncio.Future[None]") -> None:
-    """Wait for a job in a thread even when the waiter is cancelled: half a chunk must not stay in the sum."""
-    cancelled: asyncio.CancelledError | None = None
+async def _uninterrupted(job: "asyncio.Future[None]") -> bool:
+    """Wait for a job in a thread even when the waiter is cancelled, and say whether it was: half a chunk must not
+    stay in the sum."""
+    was_cancelled = False
     while not job.done():
         try:
             await asyncio.shield(job)
-        except asyncio.CancelledError as error:
-            if job.done():
-                raise
-            cancelled = error
+        except asyncio.CancelledError:
+            was_cancelled = True
     job.result()
-    if cancelled is not None:
-        raise cancelled
+    return was_cancelled

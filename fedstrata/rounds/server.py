@@ -18,10 +18,12 @@ from fedstrata.errors import (
     WrongRunError,
 )
 from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
+from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds.intake import ChildState, Gathered, Intake
+from fedstrata.rounds.notes import check_evaluation, check_notes
 from fedstrata.rpc.payload import accepted_codec, payload_header
 from fedstrata.store import ModelFile
 from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
@@ -62,6 +64,12 @@ class OpenRound:
             self.small_reply = [part.SerializeToString() for part in parts]
 
 
+    def has(self, header: pb.UpdateHeader) -> bool:
+        """Whether the update that a header announces is in."""
+        is_ours = self.number == header.round and not self.evaluate_only
+        return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
     """What all rounds of one parent have in common."""
@@ -93,6 +101,7 @@ class RoundServer:
     def open(self, opened: OpenRound) -> None:
         """Let children fetch the round's model and answer."""
         opened.announce(self.exchange.run_id, self.exchange.link.down)
+        opened.intake.on_void = self._tell
         self._round = opened
         self._metrics.round_opened(opened.number)
         self._tell()
@@ -111,22 +120,14 @@ class RoundServer:
         opened = self._opened()
         intake, wait = opened.intake, self.exchange.wait
         for child_id in self._banned:
-            await intake.exclude(child_id)
-        while True:
-            in_time = await wait_until(lambda: intake.reported, lambda: intake.is_complete, wait.deadline_s)
-            if not in_time:
-                self._log.warning("deadline_reached", round=opened.number, missing=list(intake.missing))
-                if intake.has_parts_of_the_missing:  # the sum is void: those who had reported send again
-                    await self._exclude_missing(intake)
-                    self._tell()
-                    continue
-                await self._exclude_missing(intake)
-            intake.check_quorum()
-            return await intake.close()
-
-    async def _exclude_missing(self, intake: Intake) -> None:
-        for child_id in intake.missing:
-            await intake.exclude(child_id)
+            intake.exclude(child_id)
+        while not await wait_until(lambda: intake.reported, lambda: intake.is_complete, wait.deadline_s):
+            self._log.warning("deadline_reached", round=opened.number, missing=list(intake.missing))
+            for child_id in intake.missing:  # where one had sent a part, those who had reported send again
+                intake.exclude(child_id)
+        intake.check_quorum(self._banned)
+        reach("aggregation", opened.number)
+        return await intake.close()
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
         """Wait, for a time, until these children have been told that the run is over."""
@@ -177,6 +178,7 @@ class RoundServer:
         if opened.small_reply is not None and not offset:
             for data in opened.small_reply:
                 yield data
+                reach("download", opened.number)
             return
         if not 0 <= offset <= opened.codec.payload_bytes or offset % opened.codec.element_bytes:
             raise OffsetError(f"cannot resume at byte {offset} of {opened.codec.payload_bytes}")
@@ -188,6 +190,7 @@ class RoundServer:
         loop = asyncio.get_running_loop()
         while (chunk := await loop.run_in_executor(None, next, chunks, None)) is not None:
             yield pb.ModelPart(data=bytes(chunk))
+            reach("download", opened.number)
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Take one child's update for the open round; one that misses it is an answer, not an error."""
@@ -195,50 +198,59 @@ class RoundServer:
         try:
             accepted = await self._take(header, parts)
         except PayloadError as error:
-            await self.ban(header.child_id, str(error))
+            self.ban(header.child_id, str(error))
             self._metrics.update("rejected")
             raise
-        self._metrics.update("accepted" if accepted else "late")
         number = self._round.number if self._round else -1
         return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
 
     async def _take(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> bool:
         opened = self._round
-        if opened is None or opened.number != header.round or opened.intake.is_closed or opened.evaluate_only:
+        if opened is not None and opened.has(header):
+            return True  # the same one, sent again because its reply was lost
+        if opened is None or not self._is_awaited(opened, header):
+            self._metrics.update("late")
             return False
         exchange, intake = self.exchange, opened.intake
-        if intake.state_of(header.child_id) is None:
-            raise UnknownChildError(f"{header.child_id[:80]!r} is not of round {opened.number}")
-        if intake.state_of(header.child_id) is ChildState.EXCLUDED:
-            if header.child_id in self._banned:
-                raise ExcludedError(f"{header.child_id} was refused: {self._banned[header.child_id]}")
-            return False
         codec, num_examples = accepted_codec(
             header.payload, layout=exchange.layout, encoding=exchange.link.up, name=exchange.part
         )
-        upload = await intake.begin(header.child_id, codec, num_examples, header.offset)
-        if upload is None:
-            return True
+        check_notes(header)
         try:
+            upload = await intake.begin(header.child_id, codec, num_examples, header.offset)
+            if upload is None:
+                return True
             async for part in parts:
                 if part.WhichOneof("part") != "data":
                     raise PayloadError("after its header an update has data only")
                 await intake.fold(upload, part.data)
-            if upload.offset < codec.payload_bytes and upload.offset > 0:
-                raise OffsetError(f"the upload ended at byte {upload.offset} of {codec.payload_bytes}; resume it")
+                reach("upload", opened.number)
             await intake.finish(upload, header)
         except SupersededError:
-            if intake.is_closed:
-                return False
-            raise
+            if not intake.is_closed:
+                raise
+            self._metrics.update("late")
+            return False
+        self._metrics.update("accepted")
         return True
+
+    def _is_awaited(self, opened: OpenRound, header: pb.UpdateHeader) -> bool:
+        """Whether an update is for the open round and its sender has not been given up."""
+        if opened.number != header.round or opened.intake.is_closed or opened.evaluate_only:
+            return False
+        state = opened.intake.state_of(header.child_id)
+        if state is None:
+            raise UnknownChildError(f"{header.child_id[:80]!r} is not of round {opened.number}")
+        if state is ChildState.EXCLUDED and header.child_id in self._banned:
+            raise ExcludedError(f"{header.child_id} was refused: {self._banned[header.child_id]}")
+        return state is not ChildState.EXCLUDED
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
         """Say where a child's upload stands."""
         self._check_run(request.run_id)
         opened = self._round
         offset = 0
-        if opened is not None and opened.number == request.round:
+        if opened is not None and opened.number == request.round and opened.intake.state_of(request.child_id):
             offset = opened.intake.offset_of(request.child_id)
         number = opened.number if opened else -1
         return pb.LocateUpdateResponse(run_id=self.exchange.run_id, offset=offset, current_round=number)
@@ -249,9 +261,10 @@ class RoundServer:
         opened = self._opened()
         if not opened.evaluate_only:
             raise WrongRunError(f"the final model is not out yet; round {opened.number} is open")
+        check_evaluation(evaluation)
         opened.intake.accept_evaluation(evaluation.device_id, evaluation)
 
-    async def ban(self, child_id: str, reason: str) -> None:
+    def ban(self, child_id: str, reason: str) -> None:
         """Refuse a child for the rest of the run; the round goes on without it, or stops by its quorum."""
         opened = self._round
         if opened is None or opened.intake.state_of(child_id) is None or child_id in self._banned:
@@ -261,7 +274,7 @@ class RoundServer:
         self._banned[child_id] = reason
         self._log.warning("child_refused", child=child_id, round=opened.number, reason=reason)
         self.on_ban(child_id, reason)
-        await opened.intake.exclude(child_id)
+        opened.intake.exclude(child_id)
         self._tell()
 
     def _check_run(self, run_id: str) -> None:

@@ -10,6 +10,7 @@ from fedstrata.errors import (
     DuplicateDeviceError,
     ExcludedError,
     FedstrataError,
+    ParentAwayError,
     PayloadError,
     UnknownChildError,
     WrongRunError,
@@ -70,7 +71,7 @@ async def call_until_answered(
 ) -> Reply:
     """Make a call again, with pauses, while its parent is away. Raises the refusal when it answers with one.
 
-    `attempts` bounds the tries; then AddressError says that nobody answers.
+    `attempts` bounds the tries; then ParentAwayError says that nobody answers.
     """
     backoff = Backoff()
     while True:
@@ -82,5 +83,5 @@ async def call_until_answered(
             if backoff.attempts == 0:
                 log.info("parent_away", call=name, status=error.code().name)
             if attempts is not None and backoff.attempts + 1 >= attempts:
-                raise AddressError(f"{name}: no answer ({error.details()}); is the address right?") from None
+                raise ParentAwayError(f"{name}: no answer ({error.details()}); is the address right?") from None
         await backoff.pause()

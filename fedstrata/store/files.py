@@ -1,5 +1,6 @@
 """Files that are either wholly there or not there at all."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,16 +8,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedstrata.errors import StateError
+from fedstrata.fault_points import reach
+
+SEAL_BYTES = hashlib.sha256().digest_size
 
 
 @contextmanager
-def write_aside(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterator[BinaryIO]:
     """A file to write that takes its name only when the block ends well; with `durable`, flushed to disk first.
+
+    Writers of one file that may overlap give labels that differ. A block that raises leaves nothing behind.
 
     Raises:
         StateError: the disk is full or refuses; what was at `path` is still there.
     """
-    aside = path.with_name(f".{path.name}.aside")
+    aside = path.with_name(f".{path.name}{label}.aside")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with aside.open("wb+") as file:
@@ -24,12 +30,40 @@ def write_aside(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
             file.flush()
             if durable:
                 os.fsync(file.fileno())
+        reach("state_write")
         aside.replace(path)
         if durable:
             sync_folder(path.parent)
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise StateError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def clear_asides(folder: Path) -> None:
+    """Remove what writers that were killed have left half-way."""
+    for path in folder.glob(".*.aside"):
+        path.unlink(missing_ok=True)
+
+
+def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a small file behind the SHA-256 of its content. Raises StateError as `write_aside` does."""
+    with write_aside(path, durable=durable) as file:
+        file.write(hashlib.sha256(data).digest() + data)
+
+
+def read_sealed(path: Path) -> bytes:
+    """The content of a sealed file. Raises StateError, naming the file, when it is missing, cut or altered."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"{path}: {error.strerror}") from None
+    seal, data = content[:SEAL_BYTES], content[SEAL_BYTES:]
+    if hashlib.sha256(data).digest() != seal:
+        raise StateError(f"{path}: its content does not fit its checksum; the file was cut or altered")
+    return data
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Models on disk, in the safetensors format, read and written piece by piece so that none is ever held whole.
 
-The data of a file is the flat vector of its layout. Its SHA-256 stands in the file's metadata, and a file that
-does not fit it is refused by name.
+The data of a file is the flat vector of its layout. The SHA-256 of all the rest of the file stands in its
+metadata, and a file that does not fit it is refused by name.
 """
 
 import hashlib
@@ -9,15 +9,19 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from threading import Lock
+from weakref import finalize
 
 import numpy as np
 
-from fedstrata.errors import StateError
+from fedstrata.errors import StateError, SupersededError
+from fedstrata.fault_points import reach
 from fedstrata.store.files import write_aside
 from fedstrata.tensors import Flat, Layout
 
 PIECE_ELEMENTS = 1 << 18
 MAX_HEADER_BYTES = 16 << 20
+DIGEST = "sha256"
 _NO_DIGEST = "0" * 64
 
 
@@ -34,19 +38,21 @@ def write_model(
     Raises:
         StateError: it cannot be written; what was at `path` is still there.
     """
-    digest = hashlib.sha256()
+    header = _header(layout, metadata, _NO_DIGEST)
+    digest = hashlib.sha256(header)
     with write_aside(path, durable=durable) as file:
-        file.write(_header(layout, metadata, _NO_DIGEST))
+        file.write(header)
         for piece in pieces:
             data = np.ascontiguousarray(piece, "<f4").data.cast("B")
             digest.update(data)
             file.write(data)
+            reach("state_write")
         file.seek(0)
         file.write(_header(layout, metadata, digest.hexdigest()))
 
 
 def _header(layout: Layout, metadata: Mapping[str, str], digest: str) -> bytes:
-    entries: dict[str, object] = {"__metadata__": {**metadata, "data_sha256": digest}}
+    entries: dict[str, object] = {"__metadata__": {**metadata, DIGEST: digest}}
     for tensor, start in zip(layout.tensors, layout.starts, strict=True):
         offsets = [4 * start, 4 * (start + tensor.size)]
         entries[tensor.name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": offsets}
@@ -62,37 +68,43 @@ class ModelFile:
         """Open and check names, shapes and length. Raises StateError, naming the file, when they do not fit."""
         self.path = path
         self.layout = layout
+        self._reading = Lock()
         try:
             self._file = path.open("rb")
         except OSError as error:
             raise StateError(f"{path}: {error.strerror}") from None
+        finalize(self, self._file.close)  # a model of a round that was given up is closed with its last reader
         try:
-            self.metadata, self._data_start = self._read_header()
+            self.metadata, self._data_start, self._digest = self._read_header()
         except StateError:
             self._file.close()
             raise
 
-    def _read_header(self) -> tuple[dict[str, str], int]:
+    def _read_header(self) -> tuple[dict[str, str], int, str]:
+        """The metadata, where the data begins, and the checksum that the file claims."""
         length = int.from_bytes(self._file.read(8), "little")
         if length > MAX_HEADER_BYTES:
             raise StateError(f"{self.path}: not a model file; its header would have {length} bytes")
         text = self._file.read(length)
         try:
             metadata = dict(json.loads(text)["__metadata__"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise StateError(f"{self.path}: its header is damaged") from None
-        expected = _header(self.layout, {k: v for k, v in metadata.items() if k != "data_sha256"}, _NO_DIGEST)
-        digest = str(metadata.get("data_sha256"))
-        if expected[8:].replace(_NO_DIGEST.encode(), digest.encode()) != text:
+        digest = str(metadata.pop(DIGEST, ""))
+        expected = _header(self.layout, metadata, digest)
+        if expected[8:] != text:
             raise StateError(f"{self.path}: its tensors are not those of this model")
         size = os.fstat(self._file.fileno()).st_size
         if size != 8 + length + 4 * self.layout.size:
             raise StateError(f"{self.path}: {size} bytes, expected {8 + length + 4 * self.layout.size}; truncated?")
-        return metadata, 8 + length
+        return metadata, 8 + length, digest
 
     def read(self, start: int, stop: int) -> Flat:
         """The elements [start, stop)."""
-        data = os.pread(self._file.fileno(), 4 * (stop - start), self._data_start + 4 * start)
+        with self._reading:  # a descriptor that is closed under a reader may name another file by then
+            if self._file.closed:
+                raise SupersededError(f"{self.path.name} belongs to a round that is over; ask for the newest")
+            data = os.pread(self._file.fileno(), 4 * (stop - start), self._data_start + 4 * start)
         if len(data) != 4 * (stop - start):
             raise StateError(f"{self.path}: truncated while it was open")
         return np.frombuffer(data, "<f4")
@@ -107,11 +119,11 @@ class ModelFile:
 
     def verify(self) -> None:
         """Compare the data with the checksum. Raises StateError, naming the file, when they differ."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
         for piece in self.pieces():
             digest.update(piece.data.cast("B"))
-        if digest.hexdigest() != self.metadata.get("data_sha256"):
-            raise StateError(f"{self.path}: its data does not fit its checksum; the file was altered")
+        if digest.hexdigest() != self._digest:
+            raise StateError(f"{self.path}: its content does not fit its checksum; the file was altered")
 
     def scales(self) -> list[float]:
         """The int8 scale of each tensor, max|x| / 127."""
@@ -122,4 +134,6 @@ class ModelFile:
         return [float(np.float32(np.float32(value) / np.float32(127))) for value in largest]
 
     def close(self) -> None:
-        self._file.close()
+        """Give the file up; a reader that comes after gets a SupersededError."""
+        with self._reading:
+            self._file.close()

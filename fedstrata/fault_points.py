@@ -1,0 +1,53 @@
+"""Named points at which a process can be told to die, so that a crash can be tried exactly where it hurts.
+
+Nothing happens unless the environment says so: FEDSTRATA_DIE_AT is a JSON list of `{"point", "round", "count",
+"marker"}`. A process kills itself (SIGKILL, nothing flushed, nobody told) when it reaches the point for the
+`count`-th time, in that round if one is given. The marker, a file that is made first, keeps it to once, whatever
+number of lives follow.
+"""
+
+import json
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+VARIABLE = "FEDSTRATA_DIE_AT"
+Point = Literal[
+    "enrolment",  # GPS: a device has been noted and not been answered
+    "profile_relay",  # GPS: inside the stream of profiles to a device; device: a profile has arrived
+    "relevance",  # GPS: a row has been noted and not been answered; device: its row is about to be sent
+    "grouping",  # GPS: the clusters are computed and not written
+    "upload",  # parent: part of an update has been folded; child: part of it has been sent
+    "download",  # parent: part of a model has been sent; child: part of it has arrived
+    "aggregation",  # parent: a round is complete and its mean not written
+    "state_write",  # GPS, LPS: a file is half written
+]
+
+
+@dataclass
+class _Order:
+    point: str
+    marker: Path
+    count: int = 1
+    round: int | None = None
+
+
+def _orders() -> list[_Order]:
+    said = json.loads(os.environ.get(VARIABLE, "[]"))
+    return [_Order(**{**entry, "marker": Path(entry["marker"])}) for entry in said]
+
+
+_ORDERS = _orders()
+
+
+def reach(point: Point, round_number: int | None = None) -> None:
+    """Die here if this process was told to, and has not before."""
+    for order in _ORDERS:
+        if order.point != point or order.round not in {None, round_number}:
+            continue
+        order.count -= 1
+        if order.count == 0 and not order.marker.exists():
+            order.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)

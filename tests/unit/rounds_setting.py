@@ -1,0 +1,157 @@
+"""A round without a network, shared by the tests of its two sides: one tiny layout, children with whole updates."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from grpc.aio import Metadata
+
+from fedstrata.errors import FedstrataError
+from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rounds import Exchange, Intake, OpenRound, ParentCalls, RoundServer
+from fedstrata.rpc.payload import payload_header
+from fedstrata.store import ModelFile, write_model
+from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+RUN_ID = "run-1"
+PART = "fed_avg"
+LAYOUT = Layout.of({"fc1.weight": (3, 2), "fc1.bias": (2,)})
+CODEC = PayloadCodec(LAYOUT, "float32")
+LINK = LinkSettings()
+FOREVER = TierDeadline()
+
+
+def vector(*values: float) -> Flat:
+    """A whole update: these values, then zeros."""
+    return np.float32([*values, *[0.0] * (LAYOUT.size - len(values))])
+
+
+def bytes_of(flat: Flat) -> bytes:
+    return flat.astype("<f4").tobytes()
+
+
+def header_of(
+    child_id: str, *, num_examples: int, round_number: int = 0, offset: int = 0, run_id: str = RUN_ID
+) -> pb.UpdateHeader:
+    payload = payload_header(CODEC, name=PART, num_examples=num_examples)
+    return pb.UpdateHeader(run_id=run_id, child_id=child_id, round=round_number, payload=payload, offset=offset)
+
+
+def intake_of(children: dict[str, int], wait: TierDeadline = FOREVER) -> tuple[Intake, ExactSum]:
+    """An intake for children with the examples they stand for, and the sum it fills."""
+    total = ExactSum(LAYOUT.size, sum(children.values()))
+    return Intake(children=children, total=total, wait=wait), total
+
+
+async def send(intake: Intake, child_id: str, flat: Flat, num_examples: int, cuts: Sequence[int] = ()) -> None:
+    """Send a whole update in chunks that end at the cuts, each chunk as a call of its own."""
+    data = bytes_of(flat)
+    ends = [*sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
+    start = 0
+    for end in ends:
+        upload = await intake.begin(child_id, CODEC, num_examples, start)
+        assert upload is not None
+        await intake.fold(upload, data[start:end])
+        start = end
+    await intake.finish(upload, header_of(child_id, num_examples=num_examples))
+
+
+async def parts_of(data: bytes, *, chunk_bytes: int = 8) -> AsyncIterator[pb.UpdatePart]:
+    """The chunks of an upload, without its header."""
+    for start in range(0, len(data), chunk_bytes):
+        yield pb.UpdatePart(data=data[start : start + chunk_bytes])
+
+
+def server_of(
+    folder: Path,
+    *,
+    children: dict[str, int],
+    wait: TierDeadline = FOREVER,
+    layout: Layout = LAYOUT,
+    link: LinkSettings = LINK,
+) -> tuple[RoundServer, ExactSum]:
+    """A parent with round 0 open, whose model counts 0, 1, 2, …; and the sum that the round fills."""
+    exchange = Exchange(run_id=RUN_ID, layout=layout, part=PART, link=link, wait=wait)
+    server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+    return server, open_round(server, folder, 0, children)
+
+
+def open_round(server: RoundServer, folder: Path, number: int, children: dict[str, int]) -> ExactSum:
+    """Open a round whose model is the round's number plus 0, 1, 2, …; gives its sum."""
+    layout = server.exchange.layout
+    path = folder / f"model-{number}.safetensors"
+    write_model(path, layout, [np.arange(layout.size, dtype=np.float32) + number], {})
+    total = ExactSum(layout.size, sum(children.values()))
+    intake = Intake(children=children, total=total, wait=server.exchange.wait)
+    server.open(OpenRound(number=number, global_round=number, model=ModelFile(path, layout), intake=intake))
+    return total
+
+
+class Wire:
+    """The three calls of a child, straight into a parent, cut as the test says: after so many parts, each once."""
+
+    def __init__(self, server: RoundServer, *, cut_down: Sequence[int] = (), cut_up: Sequence[int] = ()) -> None:
+        self.server = server
+        self._cut_down, self._cut_up = list(cut_down), list(cut_up)
+        self.parts_up = self.parts_down = 0
+
+    def calls(self, patience: int | None = None) -> ParentCalls:
+        return ParentCalls(fetch=self.fetch, submit=self.submit, locate=self.locate, patience=patience)
+
+    async def fetch(self, request: pb.FetchModelRequest, **options: object) -> AsyncIterator[pb.ModelPart]:
+        cut_after = self._cut_down.pop(0) if self._cut_down else None
+        count = 0
+        async with answered():
+            async for part in self.server.fetch(request):
+                if count == cut_after:
+                    raise cut_off()
+                count, self.parts_down = count + 1, self.parts_down + 1
+                yield pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
+        if cut_after is not None:
+            raise cut_off()
+
+    async def submit(self, parts: AsyncIterator[pb.UpdatePart], **options: object) -> Any:
+        cut_after = self._cut_up.pop(0) if self._cut_up else None
+        first = await anext(aiter(parts))
+
+        async def rest() -> AsyncIterator[pb.UpdatePart]:
+            count = 0
+            async for part in parts:
+                if count == cut_after:
+                    raise asyncio.CancelledError  # as a servicer's handler sees a client that has gone
+                count, self.parts_up = count + 1, self.parts_up + 1
+                yield part
+
+        try:
+            async with answered():
+                reply = await self.server.submit(first.header, rest())
+        except asyncio.CancelledError:
+            raise cut_off() from None
+        if cut_after is not None:
+            raise cut_off()
+        return reply
+
+    async def locate(self, request: pb.LocateUpdateRequest, **options: object) -> Any:
+        async with answered():
+            return self.server.locate(request)
+
+
+@asynccontextmanager
+async def answered() -> AsyncIterator[None]:
+    """Turn a domain error into what a caller gets of it."""
+    try:
+        yield
+    except FedstrataError as error:
+        raise grpc.aio.AioRpcError(error.status, Metadata(), Metadata(), str(error)) from None
+
+
+def cut_off() -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(), "the link was cut")

@@ -1,0 +1,139 @@
+"""The GPS's journal: what was written is there after any death, and what was altered is refused by name."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from fedstrata.errors import StateError, WrongRunError
+from gps.journal import Journal
+
+
+def opened(folder: Path, run_id: str = "run-1") -> Journal:
+    return Journal(folder / "journal.sqlite", run_id=run_id, experiment="name: x")
+
+
+def filled(folder: Path, devices: int = 3) -> Path:
+    """A closed journal with devices, grouping, an LPS and a round."""
+    journal = opened(folder)
+    for index in range(devices):
+        journal.enroll(index=index, device_id=f"device-{index:03d}", num_examples=10, pod_name="", is_late=False)
+        journal.set_profile(index, 1, bytes(range(200)) * 20)
+        journal.set_relevance(index, b"row" * 50)
+    journal.set_grouping("asked", [range(devices)])
+    journal.register_lps("lps-0", "127.0.0.1:1")
+    journal.close_global_round(0)
+    journal.add_lps_rounds([("lps-0", 0, b"row")])
+    journal.close()
+    return folder / "journal.sqlite"
+
+
+def test_all_that_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    filled(tmp_path)
+    journal = opened(tmp_path)
+    assert journal.is_resumed
+    assert [(d.device_id, d.cluster, d.has_relevance) for d in journal.devices()] == [
+        (f"device-{index:03d}", 0, True) for index in range(3)
+    ]
+    assert journal.grouping_rule() == "asked"
+    assert journal.lps_addresses() == {"lps-0": "127.0.0.1:1"}
+    assert journal.global_rounds_closed() == 1
+    journal.close()
+
+
+def test_the_same_thing_written_twice_is_there_once(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for row in (b"first", b"second"):
+        journal.add_lps_rounds([("lps-0", 3, row)])
+        journal.exclude("device-000", "round 2", "missed the deadline")
+        journal.close_global_round(0)
+    assert journal.lps_rounds() == [b"second"]
+    assert journal.exclusions() == [("device-000", "round 2", "missed the deadline")]
+    assert journal.global_rounds_closed() == 1
+    journal.close()
+
+
+def test_what_was_written_survives_sigkill(tmp_path: Path) -> None:
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from gps.journal import Journal
+        journal = Journal(Path(sys.argv[1]), run_id="run-1", experiment="name: x")
+        journal.register_lps("lps-0", "127.0.0.1:1")
+        journal.close_global_round(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    path = tmp_path / "journal.sqlite"
+    died = subprocess.run([sys.executable, "-c", dedent(code), str(path)], check=False, cwd=Path(__file__).parents[2])
+    assert died.returncode == -signal.SIGKILL
+    journal = opened(tmp_path)
+    assert (journal.lps_addresses(), journal.global_rounds_closed()) == ({"lps-0": "127.0.0.1:1"}, 1)
+    journal.close()
+
+
+def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with pytest.raises(WrongRunError, match="is of run run-1, not run-2"):
+        opened(tmp_path, "run-2")
+
+
+@pytest.mark.parametrize("length", [0, 1, 99, 4096, 5000])
+def test_a_truncated_journal_is_refused_by_name(tmp_path: Path, length: int) -> None:
+    path = filled(tmp_path)
+    os.truncate(path, length)
+    with pytest.raises(StateError, match=r"journal\.sqlite"):
+        opened(tmp_path)
+
+
+def test_an_altered_byte_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    whole = path.read_bytes()
+    known = contents(tmp_path)
+    refused = 0
+    for place in range(0, len(whole), 607):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        try:
+            assert contents(tmp_path) == known, f"byte {place} was altered unnoticed"
+        except StateError as error:
+            assert "journal.sqlite" in str(error)
+            refused += 1
+        for beside in ("-wal", "-shm"):
+            path.with_name(path.name + beside).unlink(missing_ok=True)
+    assert refused > 0
+
+
+def contents(folder: Path) -> list[object]:
+    journal = opened(folder)
+    try:
+        devices = journal.devices()
+        profiles = [journal.profile(device.device_index) for device in devices]
+        rows = [journal.relevance(device.device_index) for device in devices]
+        return [devices, profiles, rows, journal.grouping_rule(), journal.lps_addresses(), journal.lps_rounds()]
+    finally:
+        journal.close()
+
+
+def test_a_row_altered_with_sqlite_itself_is_refused_with_its_table(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    database = sqlite3.connect(path)
+    database.execute("UPDATE devices SET cluster = 1 WHERE device_index = 2")
+    database.commit()
+    database.close()
+    with pytest.raises(StateError, match=r"journal\.sqlite: 1 rows of devices were altered"):
+        opened(tmp_path)
+
+
+def test_a_journal_that_cannot_be_written_says_which(tmp_path: Path) -> None:
+    filled(tmp_path)
+    journal = opened(tmp_path)
+    journal._db.execute("PRAGMA query_only = 1")
+    with pytest.raises(StateError, match=r"cannot write .*journal\.sqlite"):
+        journal.close_global_round(1)
+    journal.close()

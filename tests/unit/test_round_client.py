@@ -1,0 +1,152 @@
+"""A child's side of a round against a real parent's side: what is cut goes on, what is lost is sent again."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rounds_setting import LINK, PART, RUN_ID, Wire, cut_off, open_round, server_of, vector
+
+from fedstrata import link as link_module
+from fedstrata.errors import ParentAwayError, PayloadError
+from fedstrata.experiment import LinkSettings
+from fedstrata.logs import EventLog
+from fedstrata.rounds import Identity, Model, ParentCalls, RoundClient, Update
+from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+# four chunks of float32, the last one short
+LARGE = Layout.of({"w": (3 * CHUNK_BYTES // 4,), "b": (1000,)})
+LARGE_UPDATE = np.linspace(-1, 1, LARGE.size, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "FIRST_PAUSE_S", 0.0)
+
+
+def client_of(wire: Wire, *, layout: Layout, child_id: str = "a", link: LinkSettings = LINK) -> RoundClient:
+    identity = Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
+    return RoundClient(wire.calls(), identity, layout, link=link, part=PART, log=EventLog("test"))
+
+
+def update_of(client: RoundClient, flat: Flat, *, round_number: int = 0, num_examples: int = 2) -> Update:
+    return Update(
+        round=round_number,
+        num_examples=num_examples,
+        codec=client.codec_for(flat),
+        read=lambda start, stop: flat[start:stop],
+    )
+
+
+async def fetched(client: RoundClient, sent_round: int = -1) -> Model:
+    model = await client.fetch(sent_round)
+    assert isinstance(model, Model)
+    return model
+
+
+@pytest.mark.parametrize("cuts", [(0,), (1,), (2,), (4,), (1, 1, 1), (5,)])
+async def test_a_download_cut_after_any_part_arrives_whole(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2}, layout=LARGE)
+    wire = Wire(server, cut_down=cuts)
+    model = await fetched(client_of(wire, layout=LARGE))
+    assert model.flat.tobytes() == np.arange(LARGE.size, dtype=np.float32).tobytes()
+
+
+async def test_a_cut_download_goes_on_at_the_chunk_where_it_was_cut(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2}, layout=LARGE)
+    wire = Wire(server, cut_down=(3,))  # header and two chunks; two more and their header are left
+    await fetched(client_of(wire, layout=LARGE))
+    assert wire.parts_down == 3 + 3
+
+
+async def test_a_download_that_a_new_round_overtakes_begins_anew(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2}, layout=LARGE)
+    client = client_of(Wire(server, cut_down=(2,)), layout=LARGE)
+    fetching = asyncio.create_task(client.fetch(-1))
+    open_round(server, tmp_path, 1, {"a": 2})
+    model = await fetching
+    assert isinstance(model, Model)
+    assert model.round == 1
+    assert model.flat[0] == 1.0
+
+
+@pytest.mark.parametrize("cuts", [(0,), (1,), (3,), (4,), (1, 1, 1), (9,)])
+async def test_an_upload_cut_after_any_chunk_counts_once(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    server, total = server_of(tmp_path, children={"a": 2}, layout=LARGE)
+    client = client_of(Wire(server, cut_up=cuts), layout=LARGE)
+    gathering = asyncio.create_task(server.gather())
+    reply = await client.submit(update_of(client, LARGE_UPDATE))
+    assert reply.accepted
+    assert (await gathering).num_examples == 2
+    assert np.array_equal(total.mean(), np.float32(np.rint(LARGE_UPDATE.astype(np.float64) * 2**32) / 2**32))
+
+
+async def test_a_cut_upload_sends_no_chunk_twice(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2}, layout=LARGE)
+    wire = Wire(server, cut_up=(2,))
+    client = client_of(wire, layout=LARGE)
+    await client.submit(update_of(client, LARGE_UPDATE))
+    assert wire.parts_up == 4
+
+
+async def test_after_a_restart_of_the_parent_the_child_is_asked_to_send_again(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2})
+    client = client_of(Wire(server), layout=server.exchange.layout)
+    update = update_of(client, vector(1.0))
+    await client.submit(update)
+    (tmp_path / "second-life").mkdir()
+    restarted, total = server_of(tmp_path / "second-life", children={"a": 2})
+    client = client_of(Wire(restarted), layout=restarted.exchange.layout)
+    answer = await client.fetch(sent_round=0)
+    assert isinstance(answer, pb.SendAgain)
+    await client.submit(update)
+    await restarted.gather()
+    assert total.mean()[0] == 1.0
+
+
+async def test_an_update_for_a_round_that_is_over_is_answered_and_not_counted(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2})
+    client = client_of(Wire(server), layout=server.exchange.layout)
+    total = open_round(server, tmp_path, 1, {"a": 2})
+    reply = await client.submit(update_of(client, vector(1.0), round_number=0))
+    assert (reply.accepted, reply.current_round) == (False, 1)
+    assert total.num_examples == 0
+
+
+async def test_an_update_with_nan_is_refused_and_the_child_is_told_why(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2})
+    client = client_of(Wire(server), layout=server.exchange.layout)
+    with pytest.raises(PayloadError, match="finite"):
+        await client.submit(update_of(client, vector(float("nan"))))
+
+
+async def test_an_int8_upload_cut_and_resumed_has_the_bits_of_the_whole(tmp_path: Path) -> None:
+    link = LinkSettings(up="int8")
+    large = Layout.of({"w": (2 * CHUNK_BYTES + 12,)})
+    flat = np.linspace(-3, 3, large.size, dtype=np.float32)
+    server, total = server_of(tmp_path, children={"a": 2}, layout=large, link=link)
+    client = client_of(Wire(server, cut_up=(1, 1)), layout=large, link=link)
+    await client.submit(update_of(client, flat))
+    await server.gather()
+    codec = PayloadCodec.for_vector(large, "int8", flat)
+    chunks = list(codec.chunks(lambda start, stop: flat[start:stop]))
+    decoded = np.concatenate([codec.decode(bytes(c), i * CHUNK_BYTES) for i, c in enumerate(chunks)])
+    assert np.array_equal(total.mean(), np.float32(np.rint(decoded.astype(np.float64) * 2**32) / 2**32))
+
+
+async def test_a_child_with_patience_says_when_its_parent_stays_away() -> None:
+    tries = 0
+
+    async def away(*arguments: object, **options: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise cut_off()
+
+    calls = ParentCalls(fetch=None, submit=away, locate=away, patience=3)
+    identity = Identity(run_id=RUN_ID, child_id="a", cluster_id="lps-0")
+    layout = Layout.of({"w": (2,)})
+    client = RoundClient(calls, identity, layout, link=LINK, part=PART, log=EventLog("test"))
+    with pytest.raises(ParentAwayError, match="after 3 tries"):
+        await client.submit(update_of(client, np.zeros(2, np.float32)))
+    assert tries == 5  # the update once, then where it stands, four times

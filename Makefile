@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-cluster images bench clean
+.PHONY: help setup demo test check format protos test-cluster images kind-up bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,6 +21,15 @@ demo: setup ## run experiments/digits.yaml on this machine, to a finished record
 
 test: setup ## unit, service and chart tests: no root, no Kubernetes
 	$(BIN)/python -m pytest
+
+test-cluster: setup ## end-to-end tests on the Kubernetes cluster that KUBECONFIG names, its images loaded
+	$(BIN)/python -m pytest tests/cluster
+
+images: ## container images of the three services, with docker, podman or buildah
+	scripts/images
+
+kind-up: ## a kind cluster on this machine with locally built images loaded
+	scripts/kind-up
 
 check: setup ## lint, format, types, import contracts, generated files
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ The only module of the emulator that speaks to the Kubernetes API.
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
@@ -19,6 +20,7 @@ COMPONENT = "app.kubernetes.io/component"
 HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CrashLoopBackOff",
             "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}  # fmt: skip
 REQUEST_S = 15
+WATCH_S = 1
 
 
 class Cluster:
@@ -67,29 +69,41 @@ class Cluster:
             RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod itself gives.
             AddressError: the time is up; says which pods are not ready.
         """
-        from kubernetes import watch
-
         selector = f"{INSTANCE}={release}"
-        watcher = watch.Watch()
         pods: dict[str, Any] = {}
+        deadline = time.monotonic() + timeout_s
         with self._answering():
-            for event in watcher.stream(
-                self._core.list_namespaced_pod, self.namespace, label_selector=selector, timeout_seconds=timeout_s
-            ):
-                pod = event["object"]
-                pods[pod.metadata.name] = pod
-                if event["type"] == "DELETED":
-                    del pods[pod.metadata.name]
-                    continue
-                self._check(pod)
-                if self._is_rolled_out(selector):
-                    watcher.stop()
-                    return
+            while not self._is_rolled_out(selector):
+                if time.monotonic() > deadline:
+                    break
+                pods = self._watch_briefly(selector)
+            else:
+                return
         waiting = sorted(name for name, pod in pods.items() if not _is_ready(pod))
         raise AddressError(
             f"not ready after {timeout_s} s: {', '.join(waiting) or 'no pod was made'}; "
             f"kubectl -n {self.namespace} describe pod {' '.join(waiting[:1])}"
         )
+
+    def _watch_briefly(self, selector: str) -> dict[str, Any]:
+        """The pods as they stand after a moment; raises when one of them cannot start.
+
+        A workload's own status follows its pods' a little later, and says nothing to those who watch pods.
+        """
+        from kubernetes import watch
+
+        pods: dict[str, Any] = {}
+        watcher = watch.Watch()
+        for event in watcher.stream(
+            self._core.list_namespaced_pod, self.namespace, label_selector=selector, timeout_seconds=WATCH_S
+        ):
+            pod = event["object"]
+            if event["type"] == "DELETED":
+                pods.pop(pod.metadata.name, None)
+                continue
+            pods[pod.metadata.name] = pod
+            self._check(pod)
+        return pods
 
     def _check(self, pod: Any) -> None:
         """Raise when a pod says why it cannot start."""

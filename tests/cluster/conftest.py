@@ -1,0 +1,101 @@
+"""The end-to-end tests: the chart on the Kubernetes cluster that KUBECONFIG names, with its images loaded.
+
+`make test-cluster` runs them. Every module works in a namespace of its own and removes it at the end.
+"""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client, config
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTANCE = "app.kubernetes.io/instance"
+# Small requests, so that the tests fit on a laptop; images are in the nodes already.
+VALUES: dict[str, Any] = {
+    "image": {"pullPolicy": os.environ.get("FEDSTRATA_PULL_POLICY", "Never")},
+    "gps": {"nodeSelector": {"tier": "cloud"}, "persistence": {"retain": "delete"}},
+    "lps": {"nodeSelector": {"tier": "edge"}},
+    "device": {"nodeSelector": {"tier": "edge"}, "resources": {"requests": {"cpu": "10m", "memory": "128Mi"}}},
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.cluster)
+        item.add_marker(pytest.mark.timeout(600))
+
+
+class Lab:
+    """One namespace, the `fedstrata` command in it, and Kubernetes' own word on what is there."""
+
+    def __init__(self, namespace: str, folder: Path) -> None:
+        self.namespace = namespace
+        self.folder = folder
+        self.core, self.apps = client.CoreV1Api(), client.AppsV1Api()
+
+    def fedstrata(self, *arguments: str, code: int = 0, timeout_s: int = 300) -> str:
+        """Run the command and check its exit code; gives what it said."""
+        command = [sys.executable, "-m", "emulator", *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+        assert done.returncode == code, f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def here(self, command: str, *arguments: str, release: str = "lab", code: int = 0) -> str:
+        """A command about a release in this namespace."""
+        return self.fedstrata(command, "--namespace", self.namespace, "--release", release, *arguments, code=code)
+
+    def up(
+        self, experiment: Path | str, values: Mapping[str, Any] | None = None, *, sets: tuple[str, ...] = (),
+        release: str = "lab", code: int = 0, timeout_s: int = 240,
+    ) -> str:  # fmt: skip
+        """Install or upgrade a release with the tests' values under the given ones."""
+        files = []
+        for number, document in enumerate((VALUES, values or {})):
+            path = self.folder / f"values-{release}-{number}.yaml"
+            path.write_text(yaml.safe_dump(dict(document)))
+            files += ["--values", str(path)]
+        chosen = [part for pair in sets for part in ("--set", pair)]
+        return self.here(
+            "up", str(experiment), *chosen, *files, "--timeout", str(timeout_s), release=release, code=code
+        )
+
+    def pods(self, component: str, release: str = "lab") -> list[Any]:
+        """The pods of one tier, by name."""
+        selector = f"{INSTANCE}={release},app.kubernetes.io/component={component}"
+        found = self.core.list_namespaced_pod(self.namespace, label_selector=selector).items
+        return sorted(found, key=lambda pod: str(pod.metadata.name))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _context() -> None:
+    if "KUBECONFIG" not in os.environ and not (Path.home() / ".kube" / "config").exists():
+        pytest.fail("no Kubernetes cluster: set KUBECONFIG, or make one with `make kind-up`")
+    config.load_kube_config()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A namespace for one module of tests."""
+    core = client.CoreV1Api()
+    name = f"fedstrata-{uuid.uuid4().hex[:8]}"
+    core.create_namespace({"metadata": {"name": name}})
+    try:
+        yield Lab(name, tmp_path_factory.mktemp("lab"))
+    finally:
+        core.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def local_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of experiments/digits.yaml, run on this machine."""
+    folder = tmp_path_factory.mktemp("local") / "digits"
+    command = [sys.executable, "-m", "emulator", "run", "experiments/digits.yaml", "--out", str(folder), "--quiet"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=200)
+    return folder

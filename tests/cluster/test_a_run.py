@@ -1,0 +1,110 @@
+"""From `fedstrata up` to `fedstrata down`: one digits run, seen from all sides."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from tests.cluster.conftest import INSTANCE, Lab
+from tests.cluster.records import assert_same_result, summary
+
+FIRST_ROUND_S = 60
+
+
+@pytest.fixture(scope="module")
+def run(lab: Lab) -> dict[str, Any]:
+    """The release, installed; how long its first global round took, from the installation on."""
+    started = time.monotonic()
+    lab.up("experiments/digits.yaml")
+    for line in lab.here("status", "--json").splitlines():
+        if json.loads(line).get("global_round", 0) >= 1 or json.loads(line).get("phase") == "completed":
+            break
+    return {"first_round_s": time.monotonic() - started}
+
+
+@pytest.fixture(scope="module")
+def record(lab: Lab, run: dict[str, Any]) -> Path:
+    folder = lab.folder / "record"
+    lab.here("collect", "--out", str(folder), "--quiet")
+    return folder
+
+
+def test_the_record_is_the_same_as_on_a_laptop_to_the_bit(record: Path, local_digits: Path) -> None:
+    assert summary(record)["status"] == "completed"
+    assert_same_result(record, local_digits)
+
+
+def test_the_collected_record_has_its_report(record: Path) -> None:
+    assert (record / "report.html").read_text().startswith("<!")
+
+
+def test_each_tier_is_where_it_was_selected_to_be(lab: Lab, record: Path) -> None:
+    tier_of = {node.metadata.name: node.metadata.labels.get("tier") for node in lab.core.list_node().items}
+    assert [tier_of[pod.spec.node_name] for pod in lab.pods("gps")] == ["cloud"]
+    assert {tier_of[pod.spec.node_name] for pod in lab.pods("device")} == {"edge"}
+
+
+def test_the_gps_scaled_the_lpss_from_none_to_one_a_cluster_spread_over_the_edge(lab: Lab, record: Path) -> None:
+    lpss = lab.pods("lps")
+    assert len(lpss) == len(summary(record)["clusters"]) == 3
+    assert len({pod.spec.node_name for pod in lpss}) == 2
+
+
+def test_each_device_pod_is_labelled_with_its_lps(lab: Lab, record: Path) -> None:
+    lps_of = {device: lps for lps, devices in summary(record)["clusters"].items() for device in devices}
+    labels = {pod.metadata.name: pod.metadata.labels.get("fedstrata.io/lps") for pod in lab.pods("device")}
+    assert labels == {f"lab-fedstrata-device-{index}": lps_of[f"device-{index:03d}"] for index in range(10)}
+
+
+def test_grouping_and_completion_are_events(lab: Lab, record: Path) -> None:
+    reasons = {event.reason for event in lab.core.list_namespaced_event(lab.namespace).items}
+    assert {"Grouped", "RunCompleted"} <= reasons
+
+
+def test_no_container_was_restarted(lab: Lab, record: Path) -> None:
+    pods = lab.pods("gps") + lab.pods("lps") + lab.pods("device")
+    assert {status.restart_count for pod in pods for status in pod.status.container_statuses} == {0}
+    assert all(condition.status == "True" for pod in pods for condition in pod.status.conditions)
+
+
+def test_every_process_runs_without_root_on_a_read_only_root(lab: Lab, record: Path) -> None:
+    for pod in lab.pods("gps") + lab.pods("lps") + lab.pods("device"):
+        assert pod.spec.security_context.run_as_non_root
+        for container in pod.spec.containers:
+            assert container.security_context.read_only_root_filesystem
+            assert container.security_context.capabilities.drop == ["ALL"]
+
+
+def test_another_experiment_starts_a_new_run_and_keeps_the_old_record(lab: Lab, record: Path) -> None:
+    lab.up("experiments/digits.yaml", sets=("training.global_rounds=2", "seed=7"))
+    folder = lab.folder / "second"
+    lab.here("collect", "--out", str(folder), "--quiet")
+    assert summary(folder)["run_id"] != summary(record)["run_id"]
+    assert summary(folder)["rounds"] == 2
+    lab.up("experiments/digits.yaml")  # the first again: its record is still on the volume
+    again = lab.folder / "again"
+    lab.here("collect", "--out", str(again), "--quiet")
+    assert_same_result(again, record)
+    assert summary(again)["wall_seconds"] == summary(record)["wall_seconds"]  # not run anew
+
+
+def test_uninstalling_leaves_nothing_of_ours(lab: Lab, record: Path) -> None:
+    lab.here("down")
+    selector = {"label_selector": f"{INSTANCE}=lab"}
+    where = lab.namespace
+    networking, rights = client.NetworkingV1Api(), client.RbacAuthorizationV1Api()
+    left = [
+        *lab.apps.list_namespaced_stateful_set(where, **selector).items,
+        *lab.apps.list_namespaced_daemon_set(where, **selector).items,
+        *lab.core.list_namespaced_service(where, **selector).items,
+        *lab.core.list_namespaced_config_map(where, **selector).items,
+        *lab.core.list_namespaced_secret(where, **selector).items,
+        *lab.core.list_namespaced_service_account(where, **selector).items,
+        *networking.list_namespaced_network_policy(where, **selector).items,
+        *rights.list_namespaced_role(where, **selector).items,
+        *rights.list_namespaced_role_binding(where, **selector).items,
+    ]
+    assert [found.metadata.name for found in left] == []

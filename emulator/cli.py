@@ -51,8 +51,13 @@ def _options(
 @app.command()
 def run(
     *,
-    experiment: Experiment,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the record, report, state and logs.")],
+    experiment: Annotated[Path | None, typer.Argument(metavar="EXPERIMENT.yaml", help="The experiment file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the record, report, state and logs.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted or failed run, from its folder alone.")
+    ] = None,
     overrides: Overrides = None,
     seed: Seed = None,
     device_processes: Annotated[
@@ -65,10 +70,11 @@ def run(
     from emulator.run import RunRequest
     from emulator.run import run as run_request
 
+    folder = _folder_of(experiment, out, resume, is_changed=bool(overrides) or seed is not None)
     run_request(
         RunRequest(
             experiment=experiment,
-            out=out,
+            out=folder,
             overrides=tuple(overrides or ()),
             seed=seed,
             device_processes=device_processes,
@@ -76,6 +82,19 @@ def run(
             is_quiet=is_quiet,
         )
     )
+
+
+def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
+    """The folder to work in: an experiment's --out, or that of --resume, which takes nothing else."""
+    if resume is not None:
+        if experiment is not None or out is not None or is_changed:
+            raise typer.BadParameter(
+                "--resume DIR goes on with what DIR holds; leave out the experiment and its options"
+            )
+        return resume
+    if experiment is None or out is None:
+        raise typer.BadParameter("give EXPERIMENT.yaml and --out DIR, or --resume DIR")
+    return out
 
 
 @app.command()

@@ -1,15 +1,20 @@
 """The three tiers as processes of this machine."""
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from emulator.faults import FaultDriver
 from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
+from fedstrata.v1 import gps_service_pb2 as pb
 
 STARTUP_DEADLINE_S = 60.0
 SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
@@ -22,13 +27,20 @@ class LocalBackend:
     An async context manager: leaving it ends every process.
     """
 
-    def __init__(self, folder: Path, *, device_processes: int | None, on_restart: Callable[[Restart], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device_processes: int | None,
+        on_restart: Callable[[Restart], None],
+    ) -> None:
         self._folder = folder
         self._device_processes = device_processes
         self._supervisor = Supervisor(folder / "logs", on_restart)
         self._gps_address = ""
         self._lps_count = 0
         self._watches: set[asyncio.Task[None]] = set()
+        self._faults = FaultDriver((), folder / "state" / "faults", self._note_fault)
 
     async def __aenter__(self) -> Self:
         return self
@@ -40,19 +52,49 @@ class LocalBackend:
 
     async def start(self, experiment: Experiment) -> str:
         """Start the GPS, and the devices as soon as it listens; gives its address."""
-        gps = self._supervisor.start(self._gps())
+        self._faults.take(experiment.faults)
+        gps = self._start(self._gps(), ["gps"])
         self._watch([gps])
         self._gps_address = (await self._unless_failure(gps.addresses()))["grpc"]
+        gps_of_devices = await self._faults.by_way_of("device-gps", self._gps_address)
         ranges = device_ranges(experiment.device_count, self._device_processes or usable_cores())
-        self._watch([self._supervisor.start(self._devices(part)) for part in ranges])
+        ids = experiment.device_ids()
+        self._watch([self._start(self._devices(part, gps_of_devices), [ids[i] for i in part]) for part in ranges])
         return self._gps_address
+
+    def observe(self, status: pb.RunStatus) -> None:
+        """Let the experiment's faults come when the run is where they belong."""
+        self._faults.observe(status)
+
+    def _start(self, spec: ProcessSpec, names: Sequence[str]) -> OwnedProcess:
+        """Start a process, known to faults by these names."""
+        process = self._supervisor.start(replace(spec, environment=self._faults.environment(names)))
+        self._faults.add(process, names)
+        return process
 
     async def scale_lps(self, replicas: int) -> None:
         """Start the LPSs that are missing, `lps-0` up to `lps-(replicas − 1)`."""
         missing = range(self._lps_count, replicas)
         self._lps_count = max(self._lps_count, replicas)
-        if missing:
-            self._watch([self._supervisor.start(self._lps(index)) for index in missing])
+        started = [await self._start_lps(index) for index in missing]
+        if started:
+            self._watch(started)
+
+    def _note_fault(self, fault: str) -> None:
+        with (self._folder / "logs" / "faults.log").open("a", encoding="utf-8") as log:
+            log.write(json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "fault": fault}) + "\n")
+
+    async def _start_lps(self, index: int) -> OwnedProcess:
+        name = f"lps-{index}"
+        gps = await self._faults.by_way_of("lps-gps", self._gps_address)
+        arguments, proxy = ["--gps", gps, "--lps-id", name], None
+        if self._faults.has_link("device-lps"):
+            proxy = await self._faults.proxy("device-lps")
+            arguments += ["--advertise", proxy.address]
+        process = self._start(self._server("lps", name, *arguments), [name])
+        if proxy is not None:
+            proxy.lead_to(process.addresses)
+        return process
 
     async def failure(self) -> BaseException:
         """Waits until a process cannot be kept alive or does not come up, and says why."""
@@ -62,6 +104,7 @@ class LocalBackend:
         """End all processes; none is left when this returns."""
         for watch in self._watches:
             watch.cancel()
+        self._faults.close()
         await self._supervisor.stop()
 
     async def _unless_failure(self, addresses: Coroutine[None, None, Mapping[str, str]]) -> Mapping[str, str]:
@@ -99,18 +142,14 @@ class LocalBackend:
     def _gps(self) -> ProcessSpec:
         return self._server("gps", "gps")
 
-    def _lps(self, index: int) -> ProcessSpec:
-        name = f"lps-{index}"
-        return self._server("lps", name, "--gps", self._gps_address, "--lps-id", name)
-
     def _server(self, module: str, name: str, *arguments: str) -> ProcessSpec:
         state = str(self._folder / "state" / name)
         command = (module, *self._common(), "--state", state, *arguments)
         return ProcessSpec(name=name, command=command, endpoints=SERVER_ENDPOINTS)
 
-    def _devices(self, part: range) -> ProcessSpec:
+    def _devices(self, part: range, gps: str) -> ProcessSpec:
         indices = f"{part.start}-{part.stop - 1}"
-        command = ("device", *self._common(), "--gps", self._gps_address, "--devices", indices)
+        command = ("device", *self._common(), "--gps", gps, "--devices", indices)
         return ProcessSpec(name=f"devices-{indices}", command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True)
 
     def _common(self) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
-"""The folder that a run writes to: never one that holds something already."""
+"""The folder that a run writes to: a new one, or that of a run that is to go on."""
 
+import json
 from pathlib import Path
 
 from fedstrata.errors import OutputError
-from fedstrata.experiment import Experiment
+from fedstrata.experiment import Experiment, load_experiment
 
 
 def check_unused(folder: Path) -> None:
@@ -31,6 +32,27 @@ def prepare_folder(folder: Path, experiment: Experiment) -> None:
             file.write(experiment.to_yaml())
     except OSError as error:
         raise _unusable(folder, error) from None
+
+
+def resume_folder(folder: Path) -> Experiment:
+    """The experiment of a run that was interrupted or failed, its folder made ready to go on in.
+
+    Faults are left out: they belong to the run's first life. The record of a failed end is removed, so that the GPS
+    tries again from its state.
+
+    Raises:
+        OutputError: the folder is not a run's. ExperimentError: its experiment file was altered.
+    """
+    try:
+        if not (folder / "state").is_dir():
+            raise OutputError(f"{folder} has no state/ to go on from; start a run with --out")
+        experiment = load_experiment(folder / "experiment.yaml", ["faults=[]"])
+        summary = folder / "state" / "gps" / experiment.run_id / "record" / "summary.json"
+        if summary.exists() and json.loads(summary.read_text(encoding="utf-8")).get("status") == "failed":
+            summary.unlink()
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    return experiment
 
 
 def _unusable(folder: Path, error: OSError) -> OutputError:

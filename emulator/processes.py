@@ -40,6 +40,7 @@ class ProcessSpec:
     name: str  # of its log file, and how the user is told of it
     command: tuple[str, ...]  # module and arguments
     endpoints: Mapping[str, str] = field(default_factory=dict)  # what it listens on → the option that says where
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside the emulator's own
     may_finish: bool = False  # whether exit code 0 is an end and not a death
 
 
@@ -120,7 +121,12 @@ class OwnedProcess:
         try:
             with self.log_path.open("ab") as log:
                 return await asyncio.create_subprocess_exec(
-                    *command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True
+                    *command,
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=log,
+                    start_new_session=True,
+                    env={**os.environ, **self.spec.environment},
                 )
         except OSError as error:
             raise RunStoppedError(f"{self.spec.name} cannot be started: {error}") from None

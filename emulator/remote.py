@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from emulator.client import RunClient
+from emulator.faults import refuse_faults
 from emulator.follow import Outcome, follow
 from emulator.helm import CHART, Helm
 from emulator.interrupts import run_interruptibly
@@ -152,6 +153,7 @@ def down(release: Release, *, delete_records: bool) -> list[str]:
 def load_for_cluster(path: Path, overrides: Sequence[str], seed: int | None) -> Experiment:
     """An experiment as it goes to a cluster: without this machine's data folder, which pods do not have."""
     experiment = load_experiment(path, overrides, seed)
+    refuse_faults(experiment, "Kubernetes")
     if experiment.data.folder is not None and experiment.data.name != "folder":
         return experiment.model_copy(update={"data": experiment.data.model_copy(update={"folder": None})})
     return experiment

@@ -9,11 +9,12 @@ from emulator.client import RunClient
 from emulator.follow import Outcome, follow
 from emulator.interrupts import run_interruptibly
 from emulator.local import LocalBackend
-from emulator.output import check_unused, prepare_folder
+from emulator.output import check_unused, prepare_folder, resume_folder
 from emulator.progress import Display, JsonLines, LiveTables, LogLines, Quiet, print_json
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, load_experiment
 from fedstrata.partitions import check_partition
+from fedstrata.v1 import gps_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What the user asked for."""
+    """What the user asked for: a new run of an experiment, or (None) to go on with the one in `out`."""
 
-    experiment: Path
+    experiment: Path | None
     out: Path
     overrides: tuple[str, ...] = ()
     seed: int | None = None
@@ -39,10 +40,7 @@ def run(request: RunRequest) -> None:
         FedstrataError: nothing was started because something is wrong, or the run ended without a result.
         KeyboardInterrupt: a signal came; all processes are gone, and what was written stays.
     """
-    experiment = load_experiment(request.experiment, request.overrides, request.seed)
-    check_unused(request.out)
-    check_data(experiment)
-    prepare_folder(request.out, experiment)
+    experiment = _prepared(request)
     console = _console()
     outcome = run_interruptibly(
         _on_this_machine(request, experiment, make_display(is_json=request.is_json, is_quiet=request.is_quiet))
@@ -51,6 +49,19 @@ def run(request: RunRequest) -> None:
         _finish(request, console)
     if outcome.failure is not None:
         raise outcome.failure
+
+
+def _prepared(request: RunRequest) -> Experiment:
+    """The experiment, checked, with its folder ready."""
+    if request.experiment is None:
+        experiment = resume_folder(request.out)
+        check_data(experiment)
+        return experiment
+    experiment = load_experiment(request.experiment, request.overrides, request.seed)
+    check_unused(request.out)
+    check_data(experiment)
+    prepare_folder(request.out, experiment)
+    return experiment
 
 
 def check_data(experiment: Experiment) -> None:
@@ -62,11 +73,16 @@ def check_data(experiment: Experiment) -> None:
 
 async def _on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
     backend = LocalBackend(request.out, device_processes=request.device_processes, on_restart=display.restarted)
+
+    def show(status: pb.RunStatus) -> None:
+        display.show(status)
+        backend.observe(status)
+
     with display.open():
         async with backend:
             address = await backend.start(experiment)
             async with RunClient(address) as client:
-                outcome = await follow(client, backend, display.show)
+                outcome = await follow(client, backend, show)
                 if outcome.status.has_record:
                     await client.fetch_record(outcome.status.run_id, request.out)
     return outcome

@@ -6,14 +6,16 @@ key, the value and what is allowed. The names of keys are the names of the field
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedstrata.errors import ExperimentError
+from fedstrata.faults import Fault, KillFault, PauseFault
+from fedstrata.settings import Settings
 
 Encoding = Literal["float32", "float16", "bfloat16", "int8"]
 PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
@@ -24,16 +26,15 @@ FEATURE_MAPS = ("raw",)
 MAX_DEVICES = 100_000
 
 
-class Settings(BaseModel):
-    """A frozen record that refuses unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
-
-
 def _named(value: str, known: Sequence[str], what: str) -> str:
     if value in known or PLUGIN.match(value):
         return value
     raise ValueError(f"no {what} is called {value!r}; choose {', '.join(known)}, or your own as module:function")
+
+
+def _member(value: str, known: Container[str]) -> None:
+    if value not in known:
+        raise ValueError(f"faults: no process is called {value!r}; say gps, lps-0 …, or a device such as device-000")
 
 
 class DataSettings(Settings):
@@ -246,7 +247,7 @@ class TierDeadline(Settings):
 
 
 class Deadlines(Settings):
-    """One deadline a tier: `enrolment` until the devices are grouped, then one for a round of each tier."""
+    """One deadline a tier: `enrolment` for profiles and again for relevance rows, then one for a round of each tier."""
 
     enrolment: TierDeadline = TierDeadline()
     lps: TierDeadline = TierDeadline()
@@ -265,6 +266,7 @@ class Experiment(Settings):
     training: TrainingSettings = TrainingSettings()
     links: Links = Links()
     deadlines: Deadlines = Deadlines()
+    faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
 
     @field_validator("method", mode="before")
     @classmethod
@@ -282,6 +284,14 @@ class Experiment(Settings):
             raise ValueError("method random needs a number in method.clusters where the partition has no tasks")
         if isinstance(self.partition, LocalPartition) != (self.data.name == "folder"):
             raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
+        return self
+
+    @model_validator(mode="after")
+    def _faults_hit_something(self) -> Self:
+        known = {"gps", *self.device_ids()}
+        for fault in self.faults:
+            if isinstance(fault, KillFault | PauseFault) and not fault.process.startswith("lps-"):
+                _member(fault.process, known)
         return self
 
     @property
@@ -307,8 +317,9 @@ class Experiment(Settings):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the resolved file, without what only says where data lies on this machine."""
+        """SHA-256 of the resolved file, without faults and without what only says where data lies on this machine."""
         resolved = self.model_dump(mode="json", by_alias=True)
+        del resolved["faults"]
         for place in ("folder", "download"):
             del resolved["data"][place]
         return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()
@@ -389,7 +400,19 @@ def _one_line(error: ValidationError) -> str:
     """The first problem as `key: what was wrong`, with the value and what is allowed."""
     first = error.errors()[0]
     # pydantic puts a union's branch in the location; the file's reader knows only its own keys
-    tags = {"tasks", "dirichlet", "iid", "local", "constrained-int", "int", "literal['auto']"}
+    tags = {
+        "tasks",
+        "dirichlet",
+        "iid",
+        "local",
+        "constrained-int",
+        "int",
+        "literal['auto']",
+        "kill",
+        "pause",
+        "cut",
+        "slow",
+    }
     parts = [str(part) for part in first["loc"]]
     key = ".".join(part for i, part in enumerate(parts) if not (part in tags and i > 0)) or "experiment"
     if parts[:2] == ["partition", "tasks"] and len(parts) > 2:

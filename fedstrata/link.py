@@ -4,6 +4,7 @@ The only module that lets time pass on purpose.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 
 CALL_S = 30.0  # a call that carries little
@@ -15,6 +16,11 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 def payload_timeout_s(payload_bytes: int) -> float:
     """The deadline of a call that carries a payload, and may be held back before."""
     return CALL_S + HOLD_S + payload_bytes / SLOWEST_BYTES_PER_S
+
+
+def pass_time(seconds: float) -> None:
+    """Let time go by where there is no event loop yet."""
+    time.sleep(seconds)
 
 
 class Backoff:
@@ -31,6 +37,20 @@ class Backoff:
 
     def reset(self) -> None:
         self.attempts = 0
+
+
+class Pace:
+    """Lets bytes go by no faster than a rate, None being as fast as they come."""
+
+    def __init__(self, bytes_per_s: float | None = None, latency_ms: float = 0.0) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.latency_ms = latency_ms
+
+    async def carry(self, size: int) -> None:
+        """Let the time go by that so many bytes take."""
+        seconds = self.latency_ms / 1000 + (size / self.bytes_per_s if self.bytes_per_s else 0.0)
+        if seconds:
+            await asyncio.sleep(seconds)
 
 
 async def wait_until(event: Callable[[], asyncio.Event], is_true: Callable[[], bool], timeout_s: float | None) -> bool:

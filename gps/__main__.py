@@ -12,6 +12,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments
 from fedstrata.rpc.server import RpcServer
+from fedstrata.store import claim
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from gps.backend import Backend, LocalBackend
 from gps.run import Run
@@ -43,10 +44,10 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("gps")
     log = EventLog("gps")
-    state = folder(options.state) / experiment.run_id
-    run = Run(
-        experiment, state=folder(str(state)), metrics=metrics, backend=make_backend(options.lps_backend, log), log=log
-    )
+    state = folder(str(Path(options.state) / experiment.run_id))
+    claim(state)
+    backend = make_backend(options.lps_backend, log)
+    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log)
     server = RpcServer(metrics.links)
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")

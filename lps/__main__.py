@@ -13,6 +13,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments
 from fedstrata.rpc.server import RpcServer
+from fedstrata.store import claim
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from lps.agent import LpsAgent
 from lps.servicer import LpsServicer
@@ -47,7 +48,9 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     log = EventLog("lps", lps_id=name)
-    agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=folder(options.state), metrics=metrics, log=log)
+    state = folder(options.state)
+    claim(state)
+    agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log)
     server = RpcServer(metrics.links)
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:

@@ -1,15 +1,19 @@
 """Files that are either wholly there or not there at all."""
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from fedstrata.errors import StateError
 from fedstrata.fault_points import reach
+from fedstrata.link import pass_time
 
+CLAIM_TRIES, CLAIM_PAUSE_S = 50, 0.2  # longer than a process takes that has been told to stop
+_CLAIMS: list[TextIO] = []  # kept open: the kernel gives a lock up with its file
 SEAL_BYTES = hashlib.sha256().digest_size
 
 
@@ -40,6 +44,24 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def claim(folder: Path) -> None:
+    """Hold a folder of state for as long as this process lives; another that is just ending is waited for.
+
+    Raises:
+        StateError: another process of this machine holds it.
+    """
+    lock = (folder / ".lock").open("w")
+    _CLAIMS.append(lock)
+    for _ in range(CLAIM_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass_time(CLAIM_PAUSE_S)
+        else:
+            return
+    raise StateError(f"{folder} is in use by another process; stop that, or give another")
 
 
 def clear_asides(folder: Path) -> None:

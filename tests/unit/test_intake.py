@@ -192,7 +192,7 @@ async def test_too_few_reports_stop_the_run_and_name_the_absent() -> None:
     for name in intake.missing:
         intake.exclude(name)
     with pytest.raises(RunStoppedError, match="1 of 4 reported, the quorum is 2; absent: b, c, d"):
-        intake.check_quorum()
+        intake.check_quorum({})
 
 
 async def test_a_void_after_the_last_report_waits_again_instead_of_spinning() -> None:

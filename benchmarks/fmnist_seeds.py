@@ -38,18 +38,20 @@ def fedstrata(*arguments: str) -> None:
 def readme_table(comparison: Comparison) -> str:
     """Accuracy per task in percent, mean ± sample standard deviation over seeds, as Markdown."""
     head = ["clusters", *comparison.tasks, "adjusted Rand index"]
-    rows = [[NAMES[group.method], *(str(group.accuracy(task)) for task in comparison.tasks), index_of(group)]
-            for group in comparison.groups]  # fmt: skip
+    rows = [
+        [NAMES[group.method], *(str(group.accuracy(task)) for task in comparison.tasks), index_of(group)]
+        for group in comparison.groups
+    ]
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def index_of(group: Group) -> str:
-    """The mean over seeds, and the least where they differ."""
-    indexes = [run.summary.adjusted_rand_index for run in group.runs]
-    known = [index for index in indexes if index is not None]
-    least, mean = min(known), sum(known) / len(known)
-    return f"{mean:.2f}" if least == mean else f"{mean:.2f} (least {least:.2f})"
+    """The mean over seeds, with the least and the greatest where they differ."""
+    known = [run.summary.adjusted_rand_index for run in group.runs if run.summary.adjusted_rand_index is not None]
+    least, greatest = min(known), max(known)
+    spread = "" if least == greatest else f" ({least:.2f} to {greatest:.2f})"
+    return f"{sum(known) / len(known):.2f}{spread}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,286 @@
+"""What the documents say is so: commands, links, keys, fields, metrics, errors, examples."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import pytest
+import typer
+import yaml
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from emulator.cli import app
+from emulator.record import load_record
+from fedstrata import errors
+from fedstrata.experiment import DATASETS, METHODS, MODELS, Experiment, parse_experiment
+from fedstrata.metrics import LinkKey, ProcessMetrics
+from gps.record import ROUND_COLUMNS, RunResult, summary
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def prose(text: str) -> str:
+    """A document without its code blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+# --- commands, links and folders ----------------------------------------------------------------------------
+
+
+def test_the_targets_that_documents_name_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
+    named = {name for path in DOCUMENTS for name in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text("utf-8"), re.M)}
+    assert {"demo", "test"} <= named
+    assert named <= targets
+
+
+def test_the_commands_that_documents_name_exist() -> None:
+    commands = set(getattr(typer.main.get_command(app), "commands", {}))
+    named = {
+        name for path in DOCUMENTS for name in re.findall(r"[`/ \n]fedstrata ([a-z]+)[ `]", path.read_text("utf-8"))
+    }
+    assert {"run", "compare"} <= named
+    assert named <= commands
+
+
+def test_the_readmes_benchmark_is_there() -> None:
+    script = re.search(r"benchmarks/\w+\.py", text_of("README.md"))
+    assert script
+    assert (ROOT / script[0]).exists()
+    assert len(list((ROOT / "experiments").glob("fmnist_*.yaml"))) == 2
+
+
+def test_the_two_fashion_mnist_experiments_differ_in_method_and_name_only() -> None:
+    one, other = (
+        parse_experiment(text_of(f"experiments/fmnist_{name}.yaml")).model_dump() for name in ("three_tasks", "random")
+    )
+    assert {key for key in one if one[key] != other[key]} == {"name", "method"}
+    assert {key for key in one["method"] if one["method"][key] != other["method"][key]} == {"name"}
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(path.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_within_the_project_resolve(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path.read_text("utf-8"))):
+        if "://" in target:
+            continue
+        place, _, anchor = target.partition("#")
+        linked = (path.parent / place).resolve() if place else path
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_documents_name_are_there(path: Path) -> None:
+    text = prose(path.read_text("utf-8"))
+    folders = "fedstrata|gps|lps|device|emulator|protos|experiments|benchmarks|scripts|tests|docs|helm"
+    for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_folder_map_is_the_folder() -> None:
+    ignored = [line.strip("/") for line in text_of(".gitignore").splitlines()]
+    there = {
+        path.name
+        for path in ROOT.iterdir()
+        if path.is_dir() and not path.name.startswith(".") and not any(fnmatch(path.name, i) for i in ignored)
+    }
+    table = text_of("README.md").partition("## Folders")[2]
+    assert set(re.findall(r"`(\w+)/`", table)) == there
+
+
+def test_readme_and_architecture_show_the_same_picture() -> None:
+    picture = next(block for block in re.findall(r"```\n(.*?)```", text_of("README.md"), re.DOTALL) if "GPS" in block)
+    assert picture in text_of("docs/architecture.md")
+
+
+def test_every_decision_is_listed() -> None:
+    architecture = text_of("docs/architecture.md")
+    for path in (ROOT / "docs" / "decisions").glob("*.md"):
+        assert f"(decisions/{path.name})" in architecture
+
+
+# --- the experiment file ------------------------------------------------------------------------------------
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The settings that a field may hold, through unions and tuples."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in {Annotated, Union, UnionType, tuple}:
+        for part in get_args(annotation):
+            yield from models_in(part)
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that holds a value, dotted, with its default; a list's items have N in their place."""
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        inner = list(models_in(field.annotation))
+        is_list = any(get_origin(part) is tuple for part in (field.annotation, *get_args(field.annotation)))
+        if is_list or not inner:
+            yield key, field.default
+        for part in inner:
+            yield from keys_of(part, f"{key}.N." if is_list else f"{key}.")
+
+
+KEYS = sorted(set(keys_of(Experiment)), key=str)
+
+
+def test_all_settings_are_found() -> None:
+    keys = {key for key, _ in KEYS}
+    assert {"seed", "partition.tasks.N.labels", "links.lps-gps.up", "training.optimiser.schedule.every"} <= keys
+    assert len(keys) > 45
+
+
+@pytest.mark.parametrize(("key", "default"), KEYS, ids=[f"{key}-{default}" for key, default in KEYS])
+def test_every_key_is_documented_with_its_default(key: str, default: Any) -> None:
+    rows = re.findall(rf"^\| `{re.escape(key)}` \| (.*?) \|", text_of("docs/experiment.md"), re.MULTILINE)
+    assert len(rows) == 1, f"{key} has {len(rows)} rows in docs/experiment.md"
+    if key in {"partition.kind", "training.local_epochs"}:
+        return  # differs by branch, and depends on local_steps
+    shown = "required" if default is PydanticUndefined else f"`{yaml.safe_dump(default).split(chr(10))[0]}`"
+    assert rows[0] == shown
+
+
+def test_no_key_is_documented_that_does_not_exist() -> None:
+    keys = {key for key, _ in KEYS} | set(Experiment.model_fields)
+    for key in re.findall(r"^\| `([\w.-]+)` \|", text_of("docs/experiment.md"), re.MULTILINE):
+        assert key in keys
+
+
+@pytest.mark.parametrize("name", [*DATASETS, *MODELS, *METHODS])
+def test_every_choice_is_documented(name: str) -> None:
+    assert f"`{name}`" in text_of("docs/experiment.md")
+
+
+@pytest.mark.parametrize("block", blocks(text_of("docs/experiment.md"), "yaml"))
+def test_the_documents_experiments_are_valid(block: str) -> None:
+    parse_experiment(block)
+
+
+# --- record, metrics, errors --------------------------------------------------------------------------------
+
+
+def test_every_field_of_the_record_is_documented() -> None:
+    empty = RunResult(
+        experiment=parse_experiment("{name: x, partition: {kind: iid, devices: 1, examples_per_device: 1}}"),
+        status="failed", reason="none", clusters={}, clusters_rule="", reports={}, rows=[], link_bytes={},
+        exclusions=[], wall_seconds={}, global_rounds=0, relevance=None, relevance_ids=[],
+    )  # fmt: skip
+    text = text_of("docs/record.md")
+    fields = re.findall(r"^\| `(\w+)` \|", text.partition("## summary.json")[2].partition("## rounds.csv")[0], re.M)
+    assert fields == list(summary(empty))
+    columns = text.partition("## rounds.csv")[2].partition("## relevance.csv")[0]
+    documented = [name for cell in re.findall(r"^\| (`.*?) \|", columns, re.M) for name in re.findall(r"`(\w+)`", cell)]
+    assert documented == list(ROUND_COLUMNS)
+
+
+def test_every_metric_and_label_is_documented() -> None:
+    metrics = ProcessMetrics("gps")
+    metrics.links.counter(LinkKey(link="lps-gps", direction="up", kind="shared", end="parent"))(1)
+    metrics.round_opened(1)
+    metrics.round_closed(1)
+    metrics.update("late")
+    metrics.devices({"absent": 1})
+    metrics.evaluated("lps-0", loss=1, accuracy=1)
+    exposed = {
+        family.name + ("_total" if family.type == "counter" else ""): set(family.samples[0].labels) - {"le"}
+        for family in metrics.registry.collect()
+    }
+    text = text_of("docs/metrics.md")
+    rows = re.findall(r"^\| `(fedstrata_\w+)` \| \w+ \| (.*?) \|", text, re.MULTILINE)
+    assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == exposed
+    for label in set().union(*exposed.values()):
+        assert f"\n| `{label}` | " in text
+
+
+def test_every_error_is_documented_with_its_status() -> None:
+    kinds = [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.FedstrataError) and kind is not errors.FedstrataError
+    ]
+    table = text_of("docs/protocol.md").partition("## Errors")[2]
+    rows = {
+        name: status
+        for names, status in re.findall(r"^\| (.*?) \| ([A-Z_]+) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert rows == {kind.__name__: kind.status.name for kind in kinds}
+
+
+def test_every_exit_code_is_documented() -> None:
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text_of("docs/cli.md"), re.MULTILINE)}
+    assert codes <= documented
+
+
+# --- generated and configured files -------------------------------------------------------------------------
+
+
+def test_the_generated_stubs_are_up_to_date(tmp_path: Path) -> None:
+    protos = sorted((ROOT / "protos").rglob("*.proto"))
+    out = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT / 'protos'}", *out, *map(str, protos)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for path in sorted((tmp_path / "fedstrata" / "v1").iterdir()):
+        assert path.read_text() == (ROOT / "fedstrata" / "v1" / path.name).read_text(), f"make protos: {path.name}"
+
+
+def test_hooks_before_a_commit_run_what_make_check_runs() -> None:
+    hooks = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"]
+    assert [repository["repo"] for repository in hooks] == ["local"]
+    tools = {Path(hook["entry"].split()[0]).name for hook in hooks[0]["hooks"]}
+    recipe = text_of("Makefile").partition("\ncheck:")[2].partition("\n\n")[0]
+    assert tools == set(re.findall(r"\$\(BIN\)/([\w-]+)", recipe))
+
+
+def test_the_ci_script_is_executable_bash() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+
+
+# --- the example of own code --------------------------------------------------------------------------------
+
+
+def test_the_example_of_own_code_runs_and_finds_the_tasks(tmp_path: Path) -> None:
+    text = text_of("docs/methods.md")
+    (tmp_path / "own.py").write_text(blocks(text, "python")[0], encoding="utf-8")
+    (tmp_path / "own.yaml").write_text(blocks(text, "yaml")[0], encoding="utf-8")
+    command = [sys.executable, "-m", "emulator", "run", "own.yaml", "--out", "out", "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = load_record(tmp_path / "out").summary
+    assert found.adjusted_rand_index == 1.0
+    assert found.clusters_rule == "2 by relevance above 0.5"
+    assert found.mean_accuracy is not None
+    assert found.mean_accuracy > 0.95

@@ -19,7 +19,7 @@ from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.partitions import DeviceData, device_data
 from fedstrata.relevance import Spectrum, spectrum_of
-from fedstrata.rounds import Identity, ParentCalls, RoundClient, Update
+from fedstrata.rounds import Identity, ParentCalls, RoundClient, Session, Update
 from fedstrata.rounds import Model as Received
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -106,7 +106,8 @@ class DeviceAgent:
 
     async def _train(self, assignment: gps_pb.FetchAssignmentResponse, data: DeviceData) -> None:
         lps = self._host.channels.lps(assignment.lps_address)
-        client = self._client(lps, assignment.cluster_id)
+        session = Session(lps.Attend)
+        client = self._client(lps, session, assignment.cluster_id)
         while True:
             offer = await client.fetch(self._sent.round if self._sent else -1)
             match offer:
@@ -114,7 +115,7 @@ class DeviceAgent:
                     if offer.reason:
                         raise RunStoppedError(f"the run has stopped: {offer.reason}")
                     self._log.info("finished")
-                    return
+                    return session.close()
                 case rounds_pb2.SendAgain() if self._sent is not None:
                     self._log.info("sent_again", round=offer.round)
                     await client.submit(self._sent)
@@ -128,12 +129,10 @@ class DeviceAgent:
                 case _:
                     raise PayloadError("asked to send again what was never sent")
 
-    def _client(self, lps: Any, cluster_id: str) -> RoundClient:
+    def _client(self, lps: Any, session: Session, cluster_id: str) -> RoundClient:
         host = self._host
         identity = Identity(run_id=host.experiment.run_id, child_id=self.device_id, cluster_id=cluster_id)
-        calls = ParentCalls(
-            fetch=lps.FetchModel, submit=lps.SubmitUpdate, locate=lps.LocateUpdate, patience=LPS_PATIENCE
-        )
+        calls = ParentCalls(fetch=session.fetch, submit=session.submit, locate=lps.LocateUpdate, patience=LPS_PATIENCE)
         link = host.experiment.links.device_lps
         return RoundClient(calls, identity, host.model.layout, link=link, part=host.method.sums[0], log=self._log)
 

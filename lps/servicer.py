@@ -41,6 +41,20 @@ class LpsServicer(LpsServiceServicer):
         cluster = await self._cluster(first.header.cluster_id)
         return await cluster.submit(first.header, parts)
 
+    async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Answer a device's asking and its updates, one after the other, for as long as it stays."""
+        parts = aiter(requests)
+        async for part in parts:
+            if part.HasField("fetch"):
+                async for answer in self.FetchModel(part.fetch, context):
+                    yield answer
+            else:
+                update = _update_of(part, parts)
+                reply = await self.SubmitUpdate(update, context)
+                async for _ in update:
+                    pass  # what is left of an update that was late or there already
+                yield pb.ModelPart(reply=reply)
+
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""
         return (await self._cluster(request.cluster_id)).locate(request)
@@ -51,3 +65,12 @@ class LpsServicer(LpsServiceServicer):
         """Take a device's measurement of the final model."""
         (await self._cluster(request.cluster_id)).evaluate(request.run_id, request.evaluation)
         return lps_pb.SubmitEvaluationResponse(run_id=request.run_id)
+
+
+async def _update_of(first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> AsyncIterator[pb.UpdatePart]:
+    """The parts of one update, where others follow it on the stream."""
+    yield first
+    left = first.header.payload.payload_bytes - first.header.offset
+    while left > 0 and (part := await anext(parts, None)) is not None:
+        left -= len(part.data)
+        yield part

@@ -3,6 +3,7 @@
 from fedstrata.rounds.client import Identity, Model, ParentCalls, RoundClient, Update
 from fedstrata.rounds.intake import Gathered, Intake
 from fedstrata.rounds.server import Exchange, OpenRound, RoundServer
+from fedstrata.rounds.session import Session
 
 __all__ = [
     "Exchange",
@@ -14,5 +15,6 @@ __all__ = [
     "ParentCalls",
     "RoundClient",
     "RoundServer",
+    "Session",
     "Update",
 ]

@@ -10,8 +10,10 @@ from typing import Any
 import grpc
 
 from fedstrata.metrics import LinkKey, LinkMeter
+from fedstrata.v1 import rounds_pb2
 
 FRAME_BYTES = 5
+ATTEND = "attend"  # no kind of its own: a message counts as what FetchModel or SubmitUpdate would have carried
 
 # Each method's link and the kind of what it carries. Children call: requests go up, replies come down.
 _GPS, _LPS = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/"
@@ -29,29 +31,54 @@ METHODS: Mapping[str, tuple[str, str]] = {
     _GPS + "SubmitReport": ("lps-gps", "model"),
     _LPS + "FetchModel": ("device-lps", "model"),
     _LPS + "SubmitUpdate": ("device-lps", "update"),
+    _LPS + "Attend": ("device-lps", ATTEND),
     _LPS + "LocateUpdate": ("device-lps", "control"),
     _LPS + "SubmitEvaluation": ("device-lps", "control"),
 }
 
 Serialise = Callable[[Any], bytes]
 Parse = Callable[[bytes], Any]
+Count = Callable[[Any, int], None]  # the message and its bytes on the wire
 
 
-def _counted_serialise(serialise: Serialise, add: Callable[[int], None]) -> Serialise:
+def _counted_serialise(serialise: Serialise, count: Count) -> Serialise:
     def run(message: Any) -> bytes:
         data = message if isinstance(message, bytes) else serialise(message)
-        add(len(data) + FRAME_BYTES)
+        count(message, len(data) + FRAME_BYTES)
         return data
 
     return run
 
 
-def _counted_parse(parse: Parse, add: Callable[[int], None]) -> Parse:
+def _counted_parse(parse: Parse, count: Count) -> Parse:
     def run(data: bytes) -> Any:
-        add(len(data) + FRAME_BYTES)
-        return parse(data)
+        message = parse(data)
+        count(message, len(data) + FRAME_BYTES)
+        return message
 
     return run
+
+
+def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
+    """Counts a message of a method by its link, direction and kind."""
+    link, kind = METHODS[method]
+    if kind != ATTEND:
+        add = meter.counter(LinkKey(link=link, direction=direction, kind=kind, end=end))
+        return lambda message, size: add(size)
+    model = meter.counter(LinkKey(link=link, direction=direction, kind="model", end=end))
+    update = meter.counter(LinkKey(link=link, direction=direction, kind="update", end=end))
+
+    def count(message: Any, size: int) -> None:
+        (update if _is_of_an_update(message) else model)(size)
+
+    return count
+
+
+def _is_of_an_update(message: Any) -> bool:
+    """Whether a message of Attend belongs to an update; what is sent serialised already is a model."""
+    if isinstance(message, rounds_pb2.UpdatePart):
+        return not message.HasField("fetch")
+    return isinstance(message, rounds_pb2.ModelPart) and message.HasField("reply")
 
 
 class CountingChannel:
@@ -67,9 +94,8 @@ class CountingChannel:
 
         def multicallable(method: str, request_serializer: Serialise, response_deserializer: Parse, **rest: Any) -> Any:
             if method in METHODS:
-                link, what = METHODS[method]
-                up = self._meter.counter(LinkKey(link=link, direction="up", kind=what, end="child"))
-                down = self._meter.counter(LinkKey(link=link, direction="down", kind=what, end="child"))
+                up = _counter(self._meter, method, "up", "child")
+                down = _counter(self._meter, method, "down", "child")
                 request_serializer = _counted_serialise(request_serializer, up)
                 response_deserializer = _counted_parse(response_deserializer, down)
             return make(method, request_serializer, response_deserializer, **rest)
@@ -95,9 +121,7 @@ class CountingServer:
     def _counted(self, method: str, handler: Any) -> Any:
         if method not in METHODS:
             return handler
-        link, what = METHODS[method]
-        up = self._meter.counter(LinkKey(link=link, direction="up", kind=what, end="parent"))
-        down = self._meter.counter(LinkKey(link=link, direction="down", kind=what, end="parent"))
+        up, down = (_counter(self._meter, method, direction, "parent") for direction in ("up", "down"))
         return handler._replace(
             request_deserializer=_counted_parse(handler.request_deserializer, up),
             response_serializer=_counted_serialise(handler.response_serializer, down),

@@ -25,6 +25,7 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
+ERROR_KEY = "fedstrata-error"  # of a reply's metadata: which of the errors that share a status it was
 log = EventLog("rpc")
 
 
@@ -46,6 +47,8 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
             # a stream is a generator, or (the health service's) a coroutine that writes to its context
             wrapped = _streaming if isasyncgenfunction(handler.unary_stream) else _answering
             return handler._replace(unary_stream=wrapped(handler.unary_stream, details.method))
+        if handler.stream_stream:
+            return handler._replace(stream_stream=_streaming(handler.stream_stream, details.method))
         return handler
 
 
@@ -73,7 +76,7 @@ def _streaming(behaviour: Any, method: str) -> Any:
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
     if isinstance(error, FedstrataError):
         log.warning("call_refused", method=method, reason=str(error), status=error.status.name)
-        await context.abort(error.status, str(error))
+        await context.abort(error.status, str(error), trailing_metadata=((ERROR_KEY, type(error).__name__),))
     if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError | grpc.RpcError):
         raise error
     log.exception("call_failed", method=method)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedstrata.v1 import rounds_pb2 as fedstrata_dot_v1_dot_rounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64strata/v1/lps_service.proto\x12\x0c\x66\x65\x64strata.v1\x1a\x19\x66\x65\x64strata/v1/rounds.proto\"k\n\x17SubmitEvaluationRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12,\n\nevaluation\x18\x03 \x01(\x0b\x32\x18.fedstrata.v1.Evaluation\"*\n\x18SubmitEvaluationResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t2\xd7\x02\n\nLpsService\x12H\n\nFetchModel\x12\x1f.fedstrata.v1.FetchModelRequest\x1a\x17.fedstrata.v1.ModelPart0\x01\x12\x45\n\x0cSubmitUpdate\x12\x18.fedstrata.v1.UpdatePart\x1a\x19.fedstrata.v1.UpdateReply(\x01\x12U\n\x0cLocateUpdate\x12!.fedstrata.v1.LocateUpdateRequest\x1a\".fedstrata.v1.LocateUpdateResponse\x12\x61\n\x10SubmitEvaluation\x12%.fedstrata.v1.SubmitEvaluationRequest\x1a&.fedstrata.v1.SubmitEvaluationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64strata/v1/lps_service.proto\x12\x0c\x66\x65\x64strata.v1\x1a\x19\x66\x65\x64strata/v1/rounds.proto\"k\n\x17SubmitEvaluationRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12,\n\nevaluation\x18\x03 \x01(\x0b\x32\x18.fedstrata.v1.Evaluation\"*\n\x18SubmitEvaluationResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t2\x98\x03\n\nLpsService\x12H\n\nFetchModel\x12\x1f.fedstrata.v1.FetchModelRequest\x1a\x17.fedstrata.v1.ModelPart0\x01\x12\x45\n\x0cSubmitUpdate\x12\x18.fedstrata.v1.UpdatePart\x1a\x19.fedstrata.v1.UpdateReply(\x01\x12?\n\x06\x41ttend\x12\x18.fedstrata.v1.UpdatePart\x1a\x17.fedstrata.v1.ModelPart(\x01\x30\x01\x12U\n\x0cLocateUpdate\x12!.fedstrata.v1.LocateUpdateRequest\x1a\".fedstrata.v1.LocateUpdateResponse\x12\x61\n\x10SubmitEvaluation\x12%.fedstrata.v1.SubmitEvaluationRequest\x1a&.fedstrata.v1.SubmitEvaluationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,5 +37,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITEVALUATIONRESPONSE']._serialized_start=184
   _globals['_SUBMITEVALUATIONRESPONSE']._serialized_end=226
   _globals['_LPSSERVICE']._serialized_start=229
-  _globals['_LPSSERVICE']._serialized_end=572
+  _globals['_LPSSERVICE']._serialized_end=637
 # @@protoc_insertion_point(module_scope)

@@ -46,6 +46,11 @@ class LpsServiceStub:
                 request_serializer=fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.SerializeToString,
                 response_deserializer=fedstrata_dot_v1_dot_rounds__pb2.UpdateReply.FromString,
                 _registered_method=True)
+        self.Attend = channel.stream_stream(
+                '/fedstrata.v1.LpsService/Attend',
+                request_serializer=fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.SerializeToString,
+                response_deserializer=fedstrata_dot_v1_dot_rounds__pb2.ModelPart.FromString,
+                _registered_method=True)
         self.LocateUpdate = channel.unary_unary(
                 '/fedstrata.v1.LpsService/LocateUpdate',
                 request_serializer=fedstrata_dot_v1_dot_rounds__pb2.LocateUpdateRequest.SerializeToString,
@@ -71,6 +76,14 @@ class LpsServiceServicer:
 
     def SubmitUpdate(self, request_iterator, context):
         """Streams a device's update; idempotent by (run, round, device).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Attend(self, request_iterator, context):
+        """FetchModel and SubmitUpdate in turn on one stream, for a device that stays: a round costs it no new call.
+        A part that asks is answered as FetchModel answers, an update, once its payload is complete, with a reply.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,6 +115,11 @@ def add_LpsServiceServicer_to_server(servicer, server):
                     servicer.SubmitUpdate,
                     request_deserializer=fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.FromString,
                     response_serializer=fedstrata_dot_v1_dot_rounds__pb2.UpdateReply.SerializeToString,
+            ),
+            'Attend': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attend,
+                    request_deserializer=fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.FromString,
+                    response_serializer=fedstrata_dot_v1_dot_rounds__pb2.ModelPart.SerializeToString,
             ),
             'LocateUpdate': grpc.unary_unary_rpc_method_handler(
                     servicer.LocateUpdate,
@@ -169,6 +187,33 @@ class LpsService:
             '/fedstrata.v1.LpsService/SubmitUpdate',
             fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.SerializeToString,
             fedstrata_dot_v1_dot_rounds__pb2.UpdateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attend(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/fedstrata.v1.LpsService/Attend',
+            fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.SerializeToString,
+            fedstrata_dot_v1_dot_rounds__pb2.ModelPart.FromString,
             options,
             channel_credentials,
             insecure,

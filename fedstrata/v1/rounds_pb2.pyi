@@ -24,18 +24,20 @@ class FetchModelRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ...) -> None: ...
 
 class ModelPart(_message.Message):
-    __slots__ = ("header", "waiting", "send_again", "finished", "data")
+    __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     SEND_AGAIN_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
     header: ModelHeader
     waiting: Waiting
     send_again: SendAgain
     finished: Finished
     data: bytes
-    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    reply: UpdateReply
+    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
     __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "late_devices")
@@ -74,12 +76,14 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class UpdatePart(_message.Message):
-    __slots__ = ("header", "data")
+    __slots__ = ("header", "data", "fetch")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
     header: UpdateHeader
     data: bytes
-    def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    fetch: FetchModelRequest
+    def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
     __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions")

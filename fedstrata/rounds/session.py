@@ -1,0 +1,102 @@
+"""FetchModel and SubmitUpdate in turn on one stream: what a child that stays uses, since each round then costs it
+messages and no new call. To its `RoundClient` a session looks like the two calls.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+class Session:
+    """One child's stream to its parent, opened when needed and again after it was cut.
+
+    The stream itself has no deadline; each exchange on it has that of the call that it stands for.
+    """
+
+    def __init__(self, attend: Any) -> None:
+        """`attend` is the stub's Attend."""
+        self._attend = attend
+        self._call: Any = None
+        self._is_in_exchange = False
+
+    async def fetch(
+        self,
+        request: pb.FetchModelRequest,
+        *,
+        timeout: float,
+        wait_for_ready: bool = True,  # noqa: ASYNC109
+    ) -> AsyncIterator[pb.ModelPart]:
+        """The parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
+        self._begin(wait_for_ready=wait_for_ready)
+        await self._within(timeout, self._write(pb.UpdatePart(fetch=request)))
+        part = await self._within(timeout, self._read())
+        left = part.header.payload.payload_bytes - part.header.offset if part.HasField("header") else 0
+        self._is_in_exchange = left > 0
+        yield part
+        while left > 0:
+            part = await self._within(timeout, self._read())
+            left -= len(part.data)
+            self._is_in_exchange = left > 0
+            yield part
+
+    async def submit(
+        self,
+        parts: AsyncIterator[pb.UpdatePart],
+        *,
+        timeout: float,
+        wait_for_ready: bool = True,  # noqa: ASYNC109
+    ) -> pb.UpdateReply:
+        """What became of an update. Raises AioRpcError as the call does."""
+        self._begin(wait_for_ready=wait_for_ready)
+
+        async def exchange() -> pb.UpdateReply:
+            async for part in parts:
+                await self._write(part)
+            answer: pb.UpdateReply = (await self._read()).reply
+            return answer
+
+        reply: pb.UpdateReply = await self._within(timeout, exchange())
+        self._is_in_exchange = False
+        return reply
+
+    def close(self) -> None:
+        """End the stream."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _begin(self, *, wait_for_ready: bool) -> None:
+        """Start an exchange, on a new stream if there is none or the last exchange was left half-way."""
+        if self._is_in_exchange or (self._call is not None and self._call.done()):
+            self.close()
+        if self._call is None:
+            self._call = self._attend(wait_for_ready=wait_for_ready)
+        self._is_in_exchange = True
+
+    async def _write(self, part: pb.UpdatePart) -> None:
+        try:
+            await self._call.write(part)
+        except asyncio.InvalidStateError:  # the parent has ended the stream; reading says why
+            await self._read()
+
+    async def _read(self) -> Any:
+        part = await self._call.read()
+        if part is grpc.aio.EOF:  # type: ignore[attr-defined]
+            raise _broken(grpc.StatusCode.UNAVAILABLE, "the parent ended the stream")
+        return part
+
+    async def _within(self, timeout_s: float, step: Any) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await step
+        except TimeoutError:
+            self.close()
+            raise _broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+
+
+def _broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)

@@ -141,6 +141,13 @@ def test_a_chunk_that_is_empty_ragged_or_beyond_the_payload_is_refused(size: int
         PayloadCodec(LAYOUT, "float32").decode(bytes(size), offset)
 
 
+def test_a_chunk_within_the_payload_but_above_a_mebibyte_is_refused() -> None:
+    codec = PayloadCodec(Layout.of({"w": (CHUNK_BYTES,)}), "float32")
+    assert len(codec.decode(bytes(CHUNK_BYTES), 0)) == CHUNK_BYTES // 4
+    with pytest.raises(PayloadError, match="1 to 1048576 bytes"):
+        codec.decode(bytes(CHUNK_BYTES + 4), 0)
+
+
 def test_scales_are_one_a_tensor() -> None:
     with pytest.raises(PayloadError, match="2 scales for 4 tensors"):
         PayloadCodec(LAYOUT, "int8", [1.0, 2.0])

@@ -8,13 +8,14 @@ import pytest
 
 from fedstrata.metrics import LinkKey, LinkMeter
 from fedstrata.rpc.client import open_channel
-from fedstrata.rpc.counting import FRAME_BYTES, METHODS
+from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer, LpsServiceStub, add_LpsServiceServicer_to_server
 
 NAME = "fedstrata.v1.LpsService"
+FRAME_BYTES = 1 + 4  # gRPC puts a flag and a length before each message
 
 
 class Parent(LpsServiceServicer):

@@ -55,6 +55,18 @@ def test_average_linkage_joins_by_the_mean_distance() -> None:
     assert OneShot(clusters=2).group(candidates(4), matrix, seed=0).clusters == ((0, 1), (2, 3))
 
 
+def test_neither_the_nearest_nor_the_farthest_pair_decides() -> None:
+    # after 1 and 2 (0.1): on average 0 is nearest to them (0.4; 3: 0.525; 0 to 3: 0.5). By the nearest pair it would
+    # be 3 (0.15), by the farthest 0 and 3 would join (0.5)
+    distance = np.array([
+        [0.0, 0.6, 0.2, 0.5],
+        [0.6, 0.0, 0.1, 0.15],
+        [0.2, 0.1, 0.0, 0.9],
+        [0.5, 0.15, 0.9, 0.0],
+    ])  # fmt: skip
+    assert OneShot(clusters=2).group(candidates(4), 1 - distance, seed=0).clusters == ((0, 1, 2), (3,))
+
+
 def test_no_result_depends_on_the_order_of_devices() -> None:
     order = [7, 2, 9, 0, 4, 1, 8, 3, 6, 5]
     matrix = blocks(5, 3, 2)[np.ix_(order, order)]

@@ -30,6 +30,13 @@ class Parent(LpsServiceServicer):
             pass
         return pb.UpdateReply(run_id="r", accepted=True)
 
+    async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
+        async for part in requests:
+            if part.HasField("fetch"):
+                yield pb.ModelPart(data=b"x" * 1000).SerializeToString()
+            elif part.HasField("data"):
+                yield pb.ModelPart(reply=pb.UpdateReply(run_id="r"))
+
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         return pb.LocateUpdateResponse(offset=3)
 
@@ -74,6 +81,28 @@ async def test_both_ends_count_what_was_serialised(link: Link) -> None:
         ("down", "update"): reply.ByteSize() + FRAME_BYTES,
         ("up", "control"): locate.ByteSize() + FRAME_BYTES,
         ("down", "control"): located.ByteSize() + FRAME_BYTES,
+    }
+    assert link.counts(link.at_child) == expected
+    assert link.counts(link.at_parent) == expected
+
+
+async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Link) -> None:
+    asked = [
+        pb.UpdatePart(fetch=pb.FetchModelRequest(run_id="r")),
+        pb.UpdatePart(header=pb.UpdateHeader(run_id="r")),
+        pb.UpdatePart(data=b"y" * 500),
+    ]
+    channel, counting = open_channel(link.server.address, link.at_child)
+    async with channel:
+        stream = LpsServiceStub(counting).Attend(iter(asked), timeout=10)  # type: ignore[no-untyped-call]
+        answers = [answer async for answer in stream]
+    up = [part.ByteSize() + FRAME_BYTES for part in asked]
+    down = [part.ByteSize() + FRAME_BYTES for part in answers]
+    expected = {
+        ("up", "model"): up[0],
+        ("up", "update"): up[1] + up[2],
+        ("down", "model"): down[0],
+        ("down", "update"): down[1],
     }
     assert link.counts(link.at_child) == expected
     assert link.counts(link.at_parent) == expected

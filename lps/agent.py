@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.datasets import dataset_info
-from fedstrata.errors import FedstrataError
+from fedstrata.errors import FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.link import CALL_S, HOLD_S, payload_timeout_s
 from fedstrata.logs import EventLog
@@ -56,7 +56,11 @@ class LpsAgent:
 
     async def run(self) -> None:
         """Serve the clusters of this LPS until they are done."""
-        clusters = await self._fetch_clusters()
+        try:
+            clusters = await self._fetch_clusters()
+        except RunStoppedError as error:  # before it came to this LPS; it stays, for whoever stops it, and is idle
+            self._log.error("run_stopped", reason=str(error))
+            return
         try:
             async with asyncio.TaskGroup() as jobs:
                 for cluster in clusters:

@@ -150,7 +150,7 @@ class ClusterSession:
         )
         self._bytes_before = (up, down)
         for device_id in gathered.missing:
-            if not any(e.device_id == device_id and e.reason.startswith("refused") for e in self._exclusions):
+            if not self.server.has_refused(device_id):
                 self._exclude(device_id, f"round {number + 1}", "missed the deadline")
         self._complete(report)
         self._log.info(
@@ -258,7 +258,8 @@ class ClusterSession:
         add_evaluations(report, gathered.evaluations)
         report.evaluations.extend(gathered.evaluations)
         for device_id in gathered.missing:
-            self._exclude(device_id, "evaluation", "missed the deadline")
+            if not self.server.has_refused(device_id):
+                self._exclude(device_id, "evaluation", "missed the deadline")
         self._complete(report)
         await asyncio.to_thread(self._state.save_final, report)
         self.server.finish()

@@ -63,7 +63,6 @@ class OpenRound:
             parts += [pb.ModelPart(data=bytes(chunk)) for chunk in self.codec.chunks(self.model.read)]
             self.small_reply = [part.SerializeToString() for part in parts]
 
-
     def has(self, header: pb.UpdateHeader) -> bool:
         """Whether the update that a header announces is in."""
         is_ours = self.number == header.round and not self.evaluate_only
@@ -132,6 +131,10 @@ class RoundServer:
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
         """Wait, for a time, until these children have been told that the run is over."""
         return await wait_until(lambda: self._changed, lambda: children <= self._told, timeout_s)
+
+    def has_refused(self, child_id: str) -> bool:
+        """Whether a child was refused for the rest of the run."""
+        return child_id in self._banned
 
     def _opened(self) -> OpenRound:
         if self._round is None:

@@ -12,6 +12,7 @@ from fedstrata.errors import (
     FedstrataError,
     ParentAwayError,
     PayloadError,
+    RunStoppedError,
     UnknownChildError,
     WrongRunError,
 )
@@ -20,7 +21,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
 from fedstrata.rpc.counting import CountingChannel
-from fedstrata.rpc.server import MAX_MESSAGE_BYTES
+from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
 
 Reply = TypeVar("Reply")
 CHANNEL_OPTIONS = (
@@ -42,10 +43,11 @@ PASSING = frozenset({
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 })  # fmt: skip
-_REFUSALS: dict[grpc.StatusCode, type[FedstrataError]] = {
-    error.status: error
-    for error in (WrongRunError, UnknownChildError, DuplicateDeviceError, PayloadError, ExcludedError)
-}
+# What gRPC itself says of a stream that broke under it; a parent's own fault has the same status and a name.
+BROKEN = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+_REFUSALS = (WrongRunError, RunStoppedError, UnknownChildError, DuplicateDeviceError, PayloadError, ExcludedError)
+_BY_NAME: dict[str, type[FedstrataError]] = {error.__name__: error for error in _REFUSALS}
+_BY_STATUS: dict[grpc.StatusCode, type[FedstrataError]] = {error.status: error for error in reversed(_REFUSALS)}
 
 
 def open_channel(address: str, meter: LinkMeter) -> tuple[grpc.aio.Channel, Any]:
@@ -57,12 +59,19 @@ def open_channel(address: str, meter: LinkMeter) -> tuple[grpc.aio.Channel, Any]
 
 def is_passing(error: grpc.aio.AioRpcError) -> bool:
     """Whether the same call may succeed later."""
-    return error.code() in PASSING
+    return error.code() in PASSING or (error.code() in BROKEN and _told(error) is None)
+
+
+def _told(error: grpc.aio.AioRpcError) -> str | None:
+    """Which error of ours the parent named, if it was the parent that ended the call."""
+    metadata: Any = error.trailing_metadata() or ()
+    told = dict(tuple(metadata)).get(ERROR_KEY)
+    return None if told is None else str(told)
 
 
 def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
     """The domain error that a parent answered with, with its reason."""
-    kind = _REFUSALS.get(error.code(), AddressError)
+    kind = _BY_NAME.get(_told(error) or "") or _BY_STATUS.get(error.code(), AddressError)
     return kind(error.details() or error.code().name)
 
 

@@ -75,10 +75,8 @@ class Program:
 
     def end(self) -> int:
         """Wait for it to end by itself; its exit code."""
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
-        return self.process.wait(30)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
 
     def errors(self) -> list[str]:
         """Its lines on standard error that are no events."""

@@ -1,0 +1,129 @@
+"""A device that sends what it must not: it is refused by name, and the run goes on or stops by its quorum."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import Program, of_mark
+from tiers import SMALL, outcome, run_in_process, small
+
+from device.agent import DeviceAgent, Host
+from device.training import LocalResult, TrainingJob
+from emulator.record import RunRecord
+from fedstrata.datasets import Dataset, Examples, Pixels
+
+LIAR = 2
+ONE_CLUSTER = ("method.clusters=1", "training.global_rounds=2")
+
+
+def narrower(host: Host, index: int) -> DeviceAgent:
+    """A device whose images lack a column."""
+
+    def cropped(examples: Examples | Pixels) -> Examples:
+        return Examples(inputs=examples.inputs[..., :7].copy(), labels=examples.labels)
+
+    data = host.dataset
+    own = Dataset(train=cropped(data.train), test=cropped(data.test), num_classes=data.num_classes)
+    return DeviceAgent(replace(host, dataset=own), index)
+
+
+class PoisonedBench:
+    """A bench whose training ends in one NaN, at a place of its own."""
+
+    def __init__(self, bench: Any, place: int) -> None:
+        self.compute, self.evaluate = bench.compute, bench.evaluate
+        self._bench = bench
+        self._place = place
+
+    async def train(self, job: TrainingJob) -> LocalResult:
+        result: LocalResult = await self._bench.train(job)
+        weights = result.weights.copy()
+        weights[self._place] = np.nan
+        return replace(result, weights=weights)
+
+
+def poisoned(place: int) -> Callable[[Host, int], DeviceAgent]:
+    """A device that diverges in its first round."""
+    return lambda host, index: DeviceAgent(replace(host, bench=PoisonedBench(host.bench, place)), index)
+
+
+def excluded(record: RunRecord) -> list[tuple[str, str]]:
+    return [(gone.device, gone.stage) for gone in record.summary.excluded]
+
+
+# --- the wrong number of features -----------------------------------------------------------------
+
+
+def test_a_device_with_other_features_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    experiment = small("deadlines.enrolment.quorum_ratio=0.8")
+    record = run_in_process(experiment, tmp_path / "run", liars={LIAR: narrower})
+    assert record.summary.status == "completed"
+    assert excluded(record) == [("device-002", "enrolment")]
+    reason = record.summary.excluded[0].reason
+    assert reason == "refused: eigenvectors of 56 features, expected 64; check its data and Φ"
+    assert sorted(record.summary.cluster_of_device) == ["device-000", "device-001", "device-003", "device-004"]
+    assert record.relevance is not None
+    assert record.relevance.matrix.shape == (4, 4)
+
+
+def test_with_a_full_quorum_one_device_with_other_features_stops_the_run(tmp_path: Path) -> None:
+    record = run_in_process(small(), tmp_path / "run", liars={LIAR: narrower})
+    assert record.summary.status == "failed"
+    assert record.summary.reason == (
+        "4 of 5 devices are there, the quorum is 5; missing: device-002 "
+        "(refused: eigenvectors of 56 features, expected 64; check its data and Φ)"
+    )
+    assert excluded(record) == [("device-002", "enrolment")]
+
+
+# --- NaN ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # the device's own, of its NaN
+def test_a_device_that_sends_nan_is_refused_and_the_others_go_on(tmp_path: Path, encoding: str) -> None:
+    experiment = small(*ONE_CLUSTER, "deadlines.lps.quorum_ratio=0.8", f"links.device-lps.up={encoding}")
+    record = run_in_process(experiment, tmp_path / "run", liars={LIAR: poisoned(0)})
+    assert record.summary.status == "completed"
+    assert record.summary.rounds == 2
+    assert excluded(record) == [("device-002", "training")]
+    reason = record.summary.excluded[0].reason
+    assert reason.startswith("refused: ")
+    assert "finite" in reason
+    assert [row.devices for row in record.rounds] == [4, 4, 4, 4]
+    assert record.summary.mean_accuracy is not None
+
+
+def test_what_a_refused_device_had_sent_before_its_nan_leaves_no_trace(tmp_path: Path) -> None:
+    many_chunks = (*ONE_CLUSTER, "model.hidden=[8000]", "deadlines.lps.quorum_ratio=0.8")  # 2.4 MB
+    at_once = run_in_process(small(*many_chunks), tmp_path / "at_once", liars={LIAR: poisoned(0)})
+    at_last = run_in_process(small(*many_chunks), tmp_path / "at_last", liars={LIAR: poisoned(-1)})
+    assert excluded(at_once) == excluded(at_last) == [("device-002", "training")]
+    assert outcome(at_once.folder) == outcome(at_last.folder)
+
+
+def test_with_a_full_quorum_one_nan_stops_the_run(tmp_path: Path) -> None:
+    record = run_in_process(small(*ONE_CLUSTER), tmp_path / "run", liars={LIAR: poisoned(0)})
+    assert record.summary.status == "failed"
+    assert record.summary.reason is not None
+    assert record.summary.reason.startswith(
+        "lps-0: 4 of 5 reported, the quorum is 5; absent: device-002 (device-002 was refused: values from nan to nan"
+    )
+    assert "\n" not in record.summary.reason
+
+
+def test_a_run_whose_devices_all_diverge_ends_with_exit_code_4_and_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = ("run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out"), "--device-processes", "1", "--quiet")
+    diverging = ("--set", "training.optimiser.learning_rate=1e30", "--set", "method=oracle")
+    with Program("emulator", *words, *diverging, log=tmp_path / "log") as run:
+        assert run.end() == 4
+    (line,) = run.errors()
+    assert line.startswith("error: lps-")
+    assert "training has diverged" in line
+    assert of_mark(run.mark) == []
+    assert (tmp_path / "out" / "summary.json").exists()
+    assert (tmp_path / "out" / "logs" / "gps.log").exists()

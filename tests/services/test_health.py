@@ -1,0 +1,114 @@
+"""Health says ready only when it is, and every process shows what it measures."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from conftest import BigRun
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from programs import Program, http_get
+from tiers import SMALL, Tiers, small
+
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rpc.server import RpcServer
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server
+from gps.run import Run
+from gps.servicer import GpsServicer
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+LPS_SERVICE = "fedstrata.v1.LpsService"
+
+
+class GateGps(GpsServicer):
+    """A GPS that registers no LPS before the test opens the gate."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.gate = asyncio.Event()
+
+    async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
+        await self.gate.wait()
+        return await super().RegisterLps(request, context)
+
+
+async def test_an_lps_is_ready_once_the_gps_knows_it_and_not_before(tmp_path: Path) -> None:
+    servicers = []
+
+    def gated(run: Run) -> GateGps:
+        servicers.append(GateGps(run))
+        return servicers[0]
+
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace("clusters: 2", "clusters: auto"))  # else LPSs would be started here
+    async with Tiers(small("method.clusters=auto"), tmp_path / "run", gated) as tiers:
+        words = ("--experiment", str(file), "--gps", tiers.address, "--lps-id", "lps-0", "--state", str(tmp_path / "s"))
+        with Program("lps", *words, log=tmp_path / "log") as lps:
+            addresses = await asyncio.to_thread(lps.addresses)
+            async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
+                watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=LPS_SERVICE))
+                states = aiter(watch)
+                assert (await anext(states)).status == NOT_SERVING
+                assert await asyncio.to_thread(http_get, addresses["http"], "/readyz") == (
+                    503,
+                    "503 Service Unavailable\n",
+                )
+                assert (await asyncio.to_thread(http_get, addresses["http"], "/healthz"))[0] == 200
+                servicers[0].gate.set()
+                assert (await anext(states)).status == SERVING
+                assert (await asyncio.to_thread(http_get, addresses["http"], "/readyz"))[0] == 200
+                watch.cancel()
+
+
+async def test_a_server_says_not_serving_for_each_of_its_services_until_it_is_ready() -> None:
+    server = RpcServer(ProcessMetrics("gps").links)
+    server.add(add_GpsServiceServicer_to_server, GpsServicer.__new__(GpsServicer), "fedstrata.v1.GpsService")
+    await server.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        for is_ready, status in ((False, NOT_SERVING), (True, SERVING), (False, NOT_SERVING)):
+            await server.set_ready(is_ready)
+            for service in ("", "fedstrata.v1.GpsService"):
+                request = health_pb2.HealthCheckRequest(service=service)
+                assert (await health_pb2_grpc.HealthStub(channel).Check(request)).status == status
+    await server.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("tier", "services"),
+    [("gps", {"fedstrata.v1.GpsService", "fedstrata.v1.RunService"}), ("lps", {LPS_SERVICE})],
+)
+def test_the_servers_describe_themselves(big_run: BigRun, tier: str, services: set[str]) -> None:
+    with grpc.insecure_channel(big_run.grpc[tier]) as channel:
+        known = ProtoReflectionDescriptorDatabase(channel)
+        listed = set(known.get_services())
+        assert listed == services | {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        for service in services:
+            file = known.FindFileContainingSymbol(service)
+            assert service.rpartition(".")[2] in [described.name for described in file.service]
+
+
+@pytest.mark.parametrize("tier", ["gps", "lps", "device"])
+def test_every_process_is_ready_and_alive_and_counts_its_bytes(big_run: BigRun, tier: str) -> None:
+    assert http_get(big_run.http[tier], "/healthz") == (200, "200 OK\n")
+    assert http_get(big_run.http[tier], "/readyz") == (200, "200 OK\n")
+    page = http_get(big_run.http[tier], "/metrics")[1]
+    assert "# TYPE fedstrata_link_bytes_total counter" in page
+    assert 'fedstrata_link_bytes_total{direction="up",end="' in page
+    assert http_get(big_run.http[tier], "/elsewhere")[0] == 404
+
+
+def test_the_metrics_have_the_documented_names_and_values(big_run: BigRun) -> None:
+    at_gps, at_lps = (http_get(big_run.http[tier], "/metrics")[1] for tier in ("gps", "lps"))
+    assert 'fedstrata_round{tier="gps"} 2.0' in at_gps
+    assert 'fedstrata_round_duration_seconds_count{tier="gps"} 2.0' in at_gps
+    assert 'fedstrata_updates_total{outcome="accepted",tier="gps"} 2.0' in at_gps
+    assert 'fedstrata_devices{state="assigned"} 2.0' in at_gps
+    assert 'fedstrata_accuracy_ratio{lps_id="lps-0"} ' in at_gps
+    assert 'fedstrata_loss{lps_id="lps-0"} ' in at_gps
+    assert 'fedstrata_round{tier="lps"} 2.0' in at_lps
+    assert 'fedstrata_round_duration_seconds_count{tier="lps"} 2.0' in at_lps
+    assert 'fedstrata_updates_total{outcome="accepted",tier="lps"} 4.0' in at_lps

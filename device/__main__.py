@@ -18,7 +18,7 @@ from device.identity import device_indexes  # noqa: E402
 from device.stacked import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
 from fedstrata.datasets import dataset_info, load_dataset  # noqa: E402
-from fedstrata.errors import ExcludedError, FedstrataError, PayloadError  # noqa: E402
+from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
 from fedstrata.experiment import Experiment, load_experiment  # noqa: E402
 from fedstrata.http import StatusServer  # noqa: E402
 from fedstrata.logs import EventLog  # noqa: E402
@@ -59,19 +59,18 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics) ->
 async def run_devices(host: Host, indexes: list[int]) -> int:
     """All devices of the process; one that a parent refuses leaves the others alone."""
 
-    async def one(index: int) -> FedstrataError | None:
+    async def one(index: int) -> RunStoppedError | None:
         agent = DeviceAgent(host, index)
         try:
             await agent.run()
-        except FedstrataError as error:
+        except (PayloadError, ExcludedError, RunStoppedError) as error:  # its parents know
             log.warning("device_stopped", device=agent.device_id, reason=str(error))
-            return error
+            return error if isinstance(error, RunStoppedError) else None
         return None
 
-    errors = await asyncio.gather(*(one(index) for index in indexes))
-    for error in errors:
-        if error is not None and not isinstance(error, PayloadError | ExcludedError):
-            raise error  # its parents do not know; whoever started this process should
+    for stopped in await asyncio.gather(*(one(index) for index in indexes)):
+        if stopped is not None:
+            raise stopped
     return 0
 
 

@@ -27,8 +27,8 @@ class Session:
         self,
         request: pb.FetchModelRequest,
         *,
-        timeout: float,
-        wait_for_ready: bool = True,  # noqa: ASYNC109
+        timeout: float,  # noqa: ASYNC109  # as of the calls it stands for
+        wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
         """The parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
         self._begin(wait_for_ready=wait_for_ready)
@@ -47,8 +47,8 @@ class Session:
         self,
         parts: AsyncIterator[pb.UpdatePart],
         *,
-        timeout: float,
-        wait_for_ready: bool = True,  # noqa: ASYNC109
+        timeout: float,  # noqa: ASYNC109  # as of the calls it stands for
+        wait_for_ready: bool = True,
     ) -> pb.UpdateReply:
         """What became of an update. Raises AioRpcError as the call does."""
         self._begin(wait_for_ready=wait_for_ready)

@@ -80,7 +80,11 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
     if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError | grpc.RpcError):
         raise error
     log.exception("call_failed", method=method)
-    await context.abort(grpc.StatusCode.INTERNAL, "an error of the server's own; its log has the traceback")
+    await context.abort(
+        grpc.StatusCode.INTERNAL,
+        "an error of the server's own; its log has the traceback",
+        trailing_metadata=((ERROR_KEY, type(error).__name__),),
+    )
 
 
 class RpcServer:

@@ -1,0 +1,116 @@
+"""Runs whose processes are killed, paused and cut off end with the models of the run that was left alone.
+
+A few moments of each tier at once; `benchmarks/kill_matrix.py` draws many more, one or two a run.
+"""
+
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import Program, events
+
+# two chunks of model and update, so that there is a middle to be killed in
+EXPERIMENT = """
+name: kills
+partition:
+  kind: tasks
+  tasks:
+    - {name: low, labels: [0, 1, 2, 3, 4], devices: 2, examples_per_device: 40}
+    - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 40}
+model: {name: mlp, hidden: [4200]}
+method: {name: one_shot, clusters: 2}
+training: {global_rounds: 2, lps_rounds_per_global_round: 2, local_steps: 1, batch_size: 16}
+"""
+
+
+def kill(process: str, point: str, **at: int) -> dict[str, Any]:
+    return {"do": "kill", "process": process, "at": {"point": point, **at}}
+
+
+BEFORE_TRAINING = [
+    kill("gps", "enrolment", count=2),
+    kill("gps", "profile_relay", count=3),
+    kill("device-000", "profile_relay", count=2),
+    kill("device-003", "relevance"),
+    kill("gps", "grouping"),
+]
+IN_TRAINING = [
+    kill("lps-0", "upload", round=1),  # the first chunk of the first update is in the sum
+    kill("device-002", "download", round=1),
+    kill("lps-1", "state_write", count=7),
+    kill("gps", "aggregation", round=1),
+    kill("device-001", "upload", round=3),  # the last round
+    kill("lps-1", "aggregation", round=4),  # the devices have measured the final model
+]
+LINKS = [
+    {"do": "cut", "link": "device-lps", "for_s": 0.5, "at": {"global_round": 1}},
+    {"do": "slow", "link": "lps-gps", "bytes_per_s": 5e6, "for_s": 2, "at": {"global_round": 1}},
+    {"do": "cut", "link": "lps-gps", "for_s": 0.5, "at": {"global_round": 2}},
+    {"do": "pause", "process": "lps-0", "for_s": 0.5, "at": {"global_round": 2}},
+    {"do": "kill", "process": "gps", "at": {"phase": "evaluation"}},
+]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kills") / "kills.yaml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+def start(file: Path, out: Path, *words: str) -> Program:
+    return Program("emulator", "run", *words, "--json", log=out.with_suffix(".log"))
+
+
+def finished(file: Path, out: Path, faults: list[dict[str, Any]]) -> Mapping[str, Any]:
+    """The summary of a run with these faults."""
+    words = (str(file), "--out", str(out), "--device-processes", "2", "--set", f"faults={json.dumps(faults)}")
+    with start(file, out, *words) as program:
+        lines = list(program.lines())
+        assert program.end() == 0, out.with_suffix(".log").read_text()
+    return dict(lines[-1]["summary"], restarts=[line["process"] for line in lines if line["event"] == "restart"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(file: Path) -> Mapping[str, Any]:
+    return finished(file, file.parent / "undisturbed", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "faults", "restarts"),
+    [("before", BEFORE_TRAINING, 5), ("training", IN_TRAINING, 6)],
+)
+def test_killed_processes_change_no_bit_of_any_model(
+    file: Path, undisturbed: Mapping[str, Any], name: str, faults: list[dict[str, Any]], restarts: int
+) -> None:
+    summary = finished(file, file.parent / name, faults)
+    assert len(summary["restarts"]) == restarts
+    assert summary["model_sha256"] == undisturbed["model_sha256"]
+    assert (summary["run_id"], summary["excluded"]) == (undisturbed["run_id"], [])
+
+
+def test_cut_and_slow_links_and_pauses_change_no_bit_of_any_model(file: Path, undisturbed: Mapping[str, Any]) -> None:
+    summary = finished(file, file.parent / "links", LINKS)
+    told = (file.parent / "links" / "logs" / "faults.log").read_text()
+    assert "cut device-lps" in told
+    assert summary["model_sha256"] == undisturbed["model_sha256"]
+
+
+def statuses(program: Program) -> Iterator[dict[str, Any]]:
+    return (line for line in program.lines() if line["event"] == "status")
+
+
+def test_an_interrupted_run_is_resumed_from_its_folder(file: Path, undisturbed: Mapping[str, Any]) -> None:
+    out = file.parent / "resumed"
+    with start(file, out, str(file), "--out", str(out)) as program:
+        next(status for status in statuses(program) if status["global_round"] == 1)
+        program.process.send_signal(signal.SIGKILL)
+    assert not (out / "summary.json").exists()
+    with start(file, out, "--resume", str(out)) as program:
+        *_, last = program.lines()
+        assert program.end() == 0, out.with_suffix(".log").read_text()
+    assert last["summary"]["model_sha256"] == undisturbed["model_sha256"]
+    assert any(event["event"] == "rounds_resumed" for event in events(out / "logs" / "gps.log"))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.cli import execute
+from emulator.cli import EXIT_INTERRUPTED, execute
 
 # two chunks of model and update on the wire, so that there is a middle to be killed in
 EXPERIMENT = """
@@ -99,6 +99,8 @@ def outcomes(out: Path, draws: int, seed: int) -> Iterator[Outcome]:
         began = time.monotonic()
         folder = out / f"draw-{number:03d}"
         code, models = run(folder, faults)
+        if code == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt
         yield Outcome(
             number=number,
             faults=json.dumps(faults),

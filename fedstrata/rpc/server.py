@@ -5,10 +5,11 @@ from inspect import isasyncgenfunction
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fedstrata.errors import AddressError, FedstrataError
+from fedstrata.errors import AddressError, FedstrataError, PayloadError
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
@@ -74,6 +75,8 @@ def _streaming(behaviour: Any, method: str) -> Any:
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
+    if isinstance(error, DecodeError):
+        error = PayloadError(f"bytes that are no message of {method}; caller and server speak different versions?")
     if isinstance(error, FedstrataError):
         log.warning("call_refused", method=method, reason=str(error), status=error.status.name)
         await context.abort(error.status, str(error), trailing_metadata=((ERROR_KEY, type(error).__name__),))

@@ -1,0 +1,156 @@
+"""Messages made up from every field's worst values, and bytes that are no messages, into every RPC of both services.
+
+None may end in a fault of the server's own or stop it from answering, and the process must not grow with them.
+"""
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tiers import Tiers, small
+
+from fedstrata.v1 import gps_service_pb2, lps_service_pb2
+
+EXPERIMENT = small("method=oracle", "deadlines.lps={deadline_s: 20, quorum_ratio: 0.1}")
+CALL_S = 0.15  # a call that the server holds is given up by then
+GROWTH_BYTES = 150 << 20
+FIELD = FieldDescriptor
+INTEGERS = st.sampled_from([-(2**63), -1, 0, 1, 2, 59, 60, 2**31, 2**40, 2**63 - 1])
+DOUBLES = st.sampled_from([0.0, -1.0, 0.5, 1e308, float("nan"), float("inf"), float("-inf")])
+WORDS = [EXPERIMENT.run_id, EXPERIMENT.digest, *EXPERIMENT.device_ids(), "device-999", "lps-0", "lps-1", "lps-x"]
+STRINGS = st.one_of(
+    st.sampled_from([*WORDS, "fed_avg", "eigenvectors", "fc1.weight", "", "\n", "é" * 5000]), st.text(max_size=8)
+)
+BYTES = st.one_of(st.binary(max_size=64), st.sampled_from([bytes(4 * 64 * 16), bytes(1 << 20), b"\xff" * 4096]))
+GPS, LPS = "fedstrata.v1.GpsService", "fedstrata.v1.LpsService"
+METHODS: list[MethodDescriptor] = [
+    *gps_service_pb2.DESCRIPTOR.services_by_name["GpsService"].methods,
+    *lps_service_pb2.DESCRIPTOR.services_by_name["LpsService"].methods,
+]
+
+
+def value_of(field: Any, depth: int) -> st.SearchStrategy[Any]:
+    if field.type == FIELD.TYPE_MESSAGE:
+        return messages(field.message_type, depth - 1)
+    kinds = {
+        FIELD.TYPE_STRING: STRINGS,
+        FIELD.TYPE_BYTES: BYTES,
+        FIELD.TYPE_BOOL: st.booleans(),
+        FIELD.TYPE_ENUM: st.integers(0, 6),
+        FIELD.TYPE_DOUBLE: DOUBLES,
+        FIELD.TYPE_FLOAT: DOUBLES.filter(lambda x: abs(x) != 1e308),
+        FIELD.TYPE_INT32: st.integers(-(2**31), 2**31 - 1),
+    }
+    return kinds.get(field.type, INTEGERS)
+
+
+@st.composite
+def messages(draw: st.DrawFn, descriptor: Descriptor, depth: int = 4) -> Message:
+    """A message whose fields hold what is likely to hurt; of a oneof, the last one drawn."""
+    message: Any = GetMessageClass(descriptor)()
+    for field in descriptor.fields:
+        is_nested = field.type == FIELD.TYPE_MESSAGE
+        if (is_nested and depth == 0) or draw(st.integers(0, 4)) == 0:
+            continue
+        if field.is_repeated:
+            values = draw(st.lists(value_of(field, depth), max_size=2))
+            getattr(message, field.name).extend(values)
+        elif is_nested:
+            getattr(message, field.name).CopyFrom(draw(value_of(field, depth)))
+        else:
+            setattr(message, field.name, draw(value_of(field, depth)))
+    return message  # type: ignore[no-any-return]
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[MethodDescriptor, list[bytes]]:
+    """A method and what is sent into it."""
+    method = draw(st.sampled_from(METHODS))
+    count = draw(st.integers(1, 4)) if method.client_streaming else 1
+    content = messages(method.input_type).map(lambda message: message.SerializeToString())
+    return method, draw(st.lists(st.one_of(content, content, BYTES), min_size=count, max_size=count))
+
+
+async def send(channels: dict[str, Any], method: MethodDescriptor, sent: list[bytes]) -> tuple[grpc.StatusCode, str]:
+    """Make the call with these bytes, read what comes back, and say how it ended."""
+    channel = channels[method.containing_service.full_name]
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    up = "stream" if method.client_streaming else "unary"
+    down = "stream" if method.server_streaming else "unary"
+    make = getattr(channel, f"{up}_{down}")(path)
+
+    async def stream() -> AsyncIterator[bytes]:
+        for part in sent:
+            yield part
+
+    call = make(stream() if method.client_streaming else sent[0], timeout=CALL_S)
+    try:
+        if method.server_streaming:
+            async for _ in call:
+                pass
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
+@pytest.mark.timeout(300)
+def test_no_message_makes_a_server_fault_hang_or_grow(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    tiers = Tiers(EXPERIMENT, tmp_path / "run")
+    loop.run_until_complete(start(tiers))
+    addresses = {GPS: tiers.address, LPS: tiers.lps["lps-0"].server.address}
+    channels = {name: grpc.aio.insecure_channel(address) for name, address in _in(loop, addresses)}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    @settings(
+        max_examples=400,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(calls())
+    def fuzz(call: tuple[MethodDescriptor, list[bytes]]) -> None:
+        code, details = loop.run_until_complete(send(channels, *call))
+        # bytes that are no message never reach a unary method: gRPC itself answers for them
+        assert code is not grpc.StatusCode.UNKNOWN or "DecodeError" in details, (call[0].name, details)
+        assert "server's own" not in details, call[0].name
+
+    fuzz()
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < GROWTH_BYTES
+    loop.run_until_complete(end(tiers, channels))
+    loop.close()
+
+
+def _in(loop: asyncio.AbstractEventLoop, addresses: dict[str, str]) -> list[tuple[str, str]]:
+    asyncio.set_event_loop(loop)  # channels belong to the loop that is set when they are made
+    return list(addresses.items())
+
+
+async def start(tiers: Tiers) -> None:
+    await tiers.__aenter__()
+    await tiers.start_devices([0, 1, 3])  # some devices are at work, some have never come
+    await tiers.until(lambda: len(tiers.run.roster.devices) == 3)
+    await asyncio.gather(*(tiers.start_lps(f"lps-{n}") for n in range(2) if f"lps-{n}" not in tiers.lps))
+
+
+async def end(tiers: Tiers, channels: dict[str, Any]) -> None:
+    """The rest of the devices come, and the run comes to an end of its own."""
+    await tiers.start_devices([2, 4])
+    record = await tiers.ended()
+    assert record.summary.status in {"completed", "failed"}
+    for channel in channels.values():
+        await channel.close()
+    await tiers.__aexit__()

@@ -7,6 +7,7 @@ key, the value and what is allowed. The names of keys are the names of the field
 import hashlib
 import re
 from collections.abc import Container, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -166,6 +167,8 @@ class MethodSettings(Settings):
     eigenvectors: int = Field(default=5, ge=1, le=4096)  # k, the profile's size
     features: str = "raw"  # the feature map Φ
     representatives: int = Field(default=1, ge=1)  # devices of a cluster that a late device is related to
+    exact_up_to: int = Field(default=128, ge=1)  # devices; above it all are related to the landmarks only
+    landmarks: int = Field(default=64, ge=2)  # how many devices are landmarks then
 
     @field_validator("name")
     @classmethod
@@ -278,6 +281,8 @@ class Experiment(Settings):
         devices, clusters = self.device_count, self.method.clusters
         if clusters != "auto" and clusters > devices:
             raise ValueError(f"method.clusters is {clusters}, more than the {devices} devices; lower it")
+        if clusters != "auto" and devices > self.method.exact_up_to and clusters > self.method.landmarks:
+            raise ValueError(f"method.clusters is {clusters}, more than method.landmarks {self.method.landmarks}")
         if self.method.name == "oracle" and not isinstance(self.partition, TaskPartition):
             raise ValueError("method oracle needs partition.kind tasks: only there are the true clusters known")
         if self.method.name == "random" and clusters == "auto" and not isinstance(self.partition, TaskPartition):
@@ -315,7 +320,13 @@ class Experiment(Settings):
         """The resolved file: every key with its value, in a fixed order."""
         return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False)
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, whose digest is its own."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("digest", None)
+        return copy
+
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the resolved file, without faults and without what only says where data lies on this machine."""
         resolved = self.model_dump(mode="json", by_alias=True)

@@ -14,6 +14,7 @@ Matrix = NDArray[np.float64]
 # A direction is negligible, and left out of the product of Eq. 4, when its eigenvalue at the measuring device is
 # at most this share of the device's largest: there is nothing of its data in it, only rounding.
 NEGLIGIBLE_RATIO = 1e-9
+LANDMARK_DRAW = 0x6C6D  # "lm": tells this draw from the experiment's others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,18 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int) -> fl
     ratio = np.minimum(own, estimated)[kept] / np.maximum(own, estimated)[kept]
     with np.errstate(divide="ignore"):
         return float(np.exp(np.mean(np.log(ratio))))
+
+
+def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:
+    """Indexes, ascending, of those devices that every device is related to.
+
+    All of them up to `exact_up_to` devices. Above it `count`, drawn without replacement by the experiment's seed:
+    each device then receives `count` profiles, so the exchange grows with N and not with N².
+    """
+    if devices <= exact_up_to:
+        return list(range(devices))
+    drawn = np.random.default_rng([seed, LANDMARK_DRAW]).permutation(devices)[:count]
+    return sorted(int(index) for index in drawn)
 
 
 def relevance_matrix(rows: Matrix) -> Matrix:

@@ -18,7 +18,7 @@ from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import Method
-from fedstrata.relevance import Matrix, relevance_matrix
+from fedstrata.relevance import Matrix, landmarks, relevance_matrix
 from fedstrata.rpc.payload import accepted_codec, payload_header
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -51,6 +51,11 @@ class Enrolment:
         self._wait = experiment.deadlines.enrolment
         self._closes_at: float | None = None
         self._changed = asyncio.Event()
+        settings = experiment.method
+        self._landmarks = landmarks(
+            roster.expected, experiment.seed, exact_up_to=settings.exact_up_to, count=settings.landmarks
+        )
+        self._decided = {index: asyncio.Event() for index in self._landmarks}
         self.is_closed = "relevance" in journal.phases() or journal.grouping_rule() is not None
         self.representatives: list[int] | None = None  # set once the devices are grouped
         self.on_change: Callable[[], None] = lambda: None
@@ -58,6 +63,8 @@ class Enrolment:
 
     def tell(self) -> None:
         """Let every held call look again."""
+        for index in [index for index in self._decided if self._is_decided(index)]:
+            self._decided.pop(index).set()
         self._changed.set()
         self._changed = asyncio.Event()
         self.on_change()
@@ -103,7 +110,7 @@ class Enrolment:
         return [device for _, device in sorted(self._roster.devices.items()) if self._is_present(device)]
 
     def _all_related(self) -> bool:
-        return all(device.has_relevance for device in self._present())
+        return all(device.has_relevance for device in self._roster.devices.values() if self._is_present(device))
 
     def _close(self) -> None:
         self.is_closed = True
@@ -134,9 +141,14 @@ class Enrolment:
         """The devices to group, by index: present, and related where the method needs it."""
         return [d for d in self._present() if d.has_relevance or not self._method.needs_profiles]
 
+    def related(self) -> list[Device]:
+        """The candidates that all are related to, by index: every one, or the landmarks where there are many."""
+        known = set(self._landmarks)
+        return [device for device in self.candidates() if device.device_index in known]
+
     def relevance_matrix(self) -> Matrix:
-        """R over the candidates, shape (N, N), in their order (Eq. 5)."""
-        candidates = self.candidates()
+        """R over the related candidates, shape (N, N), in their order (Eq. 5)."""
+        candidates = self.related()
         places = {device.device_index: place for place, device in enumerate(candidates)}
         rows = np.ones((len(candidates), len(candidates)))
         for device in candidates:
@@ -149,10 +161,11 @@ class Enrolment:
 
     def enroll(self, request: pb.EnrollRequest) -> pb.EnrollResponse:
         """Make a device known and say what is wanted of it."""
+        self._roster.check(request)
         is_new = request.device_index not in self._roster.devices
         if is_new and self.is_closed and not self._method.needs_profiles:
             raise ExcludedError(
-                f"{request.device_id[:80]!r} came after the devices were grouped, and method "
+                f"{request.device_id} came after the devices were grouped, and method "
                 f"{self._experiment.method.name} has no relevance to place it by; start it before the run next time"
             )
         device = self._roster.enroll(request, is_late=self.is_closed)
@@ -217,7 +230,7 @@ class Enrolment:
             for index in await self._indexes_for(device):
                 if index < request.from_index or index == device.device_index:
                     continue
-                if not await wait_until(lambda: self._changed, partial(self._is_decided, index), HOLD_S):
+                if not await self._wait_decided(index):
                     yield pb.ProfilePart(waiting=rounds_pb2.Waiting())
                     return
                 other = self._roster.devices.get(index)
@@ -230,9 +243,16 @@ class Enrolment:
 
     async def _indexes_for(self, device: Device) -> list[int]:
         if not device.is_late:
-            return list(range(self._roster.expected))
+            return self._landmarks
         await wait_until(lambda: self._changed, lambda: self.representatives is not None, HOLD_S)
         return self.representatives or []
+
+    async def _wait_decided(self, index: int) -> bool:
+        """Wait for one device's profile alone: a thousand calls that look at every change would be a million."""
+        if self._is_decided(index):
+            return True
+        decided = self._decided.get(index)
+        return await wait_until(lambda: decided or self._changed, partial(self._is_decided, index), HOLD_S)
 
     def _is_decided(self, index: int) -> bool:
         """Whether a device's profile is there, or will not come."""
@@ -270,7 +290,9 @@ class Enrolment:
         if self.representatives is not None:
             expected = set(self.representatives) - {device.device_index}
         else:
-            expected = {other.device_index for other in self._present()} - {device.device_index}
+            devices = ((index, self._roster.devices.get(index)) for index in self._landmarks)
+            expected = {index for index, other in devices if other is not None and self._is_present(other)}
+            expected -= {device.device_index}
         if not expected <= set(row):
             raise PayloadError(f"a row of {len(row)} relevances that lacks {len(expected - set(row))} devices")
         if not all(0.0 <= value <= 1.0 + 1e-9 for value in row.values()):

@@ -50,6 +50,7 @@ class Roster:
         self._experiment = experiment
         self._journal = journal
         self._ids = experiment.device_ids()
+        self._indexes = {device_id: index for index, device_id in enumerate(self._ids)}
         self.devices: dict[int, Device] = {}
         for row in journal.devices():
             self.devices[row.device_index] = Device(
@@ -81,6 +82,11 @@ class Roster:
         Raises:
             WrongRunError, UnknownChildError, DuplicateDeviceError, ExcludedError, PayloadError.
         """
+        self.check(request)
+        return self._claim(request, is_late=is_late)
+
+    def check(self, request: pb.EnrollRequest) -> None:
+        """Refuse a device that is not of this experiment. Raises WrongRunError, UnknownChildError, PayloadError."""
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(
                 f"{request.device_id[:80]!r} was started with another experiment than the GPS "
@@ -94,7 +100,6 @@ class Roster:
             )
         if request.num_examples < 1:
             raise PayloadError(f"{request.device_id} has no examples to train on; give it data or leave it out")
-        return self._claim(request, is_late=is_late)
 
     def _claim(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
         device = self.devices.get(request.device_index)
@@ -127,9 +132,9 @@ class Roster:
 
     def by_id(self, device_id: str) -> Device:
         """The device of that id. Raises UnknownChildError when it has not enrolled."""
-        for device in self.devices.values():
-            if device.device_id == device_id:
-                return device
+        device = self.devices.get(self._indexes.get(device_id, -1))
+        if device is not None:
+            return device
         raise UnknownChildError(f"{device_id[:80]!r} has not enrolled; call Enroll first")
 
     @contextmanager

@@ -14,7 +14,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
-from fedstrata.methods import Candidate, make_method
+from fedstrata.methods import Candidate, Grouping, make_method
 from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.relevance import Matrix
@@ -31,6 +31,7 @@ from gps.record import RunResult, write_record
 from gps.roster import Device, Roster
 from gps.rounds import GlobalRounds
 
+NEWS_S = 0.1  # how long what devices say may wait to be shown
 EVENT_EVERY = 10  # global rounds between two notes to the operator
 
 
@@ -69,18 +70,27 @@ class Run:
         self.lps_link_bytes: dict[str, Mapping[LinkKey, int]] = {}
         self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
         self.relevance: Matrix | None = None
+        self._telling: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self.reports_under_way = 0
         self._reports_begun = 0
         clear_asides(self.record_folder / "models")
         self._notes: set[asyncio.Task[None]] = set()
-        self.enrolment.on_change = self.tell
+        self.enrolment.on_change = self.tell_soon
         self.enrolment.on_late_relevance = self._place
         self.rounds.on_closed = self._round_closed
         self._recall_link_bytes()
 
+    def tell_soon(self) -> None:
+        """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(NEWS_S, self.tell)
+
     def tell(self) -> None:
         """Let everybody who watches look again."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
         self.changed.set()
         self.changed = asyncio.Event()
         self._metrics.devices(self.roster.states())
@@ -172,14 +182,27 @@ class Run:
             )
             for device in candidates
         ]
-        grouping = self._method.group(described, self.relevance, self.experiment.seed)
+        grouping = self._grouping(described)
         grouping.check_covers(described)
         reach("grouping")
         self.plan.make(grouping)
 
+    def _grouping(self, described: list[Candidate]) -> Grouping:
+        """The method's clusters, of all candidates or of the landmarks and then of all."""
+        if self.relevance is None:
+            return self._method.group(described, None, self.experiment.seed)
+        landmarks = {device.device_index for device in self.enrolment.related()}
+        known = [candidate for candidate in described if candidate.device_index in landmarks]
+        grouping = self._method.group(known, self.relevance, self.experiment.seed)
+        if not known:
+            raise RunStoppedError("none of the devices drawn as landmarks is there; raise method.landmarks")
+        others = [device for device in self.enrolment.candidates() if device.device_index not in landmarks]
+        rows = {device.device_index: self.roster.relevance(device) for device in others}
+        return grouping.joined_by(rows, self._method.place) if others else grouping
+
     def _publish_plan(self) -> None:
         """Let devices, LPSs and the operator know the clusters."""
-        self.enrolment.representatives = self.plan.representatives(self.enrolment.candidates(), self.relevance)
+        self.enrolment.representatives = self.plan.representatives(self.enrolment.related(), self.relevance)
         placed = [device for device in self.roster.devices.values() if device.cluster is not None]
         self.rounds.late_devices = sum(device.is_late for device in placed)
         sizes = {name: len(devices) for name, devices in self.plan.clusters.items()}
@@ -216,12 +239,12 @@ class Run:
         """Keep an LPS's address."""
         self.plan.register_lps(request)
         self._log.info("lps_registered", lps_id=request.lps_id, address=request.address)
-        self.enrolment.tell()
+        self.tell()
 
     def note_update(self, header: rounds_pb2.UpdateHeader) -> None:
         """Keep what an LPS says beside its aggregate; it says it again when it has not been answered."""
         self._note(header)
-        self.tell()
+        self.tell_soon()
 
     def _note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         if header.cluster_id not in self.plan.clusters:
@@ -297,7 +320,7 @@ class Run:
         reports = {name: pb.ReportHeader.FromString(data) for name, data in self.journal.reports().items()}
         for name, report in reports.items():
             self.lps_link_bytes.setdefault(name, link_bytes_from_proto(report.link_bytes))
-        candidates = self.enrolment.candidates() if self.relevance is not None else []
+        candidates = self.enrolment.related() if self.relevance is not None else []
         result = RunResult(
             experiment=self.experiment,
             status="completed" if not self.reason else "failed",

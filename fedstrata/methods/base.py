@@ -48,6 +48,20 @@ class Grouping:
         ordered = sorted(tuple(sorted(cluster)) for cluster in clusters)
         return cls(clusters=tuple(ordered), rule=rule)
 
+    def joined_by(
+        self, rows: Mapping[int, Mapping[int, float]], place: Callable[[Mapping[str, float]], str]
+    ) -> "Grouping":
+        """These clusters and further devices, each put by `place` from its mean relevance to each cluster.
+
+        `rows` gives, by device index, a device's relevances to devices that are in clusters already.
+        """
+        joined = {f"{number:06d}": list(cluster) for number, cluster in enumerate(self.clusters)}
+        for index, row in rows.items():
+            known = zip(joined, ([row[j] for j in cluster if j in row] for cluster in self.clusters), strict=True)
+            joined[place({name: sum(values) / max(1, len(values)) for name, values in known})].append(index)
+        rule = f"{self.rule}; among {sum(map(len, self.clusters))} landmarks, {len(rows)} devices placed by relevance"
+        return Grouping.ordered(list(joined.values()), rule)
+
 
 class Method(Protocol):
     """The questions."""

@@ -1,0 +1,274 @@
+"""Peers that are of another run, claim to be others, or speak no sense: told so, and nobody else notices."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from programs import Program
+from tiers import SMALL, Tiers, small
+
+from device.enrolment import GpsLink
+from fedstrata.errors import DuplicateDeviceError, ExcludedError, PayloadError, UnknownChildError, WrongRunError
+from fedstrata.experiment import Experiment
+from fedstrata.logs import EventLog
+from fedstrata.rpc.client import refusal
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2, tensors_pb2
+from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
+from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
+from gps.run import Run
+from gps.servicer import GpsServicer
+
+EXPERIMENT = small("method=oracle")
+RUN_ID = EXPERIMENT.run_id
+
+
+@pytest.fixture
+async def tiers(tmp_path: Path) -> AsyncIterator[Tiers]:
+    """A GPS and two LPSs that serve a grouped run, of whose devices none has come to train."""
+    async with Tiers(EXPERIMENT, tmp_path / "run") as made, grpc.aio.insecure_channel(made.address) as channel:
+        gps = GpsServiceStub(channel)
+        for index, device_id in enumerate(EXPERIMENT.device_ids()):
+            await gps.Enroll(enrolment(index, device_id))
+        await made.until(lambda: made.run.phase == "training")
+        await asyncio.gather(*(lps.agent.knows_clusters.wait() for lps in made.lps.values()))
+        yield made
+        await assert_the_run_completes(made)
+
+
+async def assert_the_run_completes(tiers: Tiers) -> None:
+    """Whatever went before: the devices come, train, and no one is missing in the record."""
+    await tiers.start_devices()
+    summary = (await tiers.ended()).summary
+    assert summary.status == "completed"
+    assert not summary.excluded
+
+
+def enrolment(index: int, device_id: str, **changed: Any) -> pb.EnrollRequest:
+    sizes = [task.examples_per_device for task in EXPERIMENT.partition.tasks for _ in range(task.devices)]
+    fields = {"experiment_sha256": EXPERIMENT.digest, "num_examples": sizes[index], "process_id": "first"}
+    return pb.EnrollRequest(device_index=index, device_id=device_id, **{**fields, **changed})
+
+
+async def refused(call: Any) -> Exception:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    assert "\n" not in (error.value.details() or "")
+    return refusal(error.value)
+
+
+async def submit(tiers: Tiers, *parts: rounds_pb2.UpdatePart, lps: str = "lps-0") -> Any:
+    async def stream() -> AsyncIterator[rounds_pb2.UpdatePart]:
+        for part in parts:
+            yield part
+
+    async with grpc.aio.insecure_channel(tiers.lps[lps].server.address) as channel:
+        return await LpsServiceStub(channel).SubmitUpdate(stream())
+
+
+async def first_part_of_the_model(tiers: Tiers, experiment: Experiment, device_id: str) -> rounds_pb2.ModelPart:
+    """What a device gets first when the round is open."""
+    request = rounds_pb2.FetchModelRequest(
+        run_id=experiment.run_id, child_id=device_id, cluster_id="lps-0", sent_round=-1, resume_round=-1
+    )
+    async with grpc.aio.insecure_channel(tiers.lps["lps-0"].server.address) as channel:
+        part: rounds_pb2.ModelPart = await anext(aiter(LpsServiceStub(channel).FetchModel(request)))
+        return part
+
+
+def header(*, shape: list[int], payload_bytes: int, **changed: Any) -> rounds_pb2.UpdatePart:
+    """The header of an update for the round that is open."""
+    shapes = {"fc1.weight": shape, "fc1.bias": [16], "fc2.weight": [10, 16], "fc2.bias": [10]}
+    tensors = [tensors_pb2.TensorHeader(name=name, shape=each) for name, each in shapes.items()]
+    payload = tensors_pb2.PayloadHeader(
+        encoding=tensors_pb2.ENCODING_FLOAT32,
+        parts=[tensors_pb2.WeightedTensors(name="fed_avg", num_examples=60, tensors=tensors)],
+        payload_bytes=payload_bytes,
+    )
+    fields = {"run_id": RUN_ID, "child_id": "device-009", "cluster_id": "lps-0", "round": 0, **changed}
+    return rounds_pb2.UpdatePart(header=rounds_pb2.UpdateHeader(payload=payload, **fields))
+
+
+# --- another run, another file, another's name ----------------------------------------------------
+
+
+async def test_a_call_of_another_run_is_told_which_run_this_is(tiers: Tiers) -> None:
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        error = await refused(GpsServiceStub(gps).FetchAssignment(pb.FetchAssignmentRequest(run_id="other-run")))
+    assert isinstance(error, WrongRunError)
+    assert str(error) == f"this is run {RUN_ID}, not 'other-run'; restart with its experiment"
+    error = await refused(submit(tiers, header(shape=[16, 64], payload_bytes=4, run_id="other-run")))
+    assert isinstance(error, WrongRunError)
+
+
+async def test_a_device_with_another_experiment_file_is_refused(tiers: Tiers) -> None:
+    other = small("method=oracle", "seed=9")
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        link = link_of(gps, other, "device-000")
+        with pytest.raises(WrongRunError, match="'device-000' was started with another experiment than the GPS"):
+            await link.enroll(60, "")
+
+
+class ProfilesAsked(GpsServicer):
+    """A GPS that tells the test when a device has asked for the others' profiles."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.asked = asyncio.Event()
+
+    async def FetchProfiles(self, request: pb.FetchProfilesRequest, context: Any) -> AsyncIterator[pb.ProfilePart]:
+        self.asked.set()
+        async for part in super().FetchProfiles(request, context):
+            yield part
+
+
+async def test_a_second_process_cannot_take_a_device_that_is_there(tmp_path: Path) -> None:
+    servicers: list[ProfilesAsked] = []
+
+    def servicer(run: Run) -> ProfilesAsked:
+        servicers.append(ProfilesAsked(run))
+        return servicers[0]
+
+    async with Tiers(small(), tmp_path / "run", servicer) as tiers:
+        first = await tiers.start_devices([0])
+        await servicers[0].asked.wait()  # it now waits for the others' profiles
+        second = await tiers.host()
+        assert second.process_id != first.process_id
+        with pytest.raises(DuplicateDeviceError, match="enrolled by another process that is still there"):
+            await tiers.start_device(second, 0)
+        await tiers.start_devices([1, 2, 3, 4])
+        assert (await tiers.ended()).summary.status == "completed"
+
+
+async def test_unknown_devices_and_indexes_are_refused(tiers: Tiers) -> None:
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        stub = GpsServiceStub(gps)
+        for index, device_id in ((0, "device-001"), (99, "device-099"), (-1, "device-000"), (0, "x" * 5000)):
+            request = pb.EnrollRequest(
+                device_index=index, device_id=device_id, experiment_sha256=EXPERIMENT.digest, num_examples=60
+            )
+            assert isinstance(await refused(stub.Enroll(request)), UnknownChildError)
+
+
+# --- what is announced ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "payload_bytes", "reason"),
+    [
+        ([16, 63], 4776, "'fc1.weight' of shape [16, 63], expected 'fc1.weight' of shape [16, 64]"),
+        ([50_000, 50_000], 10_000_000_744, "of shape [50000, 50000], expected"),
+        ([16, 64], 10_000_000_000, "10000000000 bytes announced, expected 4840"),
+        ([2**62, 2**62], -1, "expected 'fc1.weight' of shape [16, 64]"),
+        ([-16, -64], 4840, "of shape [-16, -64], expected"),
+    ],
+)
+async def test_an_update_of_other_shapes_or_of_10_gb_is_refused_by_its_header(
+    tmp_path: Path, shape: list[int], payload_bytes: int, reason: str
+) -> None:
+    experiment = small("method=oracle", "deadlines.lps.quorum_ratio=0.5")
+    async with Tiers(experiment, tmp_path / "run") as tiers:
+        host = await tiers.host()
+        for index in range(1, 5):
+            tiers.start_device(host, index)
+        async with grpc.aio.insecure_channel(tiers.address) as gps:
+            link = link_of(gps, experiment, "device-000")
+            await link.enroll(60, "")
+            await link.assignment()
+        await first_part_of_the_model(tiers, experiment, "device-000")
+        bad = header(shape=shape, payload_bytes=payload_bytes, child_id="device-000", run_id=experiment.run_id)
+        error = await refused(submit(tiers, bad, rounds_pb2.UpdatePart(data=bytes(64))))
+        assert isinstance(error, PayloadError)
+        assert reason in str(error)
+        record = await tiers.ended()
+    assert record.summary.status == "completed"
+    assert [gone.device for gone in record.summary.excluded] == ["device-000"]
+
+
+async def test_a_profile_that_announces_terabytes_is_refused_by_its_header(tmp_path: Path) -> None:
+    async with Tiers(small(), tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as gps:
+        link = link_of(gps, tiers.experiment, "device-000")
+        await link.enroll(60, "")
+        vast = np.broadcast_to(np.float32(0), (5, 2**40))
+        with pytest.raises(PayloadError, match="expected 64; check its data"):
+            await link.submit_profile(vast[:, :65].copy())
+        with pytest.raises(ExcludedError, match="device-000 was refused"):
+            await link.submit_profile(np.eye(5, 64, dtype=np.float32))
+
+
+async def test_a_message_larger_than_a_chunk_is_refused_before_it_is_read(tiers: Tiers) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await submit(tiers, rounds_pb2.UpdatePart(data=bytes(3 << 20)))
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def link_of(channel: grpc.aio.Channel, experiment: Experiment, device_id: str) -> GpsLink:
+    """A device's calls to the GPS, as a process of its own."""
+    index = experiment.device_ids().index(device_id)
+    log = EventLog("test")
+    return GpsLink(
+        GpsServiceStub(channel), experiment, device_id=device_id, device_index=index, process_id="test", log=log
+    )
+
+
+# --- no sense at all ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00" * 4096,
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(range(256)) * 64,
+        b"",
+    ],
+    ids=["zeros", "HTTP/1.1", "HTTP/2 and nonsense", "nothing"],
+)
+async def test_the_servers_go_on_after_a_peer_that_speaks_garbage(tiers: Tiers, garbage: bytes) -> None:
+    for address in (tiers.address, tiers.lps["lps-0"].server.address):
+        await asyncio.to_thread(say, address, garbage)
+
+
+def say(address: str, garbage: bytes) -> None:
+    """Say something and nothing more to an address, and listen until it hangs up."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection, suppress(ConnectionError):
+        connection.sendall(garbage)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+
+
+async def test_messages_that_are_none_are_refused(tiers: Tiers) -> None:
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        call = gps.unary_unary("/fedstrata.v1.GpsService/Enroll", request_serializer=None, response_deserializer=None)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call(b"\xff\xff\xff\xff no message")
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await gps.unary_unary("/fedstrata.v1.GpsService/NoSuchCall")(b"")
+        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    for empty in ((), (rounds_pb2.UpdatePart(),), (rounds_pb2.UpdatePart(data=b"1234"),)):
+        assert isinstance(await refused(submit(tiers, *empty)), PayloadError)
+
+
+# --- ports ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tier", "option"), [("gps", "--listen"), ("gps", "--http"), ("lps", "--listen")])
+def test_a_port_in_use_ends_a_server_with_exit_code_6_and_a_reason(tmp_path: Path, tier: str, option: str) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        words = ["--experiment", str(tmp_path / "small.yaml"), "--state", str(tmp_path / "state"), option, taken]
+        words += ["--gps", taken, "--lps-id", "lps-0"] if tier == "lps" else []
+        with Program(tier, *words, log=tmp_path / "log") as program:
+            assert program.end() == 6
+    (line,) = program.errors()
+    assert line.startswith("error: cannot ")
+    assert taken in line

@@ -1,0 +1,66 @@
+{{/* The release's name for everything: RELEASE-fedstrata, or RELEASE where it says fedstrata already. At most 40
+     characters, so that a pod's name and its revision label stay within 63. */}}
+{{- define "fedstrata.fullname" -}}
+{{- $name := .Values.fullnameOverride -}}
+{{- if not $name -}}
+{{- $name = ternary .Release.Name (printf "%s-fedstrata" .Release.Name) (contains "fedstrata" .Release.Name) -}}
+{{- end -}}
+{{- if gt (len $name) 40 -}}
+{{- $name = printf "%s-%s" ($name | trunc 31 | trimSuffix "-") ($name | sha256sum | trunc 8) -}}
+{{- end -}}
+{{- $name -}}
+{{- end }}
+
+{{/* The labels that a selector uses: (dict "root" $ "component" "lps"); without a component, all pods of the release. */}}
+{{- define "fedstrata.selectorLabels" -}}
+app.kubernetes.io/name: fedstrata
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* All labels of an object: (dict "root" $ "component" "lps"). */}}
+{{- define "fedstrata.labels" -}}
+{{ include "fedstrata.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: fedstrata
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* A tier's image: (dict "root" $ "component" "gps"). A digest wins over the tag, the tag over the chart's appVersion. */}}
+{{- define "fedstrata.image" -}}
+{{- $shared := .root.Values.image -}}
+{{- $own := (index .root.Values .component).image -}}
+{{- $tag := $own.tag | default $shared.tag | default .root.Chart.AppVersion -}}
+{{- if eq $tag "latest" -}}
+{{- fail (printf "%s.image.tag: latest says nothing about what runs; give a version or a digest" .component) -}}
+{{- end -}}
+{{- with $shared.registry }}{{ . }}/{{ end -}}
+{{- $own.repository -}}
+{{- if $own.digest }}@{{ $own.digest }}{{ else }}:{{ $tag }}{{ end -}}
+{{- end }}
+
+{{/* Where children find the GPS. */}}
+{{- define "fedstrata.gpsAddress" -}}
+{{ include "fedstrata.fullname" . }}-gps.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}
+{{- end }}
+
+{{/* The GPS's service account: its own, or the one that is named. */}}
+{{- define "fedstrata.serviceAccount" -}}
+{{ .Values.gps.serviceAccount.name | default (printf "%s-gps" (include "fedstrata.fullname" .)) }}
+{{- end }}
+
+{{/* The claim that holds the GPS's state. */}}
+{{- define "fedstrata.gpsClaim" -}}
+{{ .Values.gps.persistence.existingClaim | default (printf "%s-gps" (include "fedstrata.fullname" .)) }}
+{{- end }}
+
+{{/* Does this Kubernetes have at least a version? (dict "root" $ "version" "1.21") gives true or nothing. */}}
+{{- define "fedstrata.since" -}}
+{{- if semverCompare (printf ">=%s-0" .version) .root.Capabilities.KubeVersion.Version }}true{{ end -}}
+{{- end }}

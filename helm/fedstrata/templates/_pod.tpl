@@ -1,0 +1,178 @@
+{{/* What every pod of the chart may do: nothing. Used by the three tiers and by the test. */}}
+{{- define "fedstrata.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "fedstrata.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Alive is /healthz, ready is /readyz; until the first answer of /healthz a start may take probes.startupSeconds. */}}
+{{- define "fedstrata.probes" -}}
+{{- $probes := .Values.probes }}
+startupProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 2
+  timeoutSeconds: {{ $probes.timeoutSeconds }}
+  failureThreshold: {{ max 1 (div $probes.startupSeconds 2) }}
+livenessProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: {{ $probes.livenessPeriodSeconds }}
+  timeoutSeconds: {{ $probes.timeoutSeconds }}
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: http}
+  periodSeconds: {{ $probes.readinessPeriodSeconds }}
+  timeoutSeconds: {{ $probes.timeoutSeconds }}
+  failureThreshold: 3
+{{- end }}
+
+{{/* The one container of a tier: (dict "root" $ "component" "lps"). */}}
+{{- define "fedstrata.container" -}}
+{{- $root := .root -}}
+{{- $tier := index $root.Values .component -}}
+name: {{ .component }}
+image: {{ include "fedstrata.image" . | quote }}
+imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+args:
+  {{- include (printf "fedstrata.%s.args" .component) $root | trim | nindent 2 }}
+env:
+  - name: FEDSTRATA_POD_NAME
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.name
+  - name: FEDSTRATA_NAMESPACE
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.namespace
+  {{- with include (printf "fedstrata.%s.env" .component) $root | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with $tier.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  {{- if ne .component "device" }}
+  - {name: grpc, containerPort: {{ $root.Values.ports.grpc }}, protocol: TCP}
+  {{- end }}
+  - {name: http, containerPort: {{ $root.Values.ports.http }}, protocol: TCP}
+{{- include "fedstrata.probes" $root }}
+resources:
+  {{- toYaml $tier.resources | nindent 2 }}
+securityContext:
+  {{- include "fedstrata.containerSecurityContext" $root | nindent 2 }}
+# The last words of a container that stops are its reason: `kubectl describe pod` shows them.
+terminationMessagePolicy: FallbackToLogsOnError
+volumeMounts:
+  - name: experiment
+    mountPath: /etc/fedstrata
+    readOnly: true
+  - name: tmp
+    mountPath: /tmp
+  {{- with include (printf "fedstrata.%s.mounts" .component) $root | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* The LPSs over the zones, for each release by itself. */}}
+{{- define "fedstrata.topologySpread" -}}
+{{- $spread := .root.Values.lps.topologySpread -}}
+{{- if and (eq .component "lps") $spread.topologyKey }}
+topologySpreadConstraints:
+  - maxSkew: {{ $spread.maxSkew }}
+    topologyKey: {{ $spread.topologyKey }}
+    whenUnsatisfiable: {{ $spread.whenUnsatisfiable }}
+    labelSelector:
+      matchLabels:
+        {{- include "fedstrata.selectorLabels" . | nindent 8 }}
+{{- end }}
+{{- end }}
+
+{{/* Where a tier's pods may run. A DaemonSet runs on exactly the nodes that the experiment names, unless told otherwise. */}}
+{{- define "fedstrata.affinity" -}}
+{{- $tier := index .root.Values .component -}}
+{{- if $tier.affinity }}
+affinity:
+  {{- toYaml $tier.affinity | nindent 2 }}
+{{- else if and (eq .component "device") (eq .root.Values.device.kind "DaemonSet") }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        {{- range (fromJson (include "fedstrata.plan" .root)).names }}
+        - matchFields:
+            - {key: metadata.name, operator: In, values: [{{ . | quote }}]}
+        {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The pod of a tier: (dict "root" $ "component" "lps"). */}}
+{{- define "fedstrata.podTemplate" -}}
+{{- $root := .root -}}
+{{- $tier := index $root.Values .component -}}
+metadata:
+  labels:
+    {{- include "fedstrata.labels" . | nindent 4 }}
+    {{- with $tier.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    # Another experiment makes other pods.
+    checksum/experiment: {{ include "fedstrata.experiment" $root | sha256sum }}
+    {{- with $tier.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  {{- if eq .component "gps" }}
+  serviceAccountName: {{ include "fedstrata.serviceAccount" $root }}
+  {{- end }}
+  automountServiceAccountToken: {{ eq .component "gps" }}
+  # Kubernetes would add variables such as FEDSTRATA_GPS_PORT, which are ours.
+  enableServiceLinks: false
+  {{- with $root.Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- range . }}
+    - name: {{ . }}
+    {{- end }}
+  {{- end }}
+  {{- with $tier.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  terminationGracePeriodSeconds: {{ $tier.terminationGracePeriodSeconds }}
+  securityContext:
+    {{- include "fedstrata.podSecurityContext" $root | nindent 4 }}
+  {{- with $tier.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $tier.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with include "fedstrata.affinity" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with include "fedstrata.topologySpread" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  containers:
+    - {{ include "fedstrata.container" . | nindent 6 | trim }}
+  volumes:
+    - name: experiment
+      configMap:
+        name: {{ include "fedstrata.fullname" $root }}-experiment
+    - name: tmp
+      emptyDir: {}
+    {{- with include (printf "fedstrata.%s.volumes" .component) $root | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+{{- end }}

@@ -1,0 +1,67 @@
+{{/* How many pods each tier has. Where values and experiment contradict each other, the message says both. */}}
+
+{{/* May the GPS scale the LPSs? Under the chart's Role, or under rights that the named account brings. */}}
+{{- define "fedstrata.mayScale" -}}
+{{- if or .Values.gps.rbac.create .Values.gps.serviceAccount.name }}true{{ end -}}
+{{- end }}
+
+{{/* Number of LPS pods: the number of clusters. With `clusters: auto` the GPS decides, so an upgrade keeps what is there. */}}
+{{- define "fedstrata.lpsReplicas" -}}
+{{- $plan := fromJson (include "fedstrata.plan" .) -}}
+{{- $given := .Values.lps.replicas -}}
+{{- if ne (toString $plan.clusters) "auto" -}}
+  {{- if and (not (kindIs "invalid" $given)) (ne (int $given) (int $plan.clusters)) -}}
+  {{- fail (printf "lps.replicas is %d, but experiment %s has method.clusters %d: one LPS serves one cluster. Leave lps.replicas out, or change the experiment" (int $given) $plan.name (int $plan.clusters)) -}}
+  {{- end -}}
+  {{- int $plan.clusters -}}
+{{- else -}}
+  {{- if not (kindIs "invalid" $given) -}}
+  {{- fail (printf "lps.replicas is %d, but experiment %s has method.clusters auto: the GPS scales the LPSs itself. Leave lps.replicas out, or fix method.clusters" (int $given) $plan.name) -}}
+  {{- end -}}
+  {{- if not (include "fedstrata.mayScale" .) -}}
+  {{- fail (printf "experiment %s has method.clusters auto, but gps.rbac.create is false: nobody may scale the LPSs. Set gps.rbac.create to true, name an account that has the rights in gps.serviceAccount.name, or fix method.clusters" $plan.name) -}}
+  {{- end -}}
+  {{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-lps" (include "fedstrata.fullname" .)) -}}
+  {{- if $live }}{{ int $live.spec.replicas }}{{ else }}0{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Number of device pods of a StatefulSet: enough for all devices of the experiment but the external ones. */}}
+{{- define "fedstrata.deviceReplicas" -}}
+{{- $plan := fromJson (include "fedstrata.plan" .) -}}
+{{- $device := .Values.device -}}
+{{- $perPod := int $device.devicesPerPod -}}
+{{- $hosted := sub (int $plan.devices) (int $device.external) | int -}}
+{{- if lt $hosted 0 -}}
+{{- fail (printf "device.external is %d, more than the %d devices of experiment %s" (int $device.external) (int $plan.devices) $plan.name) -}}
+{{- end -}}
+{{- if and (gt (int $device.external) 0) (ne (mod $hosted $perPod) 0) -}}
+{{- fail (printf "device.external leaves %d devices, which do not fill pods of %d (device.devicesPerPod); change one of the two" $hosted $perPod) -}}
+{{- end -}}
+{{- $pods := div (sub (add $hosted $perPod) 1) $perPod | int -}}
+{{- if and (not (kindIs "invalid" $device.replicas)) (ne (int $device.replicas) $pods) -}}
+{{- fail (printf "device.replicas is %d, but the %d devices of experiment %s, %d to a pod, make %d pods. Leave device.replicas out, or change device.devicesPerPod" (int $device.replicas) $hosted $plan.name $perPod $pods) -}}
+{{- end -}}
+{{- $pods -}}
+{{- end }}
+
+{{/* Refuses what cannot work together for the devices. */}}
+{{- define "fedstrata.checkDevices" -}}
+{{- $plan := fromJson (include "fedstrata.plan" .) -}}
+{{- $device := .Values.device -}}
+{{- $data := .Values.data -}}
+{{- if and $plan.local (ne $device.kind "DaemonSet") -}}
+{{- fail (printf "experiment %s has partition.kind local, whose devices are boards with data of their own: set device.kind to DaemonSet" $plan.name) -}}
+{{- end -}}
+{{- if eq $device.kind "DaemonSet" -}}
+  {{- if not $plan.local }}{{ fail (printf "device.kind DaemonSet gives every node a device of its own, so the experiment names them: partition.kind local with names, not as in %s" $plan.name) }}{{ end -}}
+  {{- if or (ne (int $device.devicesPerPod) 1) (gt (int $device.external) 0) (not (kindIs "invalid" $device.replicas)) -}}
+  {{- fail "device.kind DaemonSet has one device on each node: leave device.replicas, device.devicesPerPod and device.external out" -}}
+  {{- end -}}
+{{- end -}}
+{{- if and (eq $data.type "none") (has $plan.data (list "fashion-mnist" "folder")) (not $plan.download) -}}
+{{- fail (printf "experiment %s reads %s from files: set data.type to hostPath, claim or image, or data.download to true in the experiment" $plan.name $plan.data) -}}
+{{- end -}}
+{{- if and (eq $data.type "hostPath") (not $data.hostPath) }}{{ fail "data.type is hostPath: data.hostPath says which folder of the node, for instance /var/lib/fedstrata" }}{{ end -}}
+{{- if and (eq $data.type "claim") (not $data.claimName) }}{{ fail "data.type is claim: data.claimName says which PersistentVolumeClaim of the namespace" }}{{ end -}}
+{{- end }}

@@ -1,0 +1,87 @@
+"""Rendering the chart with Helm's own engine, and reading what came out. No cluster, no helm binary."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_python import Chart, _native
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm" / "fedstrata"
+VARIANTS = sorted((CHART / "ci").glob("*.yaml"))
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
+OLDEST, NEWEST = "v1.20.2", "v1.37.0"
+
+Object = dict[str, Any]
+
+
+@cache
+def chart() -> Chart:
+    return Chart.load(CHART)
+
+
+def rendered_files(values: Mapping[str, Any], *, version: str, release: str, namespace: str) -> dict[str, str]:
+    """Each template's text, for a Kubernetes version: the package's own `render` cannot be told one."""
+    options = {"name": release, "namespace": namespace, "kube_version": version, "is_install": True}
+    text = _native.call_string("helm_render", chart()._raw(), json.dumps(dict(values)), json.dumps(options))
+    files: dict[str, str] = json.loads(text)
+    return {name.removeprefix("fedstrata/templates/"): text for name, text in files.items()}
+
+
+def render(
+    values: Mapping[str, Any] | None = None, *, version: str = NEWEST, release: str = "demo", namespace: str = "lab"
+) -> list[Object]:
+    """The objects of a release, in the order of the templates' names."""
+    files = rendered_files(values or {}, version=version, release=release, namespace=namespace)
+    documents: list[Object] = []
+    for name, text in sorted(files.items()):
+        if name != "NOTES.txt":
+            documents += [document for document in yaml.safe_load_all(text) if document]
+    return documents
+
+
+def notes(values: Mapping[str, Any] | None = None, *, release: str = "demo", namespace: str = "lab") -> str:
+    """What Helm prints after an installation."""
+    return rendered_files(values or {}, version=NEWEST, release=release, namespace=namespace)["NOTES.txt"]
+
+
+def values_of(path: Path) -> dict[str, Any]:
+    """A values file."""
+    values: dict[str, Any] = yaml.safe_load(path.read_text())
+    return values
+
+
+def experiment_values(path: Path) -> dict[str, Any]:
+    """What installs an experiment file, with a data folder where it needs one."""
+    text = path.read_text()
+    data = yaml.safe_load(text).get("data", {})
+    if data.get("name", "digits") == "digits":
+        return {"experiment": text}
+    values: dict[str, Any] = {"experiment": text, "data": {"type": "hostPath", "hostPath": "/var/lib/fedstrata"}}
+    if yaml.safe_load(text)["partition"]["kind"] == "local":
+        values["device"] = {"kind": "DaemonSet"}
+    return values
+
+
+def one(objects: list[Object], kind: str, name: str) -> Object:
+    """The object of that kind and name. It fails the test when there is none, or more than one."""
+    found = [item for item in objects if item["kind"] == kind and item["metadata"]["name"] == name]
+    assert len(found) == 1, f"{len(found)} objects {kind}/{name} in {[identity(item) for item in objects]}"
+    return found[0]
+
+
+def identity(item: Object) -> str:
+    """`Kind/name`."""
+    return f"{item['kind']}/{item['metadata']['name']}"
+
+
+def pods(objects: list[Object]) -> Iterator[tuple[str, Object, dict[str, str]]]:
+    """Each pod that the objects make, as component, spec and labels."""
+    for item in objects:
+        template = item if item["kind"] == "Pod" else item.get("spec", {}).get("template")
+        if template:
+            labels = template["metadata"]["labels"]
+            yield labels["app.kubernetes.io/component"], template["spec"], labels

@@ -1,0 +1,58 @@
+"""The rules and the dashboard ask for metrics that the services have."""
+
+import json
+import re
+
+import pytest
+import yaml
+from charts import CHART, Object, one, render, values_of
+from prometheus_client import generate_latest
+
+from fedstrata.metrics import ProcessMetrics
+
+DESIGNED = {"link", "direction", "kind", "end", "tier", "outcome", "state", "lps_id"}
+TARGET = {"namespace", "app_kubernetes_io_instance"}  # the PodMonitor's target labels
+
+
+@pytest.fixture(scope="module")
+def objects() -> list[Object]:
+    return render(values_of(CHART / "ci" / "monitored.yaml"))
+
+
+def queries(objects: list[Object]) -> list[str]:
+    rules = one(objects, "PrometheusRule", "demo-fedstrata")
+    dashboard = json.loads(one(objects, "ConfigMap", "demo-fedstrata-dashboard")["data"]["demo-fedstrata.json"])
+    found = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    return found + [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def test_every_query_asks_for_metrics_and_labels_that_exist(objects: list[Object]) -> None:
+    exposed = generate_latest(ProcessMetrics("gps").registry).decode()
+    families = {line.split()[2] for line in exposed.splitlines() if line.startswith("# TYPE")}
+    known = families | {f"{name}_{end}" for name in families for end in ("sum", "count", "total")}
+    found = queries(objects)
+    assert len(found) >= 10
+    for query in found:
+        assert set(re.findall(r"\bfedstrata_\w+", query)) <= known, query
+        assert set(re.findall(r"(\w+)=", query)) <= DESIGNED | TARGET, query
+
+
+def test_a_run_is_stalled_only_before_its_last_round(objects: list[Object]) -> None:
+    alerts = yaml.safe_dump(one(objects, "PrometheusRule", "demo-fedstrata"), width=1000)
+    assert "< 19 and" in alerts  # the experiment has 20 global rounds, counted from 0
+
+
+def test_every_pod_of_the_release_is_scraped_on_its_named_port(objects: list[Object]) -> None:
+    monitor = one(objects, "PodMonitor", "demo-fedstrata")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "5s"}]
+    selector = monitor["spec"]["selector"]["matchLabels"]
+    for tier in ("gps", "lps", "device"):
+        template = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]
+        assert selector.items() <= template["metadata"]["labels"].items()
+        assert "http" in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+
+
+def test_monitoring_is_optional() -> None:
+    assert not [item for item in render() if item["kind"] in {"PodMonitor", "PrometheusRule"}]
+    assert not [item for item in render() if item["metadata"]["name"].endswith("-dashboard")]

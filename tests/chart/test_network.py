@@ -1,0 +1,97 @@
+"""Who may reach whom, worked out from the rendered policies as Kubernetes would."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+from charts import CHART, Object, pods, render, values_of
+
+TIERS = ("gps", "lps", "device", "test")
+GRPC, HTTP = 50051, 8080
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def allows(policies: list[Object], direction: str, labels: dict[str, str], peer: dict[str, str], port: int) -> bool:
+    """Whether the policies of one pod let a connection through on its side. Peers are pods of the same namespace."""
+    kind, side = {"egress": ("Egress", "to"), "ingress": ("Ingress", "from")}[direction]
+    own = [
+        p["spec"] for p in policies if selects(p["spec"]["podSelector"], labels) and kind in p["spec"]["policyTypes"]
+    ]
+    if not own:
+        return True
+    for rule in (rule for spec in own for rule in spec.get(direction, [])):
+        ports = "ports" not in rule or port in [item["port"] for item in rule["ports"]]
+        peers = side not in rule or any(
+            "podSelector" in item and "namespaceSelector" not in item and selects(item["podSelector"], peer)
+            for item in rule[side]
+        )
+        if ports and peers:
+            return True
+    return False
+
+
+def reachable(objects: list[Object], port: int) -> set[tuple[str, str]]:
+    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    labels = {component: labels for component, _, labels in pods(objects)}
+    return {
+        (a, b)
+        for a, b in product(TIERS, TIERS)
+        if a != b
+        and allows(policies, "egress", labels[a], labels[b], port)
+        and allows(policies, "ingress", labels[b], labels[a], port)
+    }
+
+
+def test_devices_reach_gps_and_lps_and_an_lps_only_the_gps() -> None:
+    assert reachable(render(), GRPC) == {("device", "gps"), ("device", "lps"), ("lps", "gps"), ("test", "gps")}
+
+
+def test_nobody_reaches_anyone_on_another_port() -> None:
+    assert reachable(render(), HTTP) == set()
+    assert reachable(render(), 22) == set()
+
+
+def test_pods_of_another_release_reach_nothing() -> None:
+    ours = [item for item in render(release="one") if item["kind"] == "NetworkPolicy"]
+    stranger = {component: labels for component, _, labels in pods(render(release="two"))}["device"]
+    for _, _, labels in pods(render(release="one")):
+        assert not allows(ours, "ingress", labels, stranger, GRPC)
+
+
+def test_only_the_gps_reaches_the_kubernetes_api() -> None:
+    objects = render()
+    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    reach = {tier for tier, _, labels in pods(objects) if allows(policies, "egress", labels, {}, 6443)}
+    assert reach == {"gps"}
+
+
+def test_everyone_may_ask_the_name_service() -> None:
+    objects = render()
+    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    assert all(allows(policies, "egress", labels, {}, 53) for _, _, labels in pods(objects))
+
+
+@pytest.mark.parametrize(("variant", "expected"), [("monitored", True), ("plain", False)])
+def test_devices_reach_the_web_only_to_download_what_the_experiment_names(variant: str, *, expected: bool) -> None:
+    objects = render(values_of(CHART / "ci" / f"{variant}.yaml"))
+    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    labels = {component: labels for component, _, labels in pods(objects)}
+    assert allows(policies, "egress", labels["device"], {}, 443) is expected
+    assert not allows(policies, "egress", labels["lps"], {}, 443)
+
+
+def test_metrics_are_read_from_the_namespaces_that_the_values_select() -> None:
+    def sources(values: dict[str, Any]) -> list[Any]:
+        rules = [item["spec"].get("ingress", []) for item in render(values) if item["kind"] == "NetworkPolicy"]
+        return [rule["from"] for policy in rules for rule in policy if rule["ports"][0]["port"] == HTTP]
+
+    peer = {"namespaceSelector": {"matchLabels": {"name": "observability"}}}
+    assert sources({"networkPolicy": {"metricsFrom": [peer]}}) == [[peer]]
+    assert sources({"networkPolicy": {"metricsFrom": []}}) == []
+
+
+def test_policies_can_be_left_out() -> None:
+    assert not [item for item in render({"networkPolicy": {"enabled": False}}) if item["kind"] == "NetworkPolicy"]

@@ -1,0 +1,115 @@
+"""What the chart refuses, and that each message names the key, what was wrong and what to do."""
+
+from typing import Any
+
+import pytest
+from charts import OLDEST, render
+from helm_python import HelmRenderError, HelmValuesError
+
+IID = "name: lab\npartition: {kind: iid, devices: 10, examples_per_device: 5}\n"
+LOCAL = "name: lab\ndata: {name: folder}\npartition: {kind: local, names: [a, b]}\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"devices": 3}, "additional properties 'devices' not allowed"),
+        ({"gps": {"replicas": 2}}, "at '/gps': additional properties 'replicas' not allowed"),
+        ({"lps": {"persistance": {}}}, "at '/lps': additional properties 'persistance' not allowed"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "at '/image/pullPolicy': value must be one of 'Always'"),
+        ({"device": {"kind": "Deployment"}}, "at '/device/kind': value must be one of 'StatefulSet', 'DaemonSet'"),
+        ({"device": {"devicesPerPod": 0}}, "at '/device/devicesPerPod': minimum: got 0, want 1"),
+        ({"device": {"replicas": "ten"}}, "at '/device/replicas': got string, want "),
+        ({"data": {"type": "nfs"}}, "at '/data/type': value must be one of 'none', 'hostPath', 'claim', 'image'"),
+        ({"data": {"hostPath": "relative"}}, "at '/data/hostPath': 'relative' does not match"),
+        ({"gps": {"persistence": {"retain": "forever"}}}, "value must be one of 'keep', 'delete'"),
+        ({"gps": {"persistence": {"size": "1 GB"}}}, "at '/gps/persistence/size'"),
+        ({"gps": {"nodeSelector": {"gpu": True}}}, "at '/gps/nodeSelector/gpu': got boolean, want string"),
+        ({"ports": {"grpc": 443}}, "at '/ports/grpc': minimum: got 443, want 1,024"),
+        ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "invalid propertyName 'app.kubernetes.io/name'"),
+        ({"experiment": {"name": "x"}}, "at '/experiment': got object, want string"),
+        ({"gps": {"image": {"digest": "abc"}}}, "at '/gps/image/digest': 'abc' does not match"),
+    ],
+)
+def test_the_schema_names_the_key_and_what_it_takes(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(HelmValuesError) as refused:
+        render(values)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"experiment": IID, "device": {"replicas": 4}},
+            "device.replicas is 4, but the 10 devices of experiment lab, 1 to a pod",
+        ),
+        (
+            {"experiment": IID + "method: {clusters: 3}\n", "lps": {"replicas": 2}},
+            "lps.replicas is 2, but experiment lab has method.clusters 3",
+        ),
+        ({"experiment": IID, "lps": {"replicas": 2}}, "lps.replicas is 2, but experiment lab has method.clusters auto"),
+        (
+            {"experiment": IID, "gps": {"rbac": {"create": False}}},
+            "gps.rbac.create is false: nobody may scale the LPSs",
+        ),
+        ({"experiment": IID, "device": {"external": 11}}, "device.external is 11, more than the 10 devices"),
+        (
+            {"experiment": IID, "device": {"external": 1, "devicesPerPod": 2}},
+            "leaves 9 devices, which do not fill pods of 2",
+        ),
+        ({"experiment": IID, "device": {"kind": "DaemonSet"}}, "partition.kind local with names"),
+        ({"experiment": LOCAL, "data": {"type": "image"}}, "set device.kind to DaemonSet"),
+        (
+            {"experiment": LOCAL, "data": {"type": "image"}, "device": {"kind": "DaemonSet", "devicesPerPod": 2}},
+            "one device on each node",
+        ),
+        (
+            {"experiment": LOCAL, "device": {"kind": "DaemonSet"}},
+            "experiment lab reads folder from files: set data.type",
+        ),
+        ({"data": {"type": "hostPath"}}, "data.hostPath says which folder"),
+        ({"data": {"type": "claim"}}, "data.claimName says which"),
+        ({"image": {"tag": "latest"}}, "latest says nothing about what runs"),
+    ],
+)
+def test_contradictions_are_told_with_both_sides_and_a_way_out(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(HelmRenderError) as refused:
+        render(values)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [", "it must be YAML"),
+        ("just words", "it must be YAML"),
+        ("- a list", "it must be YAML"),
+        ("partition: {}", "name is missing"),
+        ("name: lab", "partition is missing"),
+        ("name: lab\npartition: {devices: 2}", "partition.kind is <nil>; choose tasks, dirichlet, iid or local"),
+        ("name: lab\npartition: {kind: sorted}", "partition.kind is sorted"),
+        ("name: lab\npartition: {kind: iid, devices: 0}", "partition.devices must be a whole number from 1 up, not 0"),
+        ("name: lab\npartition: {kind: iid, devices: 2.5}", "not 2.5"),
+        ("name: lab\npartition: {kind: iid, devices: many}", "not many"),
+        ("name: lab\npartition: {kind: tasks, tasks: []}", "it has no devices"),
+        ("name: lab\npartition: {kind: tasks, tasks: [{name: low, devices: -1}]}", "devices of low must be"),
+        ("name: lab\npartition: {kind: local, names: []}", "it has no devices"),
+        (IID + "method: {clusters: 11}", "method.clusters is 11, more than the 10 devices"),
+        (IID + "method: {clusters: few}", "method.clusters must be a whole number from 1 up, not few"),
+        (IID + "# " + "x" * 1_000_000, "larger than the 1 MB"),
+    ],
+)
+def test_a_wrong_experiment_is_refused_with_its_reason(text: str, message: str) -> None:
+    with pytest.raises(HelmRenderError) as refused:
+        render({"experiment": text})
+    assert message in str(refused.value)
+    assert "--set-file experiment=FILE.yaml" in str(refused.value)
+
+
+def test_volumes_that_this_kubernetes_cannot_delete_are_not_promised_to_go() -> None:
+    values = {"experiment": IID, "lps": {"persistence": {"enabled": True, "retain": "delete"}}}
+    with pytest.raises(
+        HelmRenderError, match=r"lps\.persistence\.retain is delete, which Kubernetes v1\.20\.2 can do only"
+    ):
+        render(values, version=OLDEST)

@@ -1,0 +1,185 @@
+"""Every example renders, is valid for the oldest and newest Kubernetes, and has the pods its experiment asks for."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+from charts import (
+    CHART,
+    EXPERIMENTS,
+    NEWEST,
+    OLDEST,
+    ROOT,
+    VARIANTS,
+    Object,
+    experiment_values,
+    identity,
+    one,
+    render,
+    values_of,
+)
+from helm_python import lint
+
+from fedstrata.experiment import load_experiment, parse_experiment
+
+CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
+CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
+OWN_RESOURCES = ("PodMonitor", "PrometheusRule")  # the Prometheus Operator's, of which Kubernetes has no schema
+
+
+@cache
+def oldest_schemas() -> dict[str, Any]:
+    schemas: dict[str, Any] = json.loads((Path(__file__).parent / "schemas" / "v1.20.json").read_text())
+    return schemas
+
+
+@cache
+def oldest(kind: str) -> jsonschema.Draft202012Validator:
+    """A validator of `apiVersion Kind` for Kubernetes 1.20."""
+    schemas = oldest_schemas()
+    return jsonschema.Draft202012Validator(
+        {"$ref": f"#/definitions/{schemas['kinds'][kind]}", "definitions": schemas["definitions"]}
+    )
+
+
+def check_oldest(item: Object) -> None:
+    """Raise ValidationError unless Kubernetes 1.20 knows the kind and every key."""
+    oldest(f"{item['apiVersion']} {item['kind']}").validate(item)
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_every_object_is_valid_for_the_oldest_kubernetes(values: dict[str, Any]) -> None:
+    for item in render(values, version=OLDEST):
+        if item["kind"] not in OWN_RESOURCES:
+            check_oldest(item)
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_every_object_is_valid_for_the_newest_kubernetes(values: dict[str, Any]) -> None:
+    for item in render(values, version=NEWEST):
+        if item["kind"] not in OWN_RESOURCES:
+            kubernetes_validate.validate(item, NEWEST, strict=True)
+
+
+def test_the_oldest_schemas_refuse_what_that_kubernetes_does_not_know() -> None:
+    newer = one(render(version=NEWEST), "StatefulSet", "demo-fedstrata-device")
+    assert newer["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == "100%"
+    with pytest.raises(jsonschema.ValidationError, match="maxUnavailable"):
+        check_oldest(newer)
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_lint_finds_nothing(values: dict[str, Any]) -> None:
+    report = lint(CHART, values, strict=True, kube_version=OLDEST)
+    assert report["errors"] == []
+    assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_pods_are_as_many_as_the_services_themselves_read_in_the_experiment(path: Path) -> None:
+    experiment = load_experiment(path)
+    objects = render(experiment_values(path))
+    if experiment.partition.kind != "local":
+        assert one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]["replicas"] == experiment.device_count
+    clusters = experiment.method.clusters
+    assert one(objects, "StatefulSet", "demo-fedstrata-lps")["spec"]["replicas"] == (
+        0 if clusters == "auto" else clusters
+    )
+
+
+def test_the_experiment_reaches_the_pods_byte_for_byte() -> None:
+    text = "# trailing blanks, a quote '\"  \nname: a\n\npartition: {kind: iid, devices: 1, examples_per_device: 5}"
+    config = one(render({"experiment": text}), "ConfigMap", "demo-fedstrata-experiment")
+    assert config["data"] == {"experiment.yaml": text}
+
+
+def test_without_an_experiment_the_chart_runs_the_repositorys_default() -> None:
+    default = (ROOT / "experiments" / "digits.yaml").read_text()
+    config = one(render(), "ConfigMap", "demo-fedstrata-experiment")
+    packaged = parse_experiment(config["data"]["experiment.yaml"])
+    assert packaged == parse_experiment(default), "copy experiments/digits.yaml to helm/fedstrata/files/digits.yaml"
+
+
+def test_another_experiment_makes_other_pods_of_every_tier() -> None:
+    def checksums(seed: int) -> list[str]:
+        text = f"name: a\nseed: {seed}\npartition: {{kind: iid, devices: 1, examples_per_device: 5}}\n"
+        sets = [item for item in render({"experiment": text}) if item["kind"] == "StatefulSet"]
+        return [item["spec"]["template"]["metadata"]["annotations"]["checksum/experiment"] for item in sets]
+
+    assert len(checksums(1)) == 3
+    assert len({*checksums(1)}) == 1
+    assert checksums(1) == checksums(1)
+    assert not {*checksums(1)} & {*checksums(2)}
+
+
+def test_five_devices_in_pods_of_two_make_three_pods() -> None:
+    values = values_of(CHART / "ci" / "auto.yaml")
+    devices = one(render(values), "StatefulSet", "demo-fedstrata-device")
+    assert devices["spec"]["replicas"] == 3
+    env = devices["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "FEDSTRATA_DEVICES_PER_POD", "value": "2"} in env
+
+
+def test_boards_run_on_exactly_the_nodes_that_the_experiment_names() -> None:
+    spec = one(render(values_of(CHART / "ci" / "boards.yaml")), "DaemonSet", "demo-fedstrata-device")["spec"]
+    pod = spec["template"]["spec"]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchFields"][0]["values"] for term in terms] == [["board-1"], ["board-2"], ["board-3"]]
+    name = next(item for item in pod["containers"][0]["env"] if item["name"] == "FEDSTRATA_DEVICE_NAME")
+    assert name["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+
+
+def test_a_kept_volume_stays_and_a_deleted_one_goes_with_the_release() -> None:
+    def annotations(retain: str) -> Any:
+        objects = render({"gps": {"persistence": {"retain": retain}}})
+        return one(objects, "PersistentVolumeClaim", "demo-fedstrata-gps")["metadata"].get("annotations")
+
+    assert annotations("keep") == {"helm.sh/resource-policy": "keep"}
+    assert annotations("delete") is None
+    gps = one(render(), "StatefulSet", "demo-fedstrata-gps")
+    assert "volumeClaimTemplates" not in gps["spec"], "a StatefulSet's own claims would outlive the release"
+
+
+def test_the_volumes_of_lpss_go_with_the_release_on_any_version() -> None:
+    values = values_of(CHART / "ci" / "volumes.yaml")
+    newest = one(render(values, version=NEWEST), "StatefulSet", "demo-fedstrata-lps")["spec"]
+    assert newest["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
+    objects = render(values, version=OLDEST)
+    template = one(objects, "StatefulSet", "demo-fedstrata-lps")["spec"]["volumeClaimTemplates"][0]
+    for ordinal in (0, 1):  # named as the set names them, so that it takes them; owned by the release, so that they go
+        claim = one(objects, "PersistentVolumeClaim", f"{template['metadata']['name']}-demo-fedstrata-lps-{ordinal}")
+        assert claim["spec"] == template["spec"]
+
+
+def test_budgets_use_the_api_that_the_server_has() -> None:
+    def versions(version: str) -> set[str]:
+        return {item["apiVersion"] for item in render(version=version) if item["kind"] == "PodDisruptionBudget"}
+
+    assert versions("v1.20.15") == {"policy/v1beta1"}
+    assert versions("v1.21.0-gke.1") == {"policy/v1"}
+
+
+def test_every_name_carries_the_release_and_leaves_room_for_ordinals() -> None:
+    long = "a-release-name-as-long-as-helm-allows-it-to-be-for-you"[:53]
+    for release in ("demo", "fedstrata", long):
+        objects = render(release=release)
+        assert len({identity(item) for item in objects}) == len(objects)
+        for item in objects:
+            assert item["metadata"]["name"].startswith(release[:31]), identity(item)
+            if item["kind"] == "StatefulSet":
+                assert len(item["metadata"]["name"]) <= 52, "the pods' revision label adds 11 characters, up to 63"
+
+
+def test_two_long_releases_alike_in_the_beginning_have_different_names() -> None:
+    first, second = ({identity(item) for item in render(release="x" * 50 + end)} for end in "ab")
+    assert not first & second
+
+
+def test_the_chart_carries_the_projects_version() -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    chart = values_of(CHART / "Chart.yaml")
+    assert f'\nversion = "{chart["appVersion"]}"\n' in pyproject

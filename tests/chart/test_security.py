@@ -1,0 +1,100 @@
+"""What every pod may not do, and the little that the GPS may."""
+
+from typing import Any
+
+import pytest
+from charts import EXPERIMENTS, VARIANTS, experiment_values, one, pods, render, values_of
+
+CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
+CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_every_pod_has_the_restricted_profile(values: dict[str, Any]) -> None:
+    seen = set()
+    for component, spec, _ in pods(render(values)):
+        seen.add(component)
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] == security["runAsGroup"] == security["fsGroup"] == 10001
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+    assert seen == {"gps", "lps", "device", "test"}
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_only_the_gps_has_a_token(values: dict[str, Any]) -> None:
+    tokens = {component: spec["automountServiceAccountToken"] for component, spec, _ in pods(render(values))}
+    assert tokens == {"gps": True, "lps": False, "device": False, "test": False}
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_only_state_and_tmp_can_be_written(values: dict[str, Any]) -> None:
+    for component, spec, _ in pods(render(values)):
+        writable = {mount["name"] for mount in spec["containers"][0]["volumeMounts"] if not mount.get("readOnly")}
+        allowed = {"tmp", "state"} if component in {"gps", "lps"} else {"tmp"}
+        downloads = component == "device" and "download: true" in values["experiment"]
+        assert writable == allowed | ({"data"} if downloads else set())
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_every_container_requests_and_is_limited(values: dict[str, Any]) -> None:
+    for component, spec, _ in pods(render(values)):
+        resources = spec["containers"][0]["resources"]
+        assert {"cpu", "memory"} <= set(resources["requests"]), component
+        assert "memory" in resources["limits"], component
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_no_image_is_latest_and_kubernetes_adds_no_variables(values: dict[str, Any]) -> None:
+    for _, spec, _ in pods(render(values)):
+        image = spec["containers"][0]["image"]
+        assert ":" in image.rpartition("/")[2]
+        assert not image.endswith(":latest")
+        assert spec["enableServiceLinks"] is False  # it would add FEDSTRATA_GPS_PORT, and FEDSTRATA_… are options
+
+
+def test_the_gps_may_scale_its_lpss_label_pods_and_record_events_and_nothing_else() -> None:
+    role = one(render(), "Role", "demo-fedstrata-gps")
+    assert role["rules"] == [
+        {
+            "apiGroups": ["apps"],
+            "resources": ["statefulsets/scale"],
+            "resourceNames": ["demo-fedstrata-lps"],
+            "verbs": ["get", "patch"],
+        },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+    ]
+    binding = one(render(), "RoleBinding", "demo-fedstrata-gps")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "demo-fedstrata-gps", "namespace": "lab"}]
+    kinds = {item["kind"] for item in render()}
+    assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Secret"}
+
+
+def test_rights_can_be_withheld() -> None:
+    values = {
+        "experiment": "name: a\npartition: {kind: iid, devices: 2, examples_per_device: 5}\nmethod: {clusters: 1}\n"
+    }
+    kinds = {item["kind"] for item in render({**values, "gps": {"rbac": {"create": False}}})}
+    assert not kinds & {"Role", "RoleBinding"}
+
+
+def test_probes_ask_for_health_and_readiness_over_http() -> None:
+    for component, spec, _ in pods(render()):
+        if component == "test":
+            continue
+        container = spec["containers"][0]
+        asked = {probe: container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+        assert asked == {
+            "startupProbe": {"path": "/healthz", "port": "http"},
+            "livenessProbe": {"path": "/healthz", "port": "http"},
+            "readinessProbe": {"path": "/readyz", "port": "http"},
+        }
+        assert "http" in {port["name"] for port in container["ports"]}

@@ -1,0 +1,99 @@
+"""The values file explains itself, and the schema knows every key of it."""
+
+from typing import Any
+
+import pytest
+import yaml
+from charts import CHART, chart, notes, render, values_of
+
+VALUES_TEXT = (CHART / "values.yaml").read_text()
+
+
+def keys(values: dict[str, Any], path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    """Paths of all keys, those of mappings included."""
+    nested = (keys(value, (*path, key)) for key, value in values.items() if isinstance(value, dict))
+    return {(*path, key) for key in values}.union(*nested)
+
+
+def schema_node(path: tuple[str, ...]) -> dict[str, Any]:
+    schema = chart().schema
+    assert schema is not None
+    node: dict[str, Any] = schema
+    for key in path:
+        node = node["properties"][key]
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    return node
+
+
+def test_every_line_with_a_value_has_a_comment_above_it() -> None:
+    lines = VALUES_TEXT.splitlines()
+    for before, line in zip(["", *lines], lines, strict=False):
+        is_key = line.strip() and not line.strip().startswith(("#", "-")) and ":" in line
+        opens = line.rstrip().endswith(":")  # a key that only holds others is explained by them
+        trivial = line.strip() in {"enabled: true", "enabled: false"}  # said by the comment over its section
+        if is_key and not (opens or trivial):
+            assert before.strip().startswith("#"), f"values.yaml: no comment above {line.strip()!r}"
+
+
+def closed_paths(values: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The mappings whose keys are the chart's own to name."""
+    paths = [path for path in keys(values) if "properties" in schema_node(path[:-1])]
+    return [path for path in paths if schema_node(path).get("properties")]
+
+
+def test_the_schema_is_closed_wherever_the_chart_names_the_keys() -> None:
+    values: dict[str, Any] = yaml.safe_load(VALUES_TEXT)
+    paths = closed_paths(values)
+    assert len(paths) > 20
+    for path in [(), *paths]:
+        assert schema_node(path)["additionalProperties"] is False, ".".join(path)
+
+
+def test_the_schema_names_no_key_that_the_values_file_does_not_explain() -> None:
+    values: dict[str, Any] = yaml.safe_load(VALUES_TEXT)
+    for path in [(), *closed_paths(values)]:
+        held = values
+        for key in path:
+            held = held[key]
+        assert set(schema_node(path)["properties"]) - {"global"} == set(held), ".".join(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ({}, "localhost/fedstrata/gps:0.1.0"),
+        ({"image": {"registry": "ghcr.io/us", "tag": "1.2"}}, "ghcr.io/us/fedstrata/gps:1.2"),
+        ({"image": {"tag": "1.2"}, "gps": {"image": {"tag": "1.3-arm"}}}, "localhost/fedstrata/gps:1.3-arm"),
+        ({"gps": {"image": {"digest": "sha256:" + "a" * 64}}}, "localhost/fedstrata/gps@sha256:" + "a" * 64),
+        ({"image": {"registry": ""}, "gps": {"image": {"repository": "gps"}}}, "gps:0.1.0"),
+    ],
+)
+def test_an_image_is_registry_repository_and_tag_or_digest(values: dict[str, Any], image: str) -> None:
+    gps = next(i for i in render(values) if i["kind"] == "StatefulSet" and i["metadata"]["name"].endswith("-gps"))
+    assert gps["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
+def test_commands_of_the_notes_name_objects_that_exist() -> None:
+    objects = render()
+    names = {item["metadata"]["name"] for item in objects} | {"demo-fedstrata-gps-0"}
+    commands = [line.strip().removeprefix("$ ") for line in notes().splitlines() if line.strip().startswith("$ ")]
+    assert len(commands) >= 5
+    for command in commands:
+        words = command.split()
+        assert words[0] in {"kubectl", "helm", "fedstrata"}, command
+        assert "lab" in words, f"{command}: says no namespace"
+        mentioned = {word.rpartition("/")[2] for word in words if "demo-" in word}
+        assert mentioned <= names, command
+
+
+def test_the_notes_say_what_an_uninstall_leaves() -> None:
+    assert "delete pvc demo-fedstrata-gps" in notes()
+    assert "delete pvc" not in notes({"gps": {"persistence": {"retain": "delete"}}})
+    kept = {"lps": {"persistence": {"enabled": True, "retain": "keep"}}}
+    assert "delete pvc -l app.kubernetes.io/instance=demo,app.kubernetes.io/component=lps" in notes(kept)
+
+
+def test_every_variant_shows_its_experiment_in_the_notes() -> None:
+    for path in sorted((CHART / "ci").glob("*.yaml")):
+        assert f"Experiment {path.stem}:" in notes(values_of(path))

@@ -116,7 +116,7 @@ class LiveTables:
         self._status = pb.RunStatus(phase="starting")
         self._restarts: list[Restart] = []
         self._began = time.monotonic()
-        # the first drawing is made at once, so what it draws is set above
+        # asks for a drawing when it is made, so what is drawn is set above
         self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
 
     def open(self) -> AbstractContextManager[Any]:

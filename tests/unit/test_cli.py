@@ -273,7 +273,6 @@ def test_a_terminal_shows_the_newest_status() -> None:
     with display.open():
         display.restarted(Restart(process="gps", cause="SIGKILL", count=1))
         display.show(status())
-    assert "starting" in screen.getvalue()
     assert "lps-0" in screen.getvalue()
     assert "gps died by SIGKILL" in screen.getvalue()
 

@@ -13,8 +13,8 @@ from fedstrata.tensors.layout import Flat
 GRID_BITS = 32
 GRID = 2.0**GRID_BITS
 PIECE = 1 << 15  # elements folded at once: scratch and sums stay in a core's cache
-# Adding 1.5·2⁵² to a float64 below 2⁵¹ leaves its rounded integer in the low bits of the sum.
-_MAGIC = 1.5 * 2.0**52
+# Adding 1.5·2²⁰ to a float64 below 2¹⁹ rounds it to a multiple of 2⁻³², whose number stands in the sum's low bits.
+_MAGIC = 1.5 * 2.0 ** (52 - GRID_BITS)
 _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
 
@@ -41,8 +41,7 @@ class ExactSum:
         for at in range(0, len(values), PIECE):
             piece = values[at : at + PIECE]
             scratch = self._scratch[: len(piece)]
-            np.multiply(piece, GRID, out=scratch, dtype=np.float64)
-            scratch += _MAGIC
+            np.add(piece, _MAGIC, out=scratch, dtype=np.float64)
             integers = scratch.view(np.int64)
             integers -= _MAGIC_BITS
             integers *= num_examples

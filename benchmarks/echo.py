@@ -1,0 +1,160 @@
+"""Echo rounds: devices return what they got, so that a round is nothing but Fedstrata's own cost, beside the floor.
+
+    python benchmarks/echo.py --devices 20 --mb 0.1 1 10
+
+Every device is a process with a `RoundClient` on a stream of its own; the server is one with the LPS's servicer,
+rounds and exact sum, which writes the round's model as an LPS does. `benchmarks/floor.py` runs in turn with it.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from floor import parse as parse_end
+from floor import peak_mb
+
+from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.logs import EventLog
+from fedstrata.metrics import LinkMeter, ProcessMetrics
+from fedstrata.rounds import (
+    Exchange,
+    Identity,
+    Intake,
+    Model,
+    OpenRound,
+    ParentCalls,
+    RoundClient,
+    RoundServer,
+    Session,
+    Update,
+)
+from fedstrata.rpc.client import open_channel
+from fedstrata.rpc.server import RpcServer
+from fedstrata.store import ModelFile, write_model
+from fedstrata.store.model_file import pieces_of
+from fedstrata.tensors import ExactSum, Layout
+from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
+from lps.servicer import LpsServicer
+
+HERE = Path(__file__).parent
+EXAMPLES, PART, CLUSTER, RUN = 10, "fed_avg", "lps-0", "echo"
+WARM_UP = 2  # rounds not counted
+
+
+def layout_of(options: argparse.Namespace) -> Layout:
+    """A model of so many bytes in two tensors."""
+    size = options.bytes // 4
+    return Layout.of({"fc1.weight": (size - size // 10,), "fc1.bias": (size // 10,)})
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Serve all rounds; print the address first and the times last."""
+    layout, log, metrics = layout_of(options), EventLog("echo"), ProcessMetrics("lps")
+    executor = ThreadPoolExecutor(1)
+    exchange = Exchange(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
+    rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
+    known.set()
+    server = RpcServer(metrics.links)
+    server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: rounds}, known), "fedstrata.v1.LpsService")
+    await server.start("127.0.0.1:0")
+    print(server.address, flush=True)
+    children = {f"device-{index}": EXAMPLES for index in range(options.devices)}
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("even.safetensors", "odd.safetensors")]
+        draws = np.random.default_rng(0)
+        initial = (draws.normal(0, 0.1, stop - start).astype(np.float32) for start, stop in pieces_of(layout.size))
+        write_model(paths[0], layout, initial, {}, durable=False)
+        for number in range(options.rounds):
+            started = time.perf_counter()
+            total = ExactSum(layout.size, sum(children.values()))
+            intake = Intake(children=children, total=total, wait=TierDeadline(), executor=executor)
+            with_model = ModelFile(paths[number % 2], layout)
+            rounds.open(OpenRound(number=number, global_round=number, model=with_model, intake=intake))
+            await rounds.gather()
+            pieces = (total.mean(start, stop) for start, stop in pieces_of(layout.size))
+            await asyncio.to_thread(write_model, paths[(number + 1) % 2], layout, pieces, {}, durable=False)
+            with_model.close()
+            seconds.append(time.perf_counter() - started)
+    rounds.finish()
+    await rounds.wait_all_told(set(children), 10)
+    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb()}), flush=True)
+    await server.stop()
+
+
+async def attend(options: argparse.Namespace) -> None:
+    """One device: returns what it gets."""
+    channel, counting = open_channel(options.address, LinkMeter())
+    stub = LpsServiceStub(counting)
+    session = Session(stub.Attend)
+    calls = ParentCalls(fetch=session.fetch, submit=session.submit, locate=stub.LocateUpdate)
+    identity = Identity(run_id=RUN, child_id=f"device-{options.index}", cluster_id=CLUSTER)
+    client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), part=PART, log=EventLog("echo"))
+    sent = -1
+    while isinstance(offer := await client.fetch(sent), Model):
+        flat, sent = offer.flat, offer.round
+        update = Update(
+            round=sent, num_examples=EXAMPLES, codec=client.codec_for(flat), read=lambda a, b, flat=flat: flat[a:b]
+        )
+        await client.submit(update)
+    session.close()
+    await channel.close(None)
+
+
+def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, float]:
+    """Median seconds of a round, and the server's peak memory in MB."""
+    common = ["--devices", str(devices), "--bytes", str(size), "--rounds", str(rounds + WARM_UP)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+
+    def start(*words: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(HERE / program), *words, *common]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+    with start("server") as server:
+        if server.stdout is None:
+            raise RuntimeError("no pipe to the server")
+        address = server.stdout.readline().strip()
+        clients = [start("device", "--address", address, "--index", str(index)) for index in range(devices)]
+        told = json.loads(server.stdout.readline())
+        for client in clients:
+            client.communicate()
+    return statistics.median(told["seconds"][WARM_UP:]), told["peak_mb"]
+
+
+def main() -> None:
+    """Print a table: each size, Fedstrata and the floor in turn, `--repeats` times, medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=20)
+    parser.add_argument("--mb", type=float, nargs="+", default=[0.1, 1, 10])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    print(f"{'devices':>8} {'MB':>6} {'fedstrata s':>12} {'floor s':>9} {'ratio':>6} {'peak MB':>8} {'floor MB':>9}")
+    for mb in options.mb:
+        size = int(mb * 1e6) // 40 * 40
+        work = (options.devices, size, options.rounds)
+        pairs = [(measure("echo.py", *work), measure("floor.py", *work)) for _ in range(options.repeats)]
+        ours, floor = (statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
+        ratio = statistics.median(one[0] / other[0] for one, other in pairs)
+        peaks = [max(pair[side][1] for pair in pairs) for side in (0, 1)]
+        row = (
+            f"{options.devices:>8} {mb:>6g} {ours:>12.4f} {floor:>9.4f} {ratio:>6.2f} {peaks[0]:>8.0f} {peaks[1]:>9.0f}"
+        )
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and sys.argv[1] in {"server", "device"}:
+        end = parse_end()
+        asyncio.run(serve(end) if end.end == "server" else attend(end))
+    else:
+        main()

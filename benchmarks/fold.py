@@ -1,0 +1,149 @@
+"""One large update: sent, checked and folded exactly, beside a raw client stream that is folded and not checked.
+
+    python benchmarks/fold.py --mb 100
+
+Client and server are two ends in two processes; the raw stream sends the same protobuf chunks of 1 MiB and adds them
+as float32. Both are measured in turn in one run.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.logs import EventLog
+from fedstrata.metrics import LinkMeter, ProcessMetrics
+from fedstrata.rounds import Exchange, Identity, Intake, OpenRound, ParentCalls, RoundClient, RoundServer, Session
+from fedstrata.rounds import Update as RoundUpdate
+from fedstrata.rpc.client import open_channel
+from fedstrata.rpc.server import SERVER_OPTIONS, RpcServer
+from fedstrata.store import ModelFile, write_model
+from fedstrata.tensors import ExactSum, Layout
+from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
+from lps.servicer import LpsServicer
+
+RUN, CLUSTER, PART = "fold", "lps-0", "fed_avg"
+CHUNK = 1 << 20
+
+
+def layout_of(size: int) -> Layout:
+    """One tensor."""
+    return Layout.of({"fc1.weight": (size,)})
+
+
+async def serve(size: int, rounds: int) -> None:
+    """A server of both: the rounds of an LPS, and the raw stream."""
+    layout, metrics, executor = layout_of(size), ProcessMetrics("lps"), ThreadPoolExecutor(1)
+    exchange = Exchange(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
+    served, known = RoundServer(exchange, metrics, EventLog("fold"), executor), asyncio.Event()
+    known.set()
+    server = RpcServer(metrics.links)
+    server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: served}, known), "fedstrata.v1.LpsService")
+    await server.start("127.0.0.1:0")
+    raw, raw_address = await _raw_server(size)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        write_model(path, layout, [np.zeros(size, np.float32)], {}, durable=False)
+        model = ModelFile(path, layout)
+        print(server.address, raw_address, flush=True)
+        for number in range(rounds):
+            total = ExactSum(size, 10)
+            intake = Intake(children={"device-0": 10}, total=total, wait=TierDeadline(), executor=executor)
+            served.open(OpenRound(number=number, global_round=number, model=model, intake=intake))
+            await served.gather()
+    served.finish()
+    await served.wait_all_told({"device-0"}, 60)
+    await server.stop()
+    await raw.stop(0)
+
+
+async def _raw_server(size: int) -> tuple[Any, str]:
+    async def fold(requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
+        total, at = np.zeros(size, np.float32), 0
+        async for part in requests:
+            values = np.frombuffer(part.data, np.float32)
+            total[at : at + len(values)] += values
+            at += len(values)
+        return pb.UpdateReply(accepted=True)
+
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    handler = grpc.stream_unary_rpc_method_handler(
+        fold, pb.UpdatePart.FromString, pb.UpdateReply.SerializeToString
+    )  # fmt: skip
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("raw.Raw", {"Fold": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds of every upload: Fedstrata's, and the raw stream's after each."""
+    channel, counting = open_channel(addresses[0], LinkMeter())
+    stub = LpsServiceStub(counting)
+    session = Session(stub.Attend)
+    calls = ParentCalls(fetch=session.fetch, submit=session.submit, locate=stub.LocateUpdate)
+    identity = Identity(run_id=RUN, child_id="device-0", cluster_id=CLUSTER)
+    client = RoundClient(calls, identity, layout_of(size), link=LinkSettings(), part=PART, log=EventLog("fold"))
+    flat = np.random.default_rng(0).normal(0, 0.1, size).astype(np.float32)
+    ours, raw = [], []
+    async with grpc.aio.insecure_channel(addresses[1]) as plain:
+        call = plain.stream_unary("/raw.Raw/Fold", pb.UpdatePart.SerializeToString, pb.UpdateReply.FromString)
+        for number in range(rounds):
+            await client.fetch(number - 1)
+            update = RoundUpdate(
+                round=number, num_examples=10, codec=client.codec_for(flat), read=lambda a, b: flat[a:b]
+            )
+            started = time.perf_counter()
+            await client.submit(update)
+            ours.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            await call(_chunks(flat))
+            raw.append(time.perf_counter() - started)
+        await client.fetch(rounds - 1)
+    await channel.close(None)
+    return ours, raw
+
+
+async def _chunks(flat: Any) -> AsyncIterator[pb.UpdatePart]:
+    data = memoryview(flat).cast("B")
+    for start in range(0, len(data), CHUNK):
+        yield pb.UpdatePart(data=bytes(data[start : start + CHUNK]))
+
+
+def main() -> None:
+    """Print both rates and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=float, default=100)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    size, rounds = int(options.mb * 1e6) // 4, options.rounds
+    if options.serve:
+        asyncio.run(serve(size, rounds))
+        return
+    command = [sys.executable, __file__, "--serve", "--mb", str(options.mb), "--rounds", str(rounds)]
+    root = str(Path(__file__).parent.parent)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root}) as server:
+        if server.stdout is None:
+            raise RuntimeError("no pipe to the server")
+        ours, raw = asyncio.run(measure(server.stdout.readline().split(), size, rounds))
+    rates = [options.mb / 1e3 / statistics.median(times[1:]) for times in (ours, raw)]
+    ratio = statistics.median(b / a for a, b in zip(ours[1:], raw[1:], strict=True))
+    print(f"{options.mb:g} MB: fedstrata {rates[0]:.2f} GB/s, raw stream {rates[1]:.2f} GB/s, ratio {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()

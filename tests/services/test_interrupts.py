@@ -29,6 +29,7 @@ class Interrupted:
 def interrupt(folder: Path, phase: str) -> Interrupted:
     """Run the small experiment and press Ctrl-C as soon as it tells of a phase, or of a later one."""
     words = ("run", str(folder / "small.yaml"), "--out", str(folder / phase), "--json", "--device-processes", "1")
+    words += ("--set", "method.clusters=1")  # one LPS less to start
     with Program("emulator", *words, log=folder / f"{phase}.log") as run:
         reached = next(said["phase"] for said in run.lines() if PHASES.index(said["phase"]) >= PHASES.index(phase))
         processes_before = len(of_mark(run.mark))

@@ -151,12 +151,13 @@ class Tiers:
         return host
 
     async def until(self, is_true: Callable[[], bool]) -> None:
-        """Wait until something holds of the run at the GPS, which tells of every change."""
-        await wait_until(lambda: self.run.changed, is_true, None)
+        """Wait until something holds of the run at the GPS, which tells of every change, or the run has failed."""
+        await wait_until(lambda: self.run.changed, lambda: is_true() or self.run.phase == "failed", None)
+        assert is_true(), self.run.reason
 
     async def ended(self) -> RunRecord:
         """Wait for the run's record, of a completed or a failed run."""
-        await self.until(lambda: self.run.has_record)
+        await wait_until(lambda: self.run.changed, lambda: self.run.has_record, None)
         return load_record(self.run.record_folder)
 
 

@@ -12,6 +12,7 @@ from emulator.report.units import counted, grouped, human_bytes
 from fedstrata.datasets import DatasetInfo, dataset_info
 from fedstrata.experiment import Experiment, TaskPartition
 from fedstrata.methods import make_method
+from fedstrata.relevance import landmarks
 from fedstrata.tensors.codec import ELEMENT_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -30,8 +31,8 @@ class Exchange:
     """Payload bytes of the one-shot exchange: N devices, k eigenvectors of d features."""
 
     profiles_up: int  # N·k·d·4
-    relay_down: int  # N·(N − 1)·k·d·4
-    relevance_up: int  # N rows of N numbers
+    relay_down: int  # m·(N − 1)·k·d·4 for m landmarks; m is N where all are related to all
+    relevance_up: int  # N rows of m numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +50,13 @@ def exchange_bytes(experiment: Experiment, info: DatasetInfo) -> Exchange | None
     if not make_method(experiment.method).needs_profiles or experiment.method.features != "raw":
         return None
     devices = experiment.device_count
+    method = experiment.method
+    known = landmarks(devices, experiment.seed, exact_up_to=method.exact_up_to, count=method.landmarks)
     profile = experiment.method.eigenvectors * math.prod(info.input_shape) * ELEMENT_BYTES["float32"]
     return Exchange(
         profiles_up=devices * profile,
-        relay_down=devices * (devices - 1) * profile,
-        relevance_up=devices * _relevance_row_bytes(experiment.run_id, experiment.device_ids()),
+        relay_down=len(known) * (devices - 1) * profile,
+        relevance_up=devices * _relevance_row_bytes(experiment.run_id, [experiment.device_ids()[i] for i in known]),
     )
 
 

@@ -279,9 +279,15 @@ def _moved(model: ModelFile, total: ExactSum) -> Iterator[Flat]:
 
 
 def _difference(local: ModelFile, base: ModelFile, places: Sequence[slice]) -> Flat:
-    """Trained minus received, of the shared layers."""
-    parts = [local.read(place.start, place.stop) - base.read(place.start, place.stop) for place in places]
-    return np.concatenate(parts) if parts else np.empty(0, np.float32)
+    """Trained minus received, of the shared layers; one copy of them large."""
+    difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
+    filled = 0
+    for place in places:
+        for start, stop in pieces_of(place.stop - place.start):
+            a, b = place.start + start, place.start + stop
+            difference[filled : filled + stop - start] = local.read(a, b) - base.read(a, b)
+            filled += stop - start
+    return difference
 
 
 def _spliced(local: ModelFile, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:

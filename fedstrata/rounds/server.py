@@ -4,8 +4,9 @@ The LPS uses one for each cluster with devices as children, the GPS one with clu
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Executor
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from fedstrata.errors import (
@@ -24,6 +25,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds.intake import ChildState, Gathered, Intake
 from fedstrata.rounds.notes import check_evaluation, check_notes
+from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.payload import accepted_codec, payload_header
 from fedstrata.store import ModelFile
 from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
@@ -93,6 +95,7 @@ class RoundServer:
         self._banned: dict[str, str] = {}
         self._told: set[str] = set()
         self._changed = asyncio.Event()
+        self._turns = Turns()
         self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
 
     # --- the parent's own calls ---------------------------------------------------------------
@@ -191,8 +194,11 @@ class RoundServer:
         yield pb.ModelPart(header=header)
         chunks = opened.codec.chunks(opened.model.read, offset)
         loop = asyncio.get_running_loop()
-        while (chunk := await loop.run_in_executor(None, next, chunks, None)) is not None:
-            yield pb.ModelPart(data=bytes(chunk))
+        while offset < opened.codec.payload_bytes:
+            async with self._turns.one():
+                chunk = await loop.run_in_executor(None, next, chunks)
+                offset += len(chunk)
+                yield pb.ModelPart(data=bytes(chunk))
             reach("download", opened.number)
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
@@ -223,11 +229,13 @@ class RoundServer:
             upload = await intake.begin(header.child_id, codec, num_examples, header.offset)
             if upload is None:
                 return True
-            async for part in parts:
-                if part.WhichOneof("part") != "data":
-                    raise PayloadError("after its header an update has data only")
-                await intake.fold(upload, part.data)
-                reach("upload", opened.number)
+            is_large = codec.payload_bytes > CHUNK_BYTES
+            async with aclosing(self._turns.of(parts) if is_large else _as_they_come(parts)) as taken:
+                async for part in taken:
+                    if part.WhichOneof("part") != "data":
+                        raise PayloadError("after its header an update has data only")
+                    await intake.fold(upload, part.data)
+                    reach("upload", opened.number)
             await intake.finish(upload, header)
         except SupersededError:
             if not intake.is_closed:
@@ -283,3 +291,8 @@ class RoundServer:
     def _check_run(self, run_id: str) -> None:
         if run_id != self.exchange.run_id:
             raise WrongRunError(f"this is run {self.exchange.run_id}, not {run_id[:80]!r}; restart with its experiment")
+
+
+async def _as_they_come(parts: AsyncIterator[pb.UpdatePart]) -> AsyncGenerator[pb.UpdatePart, None]:
+    async for part in parts:
+        yield part

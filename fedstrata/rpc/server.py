@@ -18,6 +18,7 @@ from fedstrata.tensors import CHUNK_BYTES
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
+LOOKAHEAD_BYTES = 256 << 10
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
@@ -25,6 +26,9 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # what a child may send ahead of being read; gRPC's own estimate lets every stream hold many megabytes
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
 )
 ERROR_KEY = "fedstrata-error"  # of a reply's metadata: which of the errors that share a status it was
 log = EventLog("rpc")

@@ -1,0 +1,194 @@
+"""Memory of one LPS by its number of children and the size of its model.
+
+    python benchmarks/memory.py --model-mb 100 --children 2 8 32 128
+
+Starts `python -m lps` for each number, under a GPS that runs here, and children that run here too: each fetches the
+model and sends a float32 update made up chunk by chunk, `--at-once` of them at a time, for one global round of two
+LPS rounds. Prints the peak resident size of the LPS (VmHWM), what it was before the first child came, and whether
+the growth stays within 2.5 models.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from fedstrata.datasets import dataset_info
+from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.link import wait_until
+from fedstrata.logs import EventLog
+from fedstrata.metrics import LinkMeter, ProcessMetrics
+from fedstrata.models import build_model
+from fedstrata.rpc.client import open_channel
+from fedstrata.rpc.payload import payload_header
+from fedstrata.rpc.server import RpcServer
+from fedstrata.tensors import CHUNK_BYTES, PayloadCodec
+from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
+from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, add_GpsServiceServicer_to_server
+from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
+from gps.backend import LocalBackend
+from gps.run import Run
+from gps.servicer import GpsServicer
+
+EXAMPLES = 10
+LIMIT_MODELS = 2.5
+
+
+def experiment_of(children: int, model_mb: float) -> Experiment:
+    """One cluster of so many devices with a dense model of about that size, nearly all of it shared."""
+    hidden = round(model_mb * 1e6 / 4 / (64 + 1 + 10))
+    return parse_experiment(f"""
+name: memory
+partition: {{kind: iid, devices: {children}, examples_per_device: {EXAMPLES}}}
+model: {{name: mlp, hidden: [{hidden}]}}
+method: {{name: random, clusters: 1}}
+training: {{global_rounds: 1, lps_rounds_per_global_round: 2, local_steps: 1}}
+""")
+
+
+class Child:
+    """A device that does not train: its update is one number, over and over."""
+
+    def __init__(self, stub: Any, experiment: Experiment, index: int, gate: asyncio.Semaphore) -> None:
+        self._stub = stub
+        self._who = {
+            "run_id": experiment.run_id,
+            "child_id": experiment.device_ids()[index],
+            "cluster_id": "lps-0",
+        }
+        layout = build_model(experiment.model, dataset_info(experiment.data)).layout
+        self._codec = PayloadCodec(layout, "float32")
+        self._gate = gate
+
+    async def run(self) -> None:
+        """Take part until told that the run is over."""
+        sent = -1
+        while True:
+            async with self._gate:
+                header = await self._fetch(sent)
+                if header is None:
+                    return
+                if header.evaluate_only:
+                    await self._evaluate(header.round)
+                elif header.round > sent:
+                    await self._stub.SubmitUpdate(self._parts(header.round))
+                    sent = header.round
+
+    async def _fetch(self, sent: int) -> rounds_pb2.ModelHeader | None:
+        """The header of the next model, whose bytes are read and dropped; None when the run is over."""
+        while True:
+            request = rounds_pb2.FetchModelRequest(**self._who, sent_round=sent, resume_round=-1)
+            header = None
+            async for part in self._stub.FetchModel(request):
+                if part.HasField("finished"):
+                    return None
+                if part.HasField("header"):
+                    header = part.header
+            if header is not None:
+                return header
+
+    async def _parts(self, number: int) -> AsyncIterator[rounds_pb2.UpdatePart]:
+        payload = payload_header(self._codec, name="fed_avg", num_examples=EXAMPLES)
+        yield rounds_pb2.UpdatePart(header=rounds_pb2.UpdateHeader(**self._who, round=number, payload=payload))
+        chunk = np.full(CHUNK_BYTES // 4, 0.001, "<f4").tobytes()
+        left = self._codec.payload_bytes
+        while left:
+            yield rounds_pb2.UpdatePart(data=chunk[:left])
+            left -= min(left, len(chunk))
+
+    async def _evaluate(self, number: int) -> None:
+        evaluation = rounds_pb2.Evaluation(
+            device_id=self._who["child_id"], round=number, loss_sum=1.0, correct=1, num_examples=1
+        )
+        await self._stub.SubmitEvaluation(
+            lps_service_pb2.SubmitEvaluationRequest(
+                run_id=self._who["run_id"], cluster_id="lps-0", evaluation=evaluation
+            )
+        )
+
+
+async def measure(children: int, model_mb: float, at_once: int, folder: Path) -> tuple[float, float, float]:
+    """Model size, memory before the first child, and peak memory of the LPS, all in MB of 10⁶ bytes."""
+    experiment = experiment_of(children, model_mb)
+    (folder / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
+    metrics = ProcessMetrics("gps")
+    (folder / "gps").mkdir()
+    run = Run(experiment, state=folder / "gps", metrics=metrics, backend=LocalBackend(), log=EventLog("gps"))
+    server = RpcServer(metrics.links)
+    server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
+    await server.start("127.0.0.1:0")
+    conducting = asyncio.create_task(run.conduct())
+    lps = subprocess.Popen(  # noqa: ASYNC220  # it starts while nothing else is to be done
+        [sys.executable, "-m", "lps", "--experiment", str(folder / "experiment.yaml"), "--gps", server.address,
+         "--lps-id", "lps-0", "--state", str(folder / "lps"), "--exit-with-parent"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=(folder / "lps.log").open("wb"),
+    )  # fmt: skip
+    try:
+        await wait_until(lambda: run.changed, lambda: bool(run.journal.lps_addresses()), 60)
+        before = resident_mb(lps.pid, "VmRSS")
+        await _enrol(server.address, experiment)
+        await wait_until(lambda: run.changed, lambda: run.phase == "training", 60)
+        channel, _ = open_channel(run.journal.lps_addresses()["lps-0"], LinkMeter())
+        gate = asyncio.Semaphore(at_once)
+        await asyncio.gather(
+            *(Child(LpsServiceStub(channel), experiment, index, gate).run() for index in range(children))
+        )
+        peak = resident_mb(lps.pid, "VmHWM")
+        await conducting
+        await channel.close()
+    finally:
+        lps.terminate()
+        lps.wait()
+        await server.stop(0)
+    layout = build_model(experiment.model, dataset_info(experiment.data)).layout
+    return 4 * layout.size / 1e6, before, peak
+
+
+async def _enrol(address: str, experiment: Experiment) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        for index, device_id in enumerate(experiment.device_ids()):
+            await GpsServiceStub(channel).Enroll(
+                gps_service_pb2.EnrollRequest(
+                    device_id=device_id, device_index=index, experiment_sha256=experiment.digest,
+                    num_examples=EXAMPLES, process_id="benchmark",
+                )
+            )  # fmt: skip
+
+
+def resident_mb(pid: int, field: str) -> float:
+    """A size from /proc/PID/status, in MB of 10⁶ bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"no {field} for process {pid}")
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--model-mb", type=float, default=100.0)
+    arguments.add_argument("--children", type=int, nargs="+", default=[2, 8, 32, 128])
+    arguments.add_argument("--at-once", type=int, default=1000, help="children whose bytes are under way at a time")
+    arguments.add_argument("--folder", type=Path, help="where state is written; default: a temporary folder")
+    options = arguments.parse_args()
+    print("children  model MB  before MB  peak MB  growth in models")
+    exceeded = False
+    for children in options.children:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            model, before, peak = asyncio.run(measure(children, options.model_mb, options.at_once, Path(folder)))
+        growth = (peak - before) / model
+        exceeded |= growth > LIMIT_MODELS
+        print(f"{children:8d}  {model:8.1f}  {before:9.1f}  {peak:7.1f}  {growth:16.2f}", flush=True)
+    return 1 if exceeded else 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Turns: few streams move a chunk at a time, so that memory does not grow with the children who come at once."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+CHUNKS_AT_ONCE = 8
+LONGEST_TURN_S = 0.5  # who takes longer is on a slow link, and goes on beside the others
+Part = TypeVar("Part")
+
+
+class Turns:
+    """Hands out turns, each for one chunk; nobody holds the others up for long."""
+
+    def __init__(self, at_once: int = CHUNKS_AT_ONCE, longest_s: float = LONGEST_TURN_S) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._longest_s = longest_s
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """A turn; it is over with the block, or when it has lasted too long."""
+        await self._free.acquire()
+        give_back = _once(self._free.release)
+        late = asyncio.get_running_loop().call_later(self._longest_s, give_back)
+        try:
+            yield
+        finally:
+            late.cancel()
+            give_back()
+
+    async def of(self, parts: AsyncIterator[Part]) -> AsyncGenerator[Part, None]:
+        """The parts, each read and dealt with in a turn of its own."""
+        while True:
+            async with self.one():
+                try:
+                    part = await anext(parts)
+                except StopAsyncIteration:
+                    return
+                yield part
+
+
+def _once(what: Callable[[], None]) -> Callable[[], None]:
+    """Something that happens at the first call only."""
+    left = [what]
+
+    def call() -> None:
+        if left:
+            left.pop()()
+
+    return call

@@ -1,9 +1,7 @@
 """From `fedstrata up` to `fedstrata down`: one digits run, seen from all sides."""
 
 import json
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kubernetes import client
@@ -11,22 +9,10 @@ from kubernetes import client
 from tests.cluster.conftest import INSTANCE, Lab
 from tests.cluster.records import assert_same_result, summary
 
-FIRST_ROUND_S = 60
-
 
 @pytest.fixture(scope="module")
-def run(lab: Lab) -> dict[str, Any]:
-    """The release, installed; how long its first global round took, from the installation on."""
-    started = time.monotonic()
+def record(lab: Lab) -> Path:
     lab.up("experiments/digits.yaml")
-    for line in lab.here("status", "--json").splitlines():
-        if json.loads(line).get("global_round", 0) >= 1 or json.loads(line).get("phase") == "completed":
-            break
-    return {"first_round_s": time.monotonic() - started}
-
-
-@pytest.fixture(scope="module")
-def record(lab: Lab, run: dict[str, Any]) -> Path:
     folder = lab.folder / "record"
     lab.here("collect", "--out", str(folder), "--quiet")
     return folder
@@ -35,6 +21,12 @@ def record(lab: Lab, run: dict[str, Any]) -> Path:
 def test_the_record_is_the_same_as_on_a_laptop_to_the_bit(record: Path, local_digits: Path) -> None:
     assert summary(record)["status"] == "completed"
     assert_same_result(record, local_digits)
+
+
+def test_status_says_how_the_run_stands(lab: Lab, record: Path) -> None:
+    found = json.loads(lab.here("status", "--once").splitlines()[-1])
+    assert found["phase"] == "completed"
+    assert found["global_round"] == found["global_rounds"] == 8
 
 
 def test_the_collected_record_has_its_report(record: Path) -> None:
@@ -76,19 +68,6 @@ def test_every_process_runs_without_root_on_a_read_only_root(lab: Lab, record: P
         for container in pod.spec.containers:
             assert container.security_context.read_only_root_filesystem
             assert container.security_context.capabilities.drop == ["ALL"]
-
-
-def test_another_experiment_starts_a_new_run_and_keeps_the_old_record(lab: Lab, record: Path) -> None:
-    lab.up("experiments/digits.yaml", sets=("training.global_rounds=2", "seed=7"))
-    folder = lab.folder / "second"
-    lab.here("collect", "--out", str(folder), "--quiet")
-    assert summary(folder)["run_id"] != summary(record)["run_id"]
-    assert summary(folder)["rounds"] == 2
-    lab.up("experiments/digits.yaml")  # the first again: its record is still on the volume
-    again = lab.folder / "again"
-    lab.here("collect", "--out", str(again), "--quiet")
-    assert_same_result(again, record)
-    assert summary(again)["wall_seconds"] == summary(record)["wall_seconds"]  # not run anew
 
 
 def test_uninstalling_leaves_nothing_of_ours(lab: Lab, record: Path) -> None:

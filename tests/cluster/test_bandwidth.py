@@ -21,7 +21,7 @@ from tests.cluster.records import summary
 
 # The query of docs/metrics.md.
 PER_TIER = 'sum by (link, direction) (fedstrata_link_bytes_total{end="parent"})'
-WIDE = ("model.hidden=[20000]", "training.global_rounds=2", "method.clusters=3")  # 1.5 million weights, 6 MB
+WIDE = ("model.hidden=[18000]", "training.global_rounds=1", "method.clusters=3")  # 1.35 million weights, 5.4 MB
 READ_COUNTERS = "print(*(open(f'/sys/class/net/eth0/statistics/{way}_bytes').read().strip() for way in ('rx', 'tx')))"
 
 
@@ -63,10 +63,10 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(lab: Lab) -> Iterator[Prometheus]:
-    """Prometheus over all pods of a run with a model of 6 MB."""
+    """Prometheus over all pods of a run with a model of 5.4 MB."""
     if shutil.which("prometheus") is None:
         pytest.skip("needs a prometheus on the PATH (Debian: apt-get install prometheus)")
-    lab.up("experiments/digits.yaml", sets=WIDE)
+    lab.up("experiments/digits.yaml", {"device": {"devicesPerPod": 5}}, sets=WIDE)
     pods = lab.pods("gps") + lab.pods("lps") + lab.pods("device")
     folder = lab.folder / "prometheus"
     folder.mkdir()

@@ -1,6 +1,5 @@
 """Other forms of the same release: devices several to a pod, boards with data of their own, a GPS without rights."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,25 @@ from sklearn.datasets import load_digits
 from tests.cluster.conftest import Lab
 from tests.cluster.records import assert_same_result, summary
 
+PACKED = {"device": {"devicesPerPod": 5}}
 
-def test_several_devices_to_a_pod_give_the_same_record(lab: Lab, local_digits: Path) -> None:
-    lab.up("experiments/digits.yaml", {"device": {"devicesPerPod": 4}}, release="packed")
-    folder = lab.folder / "packed"
-    lab.here("collect", "--out", str(folder), "--quiet", release="packed")
-    assert len(lab.pods("device", "packed")) == 3
-    assert_same_result(folder, local_digits)
+
+def test_several_devices_to_a_pod_and_a_second_experiment_on_the_same_release(lab: Lab, local_digits: Path) -> None:
+    first, second, again = (lab.folder / name for name in ("first", "second", "again"))
+    lab.up("experiments/digits.yaml", PACKED, release="packed")
+    lab.here("collect", "--out", str(first), "--quiet", release="packed")
+    assert len(lab.pods("device", "packed")) == 2
+    assert_same_result(first, local_digits)
+
+    lab.up("experiments/digits.yaml", PACKED, sets=("training.global_rounds=2", "seed=7"), release="packed")
+    lab.here("collect", "--out", str(second), "--quiet", release="packed")
+    assert summary(second)["run_id"] != summary(first)["run_id"]
+    assert summary(second)["rounds"] == 2
+
+    lab.up("experiments/digits.yaml", PACKED, release="packed")  # the first again: its record is on the volume
+    lab.here("collect", "--out", str(again), "--quiet", release="packed")
+    assert_same_result(again, first)
+    assert summary(again)["wall_seconds"] == summary(first)["wall_seconds"]  # not run anew
     lab.here("down", release="packed")
 
 
@@ -82,12 +93,3 @@ def test_a_pod_deleted_by_force_changes_no_bit(lab: Lab, local_digits: Path, tie
     lab.here("collect", "--out", str(folder), "--quiet", release=release)
     assert_same_result(folder, local_digits)
     lab.here("down", release=release)
-
-
-def test_status_says_how_a_run_stands(lab: Lab) -> None:
-    lab.up("experiments/digits.yaml", {"device": {"devicesPerPod": 10}}, release="seen")
-    lab.here("collect", "--out", str(lab.folder / "seen"), "--quiet", release="seen")
-    found = json.loads(lab.here("status", "--once", release="seen").splitlines()[-1])
-    assert found["phase"] == "completed"
-    assert found["global_round"] == found["global_rounds"] == 8
-    lab.here("down", release="seen")

@@ -26,9 +26,15 @@ def chart() -> Chart:
 def rendered_files(values: Mapping[str, Any], *, version: str, release: str, namespace: str) -> dict[str, str]:
     """Each template's text, for a Kubernetes version: the package's own `render` cannot be told one."""
     options = {"name": release, "namespace": namespace, "kube_version": version, "is_install": True}
-    text = _native.call_string("helm_render", chart()._raw(), json.dumps(dict(values)), json.dumps(options))
+    text = _rendered(json.dumps(dict(values)), json.dumps(options))
     files: dict[str, str] = json.loads(text)
     return {name.removeprefix("fedstrata/templates/"): text for name, text in files.items()}
+
+
+@cache
+def _rendered(values: str, options: str) -> str:
+    """The same values are rendered once, however many tests look at them."""
+    return _native.call_string("helm_render", chart()._raw(), values, options)
 
 
 def render(

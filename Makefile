@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-cluster images kind-up bench clean
+.PHONY: help setup demo test check format protos test-kills test-cluster images kind-up bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,8 +22,11 @@ demo: setup ## run experiments/digits.yaml on this machine, to a finished record
 test: setup ## unit, service and chart tests: no root, no Kubernetes
 	$(BIN)/python -m pytest
 
+test-kills: setup ## whole runs whose processes are killed, links cut, disks full: three minutes more
+	$(BIN)/python -m pytest tests/services -m kills
+
 test-cluster: setup ## end-to-end tests on the Kubernetes cluster that KUBECONFIG names, its images loaded
-	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest tests/cluster -m cluster
 
 images: ## container images of the three services, with docker, podman or buildah
 	scripts/images

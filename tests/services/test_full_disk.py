@@ -10,6 +10,8 @@ import pytest
 from programs import Program
 from test_kills import EXPERIMENT
 
+pytestmark = pytest.mark.kills
+
 NO_RESULT = 4
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from programs import Program, events
 
+pytestmark = pytest.mark.kills
+
 # two chunks of model and update, so that there is a middle to be killed in
 EXPERIMENT = """
 name: kills

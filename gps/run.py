@@ -156,7 +156,7 @@ class Run:
         await wait_until(lambda: self.changed, lambda: len(self.journal.reports()) == len(clusters), deadline_s)
         for cluster_id in sorted(set(clusters) - set(self.journal.reports())):
             self._log.warning("report_missing", cluster=cluster_id)
-            self.journal.exclude(cluster_id, "evaluation", "no report by the deadline")
+            self._exclude(cluster_id, "evaluation", "no report by the deadline")
 
     async def _answered(self) -> None:
         """Let the reply to the last report be counted before the record is written."""
@@ -209,8 +209,16 @@ class Run:
         self._log.info("grouped", rule=self.plan.rule, clusters=sizes)
         self._soon(self._backend.scale_lps(len(sizes)))
         self._soon(self._backend.label_pods(self.plan.pods()))
+        for who, stage, reason in self.journal.exclusions():
+            self._tell_operator("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
         self._tell_operator("Grouped", f"{self.plan.rule}: {sizes}")
         self.enrolment.tell()
+
+    def _exclude(self, who: str, stage: str, reason: str) -> None:
+        """Note an exclusion, and tell the operator the first time it is heard of."""
+        if (who, stage, reason) not in self.journal.exclusions():
+            self.journal.exclude(who, stage, reason)
+            self._tell_operator("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
 
     def _place(self, device: Device) -> None:
         """Put a late device into the cluster whose representatives it is most relevant to."""
@@ -260,7 +268,7 @@ class Run:
                 loss, accuracy = row.loss_sum / row.evaluated_examples, row.correct / row.evaluated_examples
                 self._metrics.evaluated(row.cluster_id, loss=loss, accuracy=accuracy)
         for exclusion in header.exclusions:
-            self.journal.exclude(exclusion.device_id, exclusion.stage, exclusion.reason)
+            self._exclude(exclusion.device_id, exclusion.stage, exclusion.reason)
         self.lps_link_bytes[header.cluster_id] = link_bytes_from_proto(header.link_bytes)
         self._keep(header.cluster_id, self.lps_link_bytes[header.cluster_id])
 

@@ -12,7 +12,7 @@ from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, HOLD_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.relevance import Spectrum, relevance
-from fedstrata.rpc.client import call_until_answered, is_passing, refusal
+from fedstrata.rpc.client import call_through_upgrade, call_until_answered, is_passing, refusal
 from fedstrata.rpc.payload import accepted_codec, payload_header
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -48,7 +48,9 @@ class GpsLink:
             process_id=self._who["process_id"],
             pod_name=pod_name,
         )
-        reply: pb.EnrollResponse = await self._call("Enroll", request)
+        reply: pb.EnrollResponse = await call_through_upgrade(
+            lambda: self._gps.Enroll(request, timeout=CALL_S + HOLD_S, wait_for_ready=True), self._log, "Enroll"
+        )
         return reply
 
     async def submit_profile(self, eigenvectors: Flat) -> None:

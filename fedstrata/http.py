@@ -22,6 +22,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def server_bind(self) -> None:
         """Bind without the reverse look-up of the host name that the standard server makes."""
+        # a restarted container finds its predecessor's closed connections in the pod; they do not hold the port
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])

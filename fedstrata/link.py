@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+UPGRADE_S = 180.0  # how long the pods of a release may differ in their experiment while it is upgraded
 CALL_S = 30.0  # a call that carries little
 HOLD_S = 20.0  # how long a parent holds a call back before it answers `waiting`
 SLOWEST_BYTES_PER_S = 32_000.0  # the slowest link that a payload's deadline allows for

@@ -16,7 +16,7 @@ from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rounds import Identity, ParentCalls, RoundClient, RoundServer
-from fedstrata.rpc.client import call_until_answered, open_channel
+from fedstrata.rpc.client import call_through_upgrade, call_until_answered, open_channel
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -51,7 +51,11 @@ class LpsAgent:
     async def register(self, address: str) -> None:
         """Make this LPS and its address known to the GPS."""
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
-        await self._call("RegisterLps", request)
+        await call_through_upgrade(
+            lambda: self._gps.RegisterLps(request, timeout=CALL_S + HOLD_S, wait_for_ready=True),
+            self._log,
+            "RegisterLps",
+        )
         self._log.info("registered", lps_id=self._lps_id, address=address)
 
     async def run(self) -> None:

@@ -1,5 +1,7 @@
 """Calling a parent: channels that count and reconnect, and errors that say whether to try again."""
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -16,7 +18,7 @@ from fedstrata.errors import (
     UnknownChildError,
     WrongRunError,
 )
-from fedstrata.link import Backoff
+from fedstrata.link import UPGRADE_S, Backoff
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
@@ -93,4 +95,19 @@ async def call_until_answered(
                 log.info("parent_away", call=name, status=error.code().name)
             if attempts is not None and backoff.attempts + 1 >= attempts:
                 raise ParentAwayError(f"{name}: no answer ({error.details()}); is the address right?") from None
+        await backoff.pause()
+
+
+async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:
+    """As `call_until_answered`; a pod also waits while an upgrade to its experiment has not reached its parent."""
+    loop, backoff = asyncio.get_running_loop(), Backoff()
+    give_up_at = loop.time() + (UPGRADE_S if os.environ.get("FEDSTRATA_POD_NAME") else 0.0)
+    while True:
+        try:
+            return await call_until_answered(call, log, name)
+        except WrongRunError as error:
+            if loop.time() >= give_up_at:
+                raise
+            if backoff.attempts == 0:
+                log.warning("parent_has_another_run", call=name, reason=str(error))
         await backoff.pause()

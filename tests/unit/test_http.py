@@ -89,3 +89,15 @@ def test_an_ipv6_address_is_served_and_written_in_brackets() -> None:
         pytest.skip("no IPv6 loopback here")
     with server:
         assert server.address.startswith("[::1]:")
+
+
+def test_a_port_that_another_server_holds_is_refused_and_one_it_has_left_is_free() -> None:
+    registry = ProcessMetrics("lps").registry
+    with StatusServer("127.0.0.1:0", registry, lambda: True) as first:
+        connection = http.client.HTTPConnection(first.address, timeout=5)
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        with pytest.raises(AddressError, match="cannot serve HTTP"):
+            StatusServer(first.address, registry, lambda: True)
+    with StatusServer(first.address, registry, lambda: True) as again:
+        assert again.address == first.address

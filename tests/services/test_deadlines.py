@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from programs import Program, events
 
+pytestmark = pytest.mark.kills
+
 EXPERIMENT = """
 name: deadlines
 partition:

@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.cluster)
         item.add_marker(pytest.mark.timeout(600))
+        # the Kubernetes client leaves its sockets to the garbage collector
+        item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
 class Lab:

@@ -13,11 +13,9 @@ from fedstrata.link import CALL_S, HOLD_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.relevance import Spectrum, relevance
 from fedstrata.rpc.client import call_through_upgrade, call_until_answered, is_passing, refusal
-from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.rpc.payload import PROFILE_PART, accepted_codec, payload_header
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
-
-PROFILE_PART = "eigenvectors"
 
 
 class GpsLink:

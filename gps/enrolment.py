@@ -19,14 +19,12 @@ from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import Method
 from fedstrata.relevance import Matrix, landmarks, relevance_matrix
-from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.rpc.payload import PROFILE_PART, accepted_codec, payload_header
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2, tensors_pb2
 from gps.journal import Journal
 from gps.roster import Device, Roster
-
-PROFILE_PART = "eigenvectors"
 
 
 class Enrolment:

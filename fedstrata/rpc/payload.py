@@ -8,6 +8,7 @@ from fedstrata.experiment import Encoding
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import tensors_pb2 as pb
 
+PROFILE_PART = "eigenvectors"  # the one part of a profile, as device and GPS both name it
 _TO_PROTO: Mapping[Encoding, pb.Encoding] = {
     "float32": pb.ENCODING_FLOAT32,
     "float16": pb.ENCODING_FLOAT16,

@@ -10,10 +10,10 @@ from fedstrata.datasets import DatasetInfo
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
-from fedstrata.rpc.payload import payload_header
+from fedstrata.rpc.payload import PROFILE_PART, payload_header
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
-from gps.enrolment import PROFILE_PART, Enrolment
+from gps.enrolment import Enrolment
 from gps.journal import Journal
 from gps.roster import Roster
 

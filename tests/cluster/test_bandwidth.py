@@ -38,6 +38,7 @@ class Prometheus:
             "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
             "--web.listen-address=127.0.0.1:0", "--log.level=info",
         ]  # fmt: skip
+        self.targets = len(targets)
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.address = self._wait_listening()
 
@@ -55,6 +56,11 @@ class Prometheus:
         with urllib.request.urlopen(url, timeout=10) as answer:
             result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return result
+
+    def scrapes(self) -> float:
+        """How often every pod has been scraped; 0 while one of them has not been."""
+        result = self.query(f"min(count_over_time(up[1h])) and count(up) == {self.targets}")
+        return float(result[0]["value"][1]) if result else 0.0
 
     def stop(self) -> None:
         self.process.terminate()
@@ -86,11 +92,10 @@ def record(lab: Lab, prometheus: Prometheus) -> Path:
 
 def _scraped_after_the_end(prometheus: Prometheus) -> dict[tuple[str, str], float]:
     """The sums once every pod has been scraped three more times since the end of the run."""
-    scrapes = "min(count_over_time(up[1h]))"
-    before = float(prometheus.query(scrapes)[0]["value"][1])
+    before = prometheus.scrapes()
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if float(prometheus.query(scrapes)[0]["value"][1]) >= before + 3:
+        if prometheus.scrapes() >= before + 3:
             result = prometheus.query(PER_TIER)
             return {(r["metric"]["link"], r["metric"]["direction"]): float(r["value"][1]) for r in result}
         threading.Event().wait(0.2)

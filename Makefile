@@ -22,7 +22,7 @@ demo: setup ## run experiments/digits.yaml on this machine, to a finished record
 test: setup ## unit, service and chart tests: no root, no Kubernetes
 	$(BIN)/python -m pytest
 
-test-kills: setup ## whole runs whose processes are killed, links cut, disks full: three minutes more
+test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more
 	$(BIN)/python -m pytest tests/services -m kills
 
 test-cluster: setup ## end-to-end tests on the Kubernetes cluster that KUBECONFIG names, its images loaded

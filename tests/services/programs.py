@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import HTTPError
@@ -33,7 +33,14 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 class Program:
     """One child process: where it listens, what it said, how it ended. A context manager that leaves none behind."""
 
-    def __init__(self, module: str, *arguments: str, log: Path, without: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        log: Path,
+        without: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         start = ["-c", WITHOUT, ",".join(without), module] if without else ["-m", module]
         self.log_path = log
         self.mark = uuid.uuid4().hex
@@ -41,7 +48,7 @@ class Program:
             self.process = subprocess.Popen(
                 [sys.executable, *start, *arguments],
                 cwd=REPOSITORY,
-                env={**os.environ, MARK: self.mark, "PYTHONWARNINGS": "default"},
+                env={**os.environ, MARK: self.mark, "PYTHONWARNINGS": "default", **(environment or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

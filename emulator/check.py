@@ -1,6 +1,5 @@
 """What a run would be, without running it: its topology, its model and the bytes it should take."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from rich.text import Text
 from emulator.report.units import counted, grouped, human_bytes
 from fedstrata.datasets import DatasetInfo, dataset_info
 from fedstrata.experiment import Experiment, TaskPartition
+from fedstrata.features import feature_dim
 from fedstrata.methods import make_method
 from fedstrata.relevance import landmarks
 from fedstrata.tensors.codec import ELEMENT_BYTES
@@ -46,13 +46,13 @@ class RoundBytes:
 
 
 def exchange_bytes(experiment: Experiment, info: DatasetInfo) -> Exchange | None:
-    """None for a method without profiles, and where a feature map of one's own hides d."""
-    if not make_method(experiment.method).needs_profiles or experiment.method.features != "raw":
+    """None for a method without profiles."""
+    if not make_method(experiment.method).needs_profiles:
         return None
     devices = experiment.device_count
     method = experiment.method
     known = landmarks(devices, experiment.seed, exact_up_to=method.exact_up_to, count=method.landmarks)
-    profile = experiment.method.eigenvectors * math.prod(info.input_shape) * ELEMENT_BYTES["float32"]
+    profile = experiment.method.eigenvectors * feature_dim(method, info) * ELEMENT_BYTES["float32"]
     return Exchange(
         profiles_up=devices * profile,
         relay_down=len(known) * (devices - 1) * profile,

@@ -6,11 +6,17 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import PluginError
 from fedstrata.experiment import MethodSettings
 from fedstrata.plugins import describe, load_plugin
 
 FeatureMap = Callable[[NDArray[np.float32]], NDArray[np.float64]]
+
+
+def feature_dim(settings: MethodSettings, info: DatasetInfo) -> int:
+    """d, how many features Φ gives an example: all values of an input for raw, what the file says for own."""
+    return settings.feature_dim or math.prod(info.input_shape)
 
 
 def feature_map(settings: MethodSettings) -> FeatureMap:
@@ -30,7 +36,7 @@ def feature_map(settings: MethodSettings) -> FeatureMap:
             features = np.asarray(own(inputs), dtype=np.float64)
         except Exception as error:
             raise PluginError(f"feature map {settings.features} failed with {describe(error)}") from error
-        _check(features, num_examples=len(inputs), name=settings.features)
+        _check(features, settings, num_examples=len(inputs))
         return features
 
     return checked
@@ -40,11 +46,12 @@ def _raw(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
     return inputs.reshape(len(inputs), math.prod(inputs.shape[1:])).astype(np.float64)
 
 
-def _check(features: NDArray[np.float64], *, num_examples: int, name: str) -> None:
-    if features.ndim != 2 or len(features) != num_examples or features.shape[1] == 0:
+def _check(features: NDArray[np.float64], settings: MethodSettings, *, num_examples: int) -> None:
+    name, expected = settings.features, (num_examples, settings.feature_dim)
+    if features.shape != expected:
         raise PluginError(
-            f"feature map {name} must give an array of shape ({num_examples}, d), one row an example, "
-            f"not {features.shape}"
+            f"feature map {name} must give an array of shape {expected}, one row an example and "
+            f"method.feature_dim columns, not {features.shape}"
         )
     if not np.isfinite(features).all():
         raise PluginError(f"feature map {name} gave NaN or Inf; features must be finite numbers")

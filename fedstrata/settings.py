@@ -159,6 +159,7 @@ class MethodSettings(Settings):
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     eigenvectors: int = Field(default=5, ge=1, le=4096)  # k, the profile's size
     features: str = "raw"  # the feature map Φ
+    feature_dim: int | None = Field(default=None, ge=1, le=1 << 20)  # d of an own Φ; the servers need it without data
     representatives: int = Field(default=1, ge=1)  # devices of a cluster that a late device is related to
     exact_up_to: int = Field(default=128, ge=1)  # devices; above it all are related to the landmarks only
     landmarks: int = Field(default=64, ge=2)  # how many devices are landmarks then
@@ -172,6 +173,15 @@ class MethodSettings(Settings):
     @classmethod
     def _known_features(cls, value: str) -> str:
         return _named(value, FEATURE_MAPS, "feature map")
+
+    @model_validator(mode="after")
+    def _described(self) -> Self:
+        is_own = ":" in self.features
+        if is_own and self.feature_dim is None:
+            raise ValueError(f"features {self.features}: say feature_dim, how many features it gives an example")
+        if not is_own and self.feature_dim is not None:
+            raise ValueError(f"features {self.features} are as many as an example has values; leave feature_dim out")
+        return self
 
 
 class Schedule(Settings):

@@ -15,6 +15,7 @@ from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
+from fedstrata.features import feature_dim
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import Method
@@ -45,7 +46,7 @@ class Enrolment:
         self._roster = roster
         self._journal = journal
         self._log = log
-        self._features = math.prod(info.input_shape) if experiment.method.features == "raw" else None
+        self._features = feature_dim(experiment.method, info)
         self._wait = experiment.deadlines.enrolment
         self._closes_at: float | None = None
         self._changed = asyncio.Event()
@@ -205,22 +206,16 @@ class Enrolment:
                 self.tell()
 
     def _profile_layout(self, payload: tensors_pb2.PayloadHeader) -> Layout:
-        """The shape announced, if it may be one: at most k eigenvectors, of as many features as all devices have."""
+        """The shape announced, if it may be one: at most k eigenvectors of d features."""
         shapes = [tuple(tensor.shape) for part in payload.parts for tensor in part.tensors]
         most = self._experiment.method.eigenvectors
-        features = self._features or next(
-            (self._columns(d) for d in self._roster.devices.values() if d.profile_rows), 0
-        )
         if len(shapes) != 1 or len(shapes[0]) != 2 or not 1 <= shapes[0][0] <= most:
             raise PayloadError(f"a profile of shapes {shapes[:3]}, expected one of at most {most} eigenvectors")
-        if features and shapes[0][1] != features:
-            raise PayloadError(f"eigenvectors of {shapes[0][1]} features, expected {features}; check its data and Φ")
-        if not 1 <= shapes[0][1] <= 1 << 20:
-            raise PayloadError(f"eigenvectors of {shapes[0][1]} features, expected 1 to {1 << 20}")
+        if shapes[0][1] != self._features:
+            raise PayloadError(
+                f"eigenvectors of {shapes[0][1]} features, expected {self._features}; check its data and Φ"
+            )
         return Layout.of({PROFILE_PART: shapes[0]})
-
-    def _columns(self, device: Device) -> int:
-        return len(self._journal.profile(device.device_index)) // 4 // (device.profile_rows or 1)
 
     async def profiles_for(self, request: pb.FetchProfilesRequest) -> AsyncIterator[pb.ProfilePart]:
         """Stream the other devices' profiles in index order, each as soon as it is there."""

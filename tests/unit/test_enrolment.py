@@ -91,6 +91,21 @@ async def test_a_profile_that_is_none_costs_its_device_the_run(gps: GpsParts, ve
     assert [device for device, _, _ in gps.journal.exclusions()] == [IDS[3]]
 
 
+@pytest.mark.parametrize("first", [0, 3])
+async def test_who_gives_other_features_than_the_experiment_says_is_refused_whoever_comes_first(
+    tmp_path: Path, first: int
+) -> None:
+    gps = GpsParts(tmp_path, "method.features=own:phi", "method.feature_dim=6")
+    gps.enrol(*EVERYONE)
+    for index in sorted(EVERYONE, key=lambda index: index != first):
+        if index == 3:
+            with pytest.raises(PayloadError, match="eigenvectors of 4 features, expected 6"):
+                await gps.profile(index, np.eye(2, 4, dtype=np.float32))
+        else:
+            await gps.profile(index, np.eye(2, 6, dtype=np.float32))
+    assert [device for device, _, _ in gps.journal.exclusions()] == [IDS[3]]
+
+
 @pytest.mark.parametrize("size", [0, 28, 36, 4000])
 async def test_a_profile_of_another_length_than_announced_is_refused(gps: GpsParts, size: int) -> None:
     gps.enrol(0)

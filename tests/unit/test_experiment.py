@@ -64,6 +64,8 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("model.hidden=[0]", "model.hidden.0: "),
         ("method.name=kmeans", "no method is called 'kmeans'; choose one_shot, random, oracle, or your own as"),
         ("method.features=pca", "no feature map is called 'pca'"),
+        ("method.features=own:phi", "method: features own:phi: say feature_dim, how many features it gives an example"),
+        ("method.feature_dim=9", "method: features raw are as many as an example has values; leave feature_dim out"),
         ("method.clusters=4", "method.clusters is 4, more than the 3 devices"),
         ("method.clusters=0", "method.clusters: "),
         ("method.eigenvectors=0", "method.eigenvectors: "),
@@ -115,7 +117,9 @@ def test_a_method_may_be_given_by_its_name_alone() -> None:
 
 
 def test_own_code_is_named_as_module_and_function() -> None:
-    experiment = small("method=package.own:method", "method.features=own:phi", "model.name=own:model")
+    experiment = small(
+        "method=package.own:method", "method.features=own:phi", "method.feature_dim=9", "model.name=own:model"
+    )
     assert experiment.method.name == "package.own:method"
     assert "no model is called 'own:'" in refusal("model.name='own:'")
 

@@ -69,16 +69,26 @@ def test_no_inputs_have_raw_features_of_the_same_width() -> None:
 
 def test_an_own_feature_map_is_called_with_the_inputs(workdir: Path) -> None:
     (workdir / "own_phi.py").write_text("def phi(x):\n    return x.sum(axis=(1, 2))[:, None]\n")
-    features = feature_map(MethodSettings(features="own_phi:phi"))(np.ones((3, 2, 2), dtype=np.float32))
+    features = feature_map(MethodSettings(features="own_phi:phi", feature_dim=1))(np.ones((3, 2, 2), dtype=np.float32))
     assert features.tolist() == [[4.0], [4.0], [4.0]]
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("x.sum(axis=(1, 2))", "must give an array of shape (3, d), one row an example, not (3,)"),
-        ("x[:2, 0]", "must give an array of shape (3, d), one row an example, not (2, 2)"),
-        ("x[:, 0] / 0", "gave NaN or Inf"),
+        (
+            "x.sum(axis=(1, 2))",
+            "method.feature_dim columns, not (3,)",
+        ),
+        (
+            "x[:2, 0, :1]",
+            "method.feature_dim columns, not (2, 1)",
+        ),
+        (
+            "x[:, 0]",
+            "method.feature_dim columns, not (3, 2)",
+        ),
+        ("x[:, 0, :1] / 0", "gave NaN or Inf"),
         ("x @ x[0, :1]", "failed with ValueError"),
         ("'words'", "failed with ValueError"),
     ],
@@ -87,12 +97,14 @@ def test_an_own_feature_map_that_gives_something_else_is_refused(workdir: Path, 
     (workdir / "own_phi.py").write_text(
         f"import numpy\n\ndef phi(x):\n    with numpy.errstate(all='ignore'):\n        return {body}\n"
     )
-    own = feature_map(MethodSettings(features="own_phi:phi"))
+    own = feature_map(MethodSettings(features="own_phi:phi", feature_dim=1))
     with pytest.raises(PluginError) as raised:
         own(np.ones((3, 2, 2), dtype=np.float32))
     assert message in str(raised.value)
+    if "columns" in message:
+        assert "must give an array of shape (3, 1), one row an example" in str(raised.value)
 
 
 def test_a_missing_feature_map_is_told_before_it_is_called() -> None:
     with pytest.raises(PluginError, match="there is no module absent_phi"):
-        feature_map(MethodSettings(features="absent_phi:phi"))
+        feature_map(MethodSettings(features="absent_phi:phi", feature_dim=1))

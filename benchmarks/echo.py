@@ -137,12 +137,20 @@ def main() -> None:
     parser.add_argument("--mb", type=float, nargs="+", default=[0.1, 1, 10])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="one JSON line a size, with every repeat")
     options = parser.parse_args()
-    print(f"{'devices':>8} {'MB':>6} {'fedstrata s':>12} {'floor s':>9} {'ratio':>6} {'peak MB':>8} {'floor MB':>9}")
+    if not options.json:
+        print(
+            f"{'devices':>8} {'MB':>6} {'fedstrata s':>12} {'floor s':>9} {'ratio':>6} {'peak MB':>8} {'floor MB':>9}"
+        )
     for mb in options.mb:
         size = int(mb * 1e6) // 40 * 40
         work = (options.devices, size, options.rounds)
         pairs = [(measure("echo.py", *work), measure("floor.py", *work)) for _ in range(options.repeats)]
+        if options.json:
+            sides = [[pair[side] for pair in pairs] for side in (0, 1)]
+            print(json.dumps({"mb": mb, "fedstrata": sides[0], "floor": sides[1]}), flush=True)  # (seconds, peak MB)
+            continue
         ours, floor = (statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
         ratio = statistics.median(one[0] / other[0] for one, other in pairs)
         peaks = [max(pair[side][1] for pair in pairs) for side in (0, 1)]

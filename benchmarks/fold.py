@@ -8,6 +8,7 @@ as float32. Both are measured in turn in one run.
 
 import argparse
 import asyncio
+import json
 import os
 import statistics
 import subprocess
@@ -128,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=float, default=100)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", action="store_true", help="one JSON line, with the seconds of every upload")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     size, rounds = int(options.mb * 1e6) // 4, options.rounds
@@ -140,6 +142,9 @@ def main() -> None:
         if server.stdout is None:
             raise RuntimeError("no pipe to the server")
         ours, raw = asyncio.run(measure(server.stdout.readline().split(), size, rounds))
+    if options.json:
+        print(json.dumps({"mb": options.mb, "fedstrata": ours[1:], "raw": raw[1:]}))
+        return
     rates = [options.mb / 1e3 / statistics.median(times[1:]) for times in (ours, raw)]
     ratio = statistics.median(b / a for a, b in zip(ours[1:], raw[1:], strict=True))
     print(f"{options.mb:g} MB: fedstrata {rates[0]:.2f} GB/s, raw stream {rates[1]:.2f} GB/s, ratio {ratio:.2f}")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedstrata.v1 import tensors_pb2 as fedstrata_dot_v1_dot_tensors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x65\x64strata/v1/rounds.proto\x12\x0c\x66\x65\x64strata.v1\x1a\x1a\x66\x65\x64strata/v1/tensors.proto\"\x8a\x01\n\x11\x46\x65tchModelRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x63hild_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x12\n\nsent_round\x18\x04 \x01(\x03\x12\x14\n\x0cresume_round\x18\x05 \x01(\x03\x12\x15\n\rresume_offset\x18\x06 \x01(\x03\"\x81\x02\n\tModelPart\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.fedstrata.v1.ModelHeaderH\x00\x12(\n\x07waiting\x18\x02 \x01(\x0b\x32\x15.fedstrata.v1.WaitingH\x00\x12-\n\nsend_again\x18\x03 \x01(\x0b\x32\x17.fedstrata.v1.SendAgainH\x00\x12*\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x16.fedstrata.v1.FinishedH\x00\x12\x0e\n\x04\x64\x61ta\x18\x05 \x01(\x0cH\x00\x12*\n\x05reply\x18\x06 \x01(\x0b\x32\x19.fedstrata.v1.UpdateReplyH\x00\x42\x06\n\x04part\"\xad\x01\n\x0bModelHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x14\n\x0cglobal_round\x18\x03 \x01(\x03\x12\x15\n\revaluate_only\x18\x04 \x01(\x08\x12,\n\x07payload\x18\x05 \x01(\x0b\x32\x1b.fedstrata.v1.PayloadHeader\x12\x0e\n\x06offset\x18\x06 \x01(\x03\x12\x14\n\x0clate_devices\x18\x07 \x01(\x03\" \n\x07Waiting\x12\x15\n\rcurrent_round\x18\x01 \x01(\x03\"\x1a\n\tSendAgain\x12\r\n\x05round\x18\x01 \x01(\x03\"\x1a\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x84\x01\n\nUpdatePart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.fedstrata.v1.UpdateHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x30\n\x05\x66\x65tch\x18\x03 \x01(\x0b\x32\x1f.fedstrata.v1.FetchModelRequestH\x00\x42\x06\n\x04part\"\xda\x02\n\x0cUpdateHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x63hild_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x03\x12,\n\x07payload\x18\x05 \x01(\x0b\x32\x1b.fedstrata.v1.PayloadHeader\x12\x0e\n\x06offset\x18\x06 \x01(\x03\x12\x12\n\ntrain_loss\x18\x07 \x01(\x01\x12-\n\x0b\x65valuations\x18\x08 \x03(\x0b\x32\x18.fedstrata.v1.Evaluation\x12*\n\nlps_rounds\x18\t \x03(\x0b\x32\x16.fedstrata.v1.LpsRound\x12+\n\nlink_bytes\x18\n \x03(\x0b\x32\x17.fedstrata.v1.LinkBytes\x12+\n\nexclusions\x18\x0b \x03(\x0b\x32\x17.fedstrata.v1.Exclusion\"F\n\x0bUpdateReply\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x15\n\rcurrent_round\x18\x03 \x01(\x03\"Z\n\x13LocateUpdateRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x63hild_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x03\"M\n\x14LocateUpdateResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x15\n\rcurrent_round\x18\x03 \x01(\x03\"g\n\nEvaluation\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x10\n\x08loss_sum\x18\x03 \x01(\x01\x12\x0f\n\x07\x63orrect\x18\x04 \x01(\x03\x12\x14\n\x0cnum_examples\x18\x05 \x01(\x03\"\xf8\x01\n\x08LpsRound\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x14\n\x0cglobal_round\x18\x02 \x01(\x03\x12\x11\n\tlps_round\x18\x03 \x01(\x03\x12\x0f\n\x07\x64\x65vices\x18\x04 \x01(\x03\x12\x14\n\x0cnum_examples\x18\x05 \x01(\x03\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x10\n\x08\x62ytes_up\x18\x07 \x01(\x03\x12\x12\n\nbytes_down\x18\x08 \x01(\x03\x12\x12\n\ntrain_loss\x18\t \x01(\x01\x12\x10\n\x08loss_sum\x18\n \x01(\x01\x12\x0f\n\x07\x63orrect\x18\x0b \x01(\x03\x12\x1a\n\x12\x65valuated_examples\x18\x0c \x01(\x03\"V\n\tLinkBytes\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x11\n\tdirection\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0b\n\x03\x65nd\x18\x04 \x01(\t\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\"=\n\tExclusion\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x65\x64strata/v1/rounds.proto\x12\x0c\x66\x65\x64strata.v1\x1a\x1a\x66\x65\x64strata/v1/tensors.proto\"\xa1\x01\n\x11\x46\x65tchModelRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x63hild_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x12\n\nsent_round\x18\x04 \x01(\x03\x12\x14\n\x0cresume_round\x18\x05 \x01(\x03\x12\x15\n\rresume_offset\x18\x06 \x01(\x03\x12\x15\n\rresume_digest\x18\t \x01(\x0c\"\x81\x02\n\tModelPart\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.fedstrata.v1.ModelHeaderH\x00\x12(\n\x07waiting\x18\x02 \x01(\x0b\x32\x15.fedstrata.v1.WaitingH\x00\x12-\n\nsend_again\x18\x03 \x01(\x0b\x32\x17.fedstrata.v1.SendAgainH\x00\x12*\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x16.fedstrata.v1.FinishedH\x00\x12\x0e\n\x04\x64\x61ta\x18\x05 \x01(\x0cH\x00\x12*\n\x05reply\x18\x06 \x01(\x0b\x32\x19.fedstrata.v1.UpdateReplyH\x00\x42\x06\n\x04part\"\xcb\x01\n\x0bModelHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x14\n\x0cglobal_round\x18\x03 \x01(\x03\x12\x15\n\revaluate_only\x18\x04 \x01(\x08\x12,\n\x07payload\x18\x05 \x01(\x0b\x32\x1b.fedstrata.v1.PayloadHeader\x12\x0e\n\x06offset\x18\x06 \x01(\x03\x12\x14\n\x0clate_devices\x18\x07 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x08 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\t \x01(\x0c\" \n\x07Waiting\x12\x15\n\rcurrent_round\x18\x01 \x01(\x03\"\x1a\n\tSendAgain\x12\r\n\x05round\x18\x01 \x01(\x03\"\x1a\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x84\x01\n\nUpdatePart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.fedstrata.v1.UpdateHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x30\n\x05\x66\x65tch\x18\x03 \x01(\x0b\x32\x1f.fedstrata.v1.FetchModelRequestH\x00\x42\x06\n\x04part\"\xe8\x02\n\x0cUpdateHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x63hild_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x03\x12,\n\x07payload\x18\x05 \x01(\x0b\x32\x1b.fedstrata.v1.PayloadHeader\x12\x0e\n\x06offset\x18\x06 \x01(\x03\x12\x12\n\ntrain_loss\x18\x07 \x01(\x01\x12-\n\x0b\x65valuations\x18\x08 \x03(\x0b\x32\x18.fedstrata.v1.Evaluation\x12*\n\nlps_rounds\x18\t \x03(\x0b\x32\x16.fedstrata.v1.LpsRound\x12+\n\nlink_bytes\x18\n \x03(\x0b\x32\x17.fedstrata.v1.LinkBytes\x12+\n\nexclusions\x18\x0b \x03(\x0b\x32\x17.fedstrata.v1.Exclusion\x12\x0c\n\x04\x64\x61ta\x18\x0e \x01(\x0c\"F\n\x0bUpdateReply\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x15\n\rcurrent_round\x18\x03 \x01(\x03\"Z\n\x13LocateUpdateRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x63hild_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x03\"M\n\x14LocateUpdateResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x15\n\rcurrent_round\x18\x03 \x01(\x03\"g\n\nEvaluation\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x10\n\x08loss_sum\x18\x03 \x01(\x01\x12\x0f\n\x07\x63orrect\x18\x04 \x01(\x03\x12\x14\n\x0cnum_examples\x18\x05 \x01(\x03\"\xf8\x01\n\x08LpsRound\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x14\n\x0cglobal_round\x18\x02 \x01(\x03\x12\x11\n\tlps_round\x18\x03 \x01(\x03\x12\x0f\n\x07\x64\x65vices\x18\x04 \x01(\x03\x12\x14\n\x0cnum_examples\x18\x05 \x01(\x03\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x10\n\x08\x62ytes_up\x18\x07 \x01(\x03\x12\x12\n\nbytes_down\x18\x08 \x01(\x03\x12\x12\n\ntrain_loss\x18\t \x01(\x01\x12\x10\n\x08loss_sum\x18\n \x01(\x01\x12\x0f\n\x07\x63orrect\x18\x0b \x01(\x03\x12\x1a\n\x12\x65valuated_examples\x18\x0c \x01(\x03\"V\n\tLinkBytes\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x11\n\tdirection\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0b\n\x03\x65nd\x18\x04 \x01(\t\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\"=\n\tExclusion\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,33 +33,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedstrata.v1.rounds_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FETCHMODELREQUEST']._serialized_start=72
-  _globals['_FETCHMODELREQUEST']._serialized_end=210
-  _globals['_MODELPART']._serialized_start=213
-  _globals['_MODELPART']._serialized_end=470
-  _globals['_MODELHEADER']._serialized_start=473
-  _globals['_MODELHEADER']._serialized_end=646
-  _globals['_WAITING']._serialized_start=648
-  _globals['_WAITING']._serialized_end=680
-  _globals['_SENDAGAIN']._serialized_start=682
-  _globals['_SENDAGAIN']._serialized_end=708
-  _globals['_FINISHED']._serialized_start=710
-  _globals['_FINISHED']._serialized_end=736
-  _globals['_UPDATEPART']._serialized_start=739
-  _globals['_UPDATEPART']._serialized_end=871
-  _globals['_UPDATEHEADER']._serialized_start=874
-  _globals['_UPDATEHEADER']._serialized_end=1220
-  _globals['_UPDATEREPLY']._serialized_start=1222
-  _globals['_UPDATEREPLY']._serialized_end=1292
-  _globals['_LOCATEUPDATEREQUEST']._serialized_start=1294
-  _globals['_LOCATEUPDATEREQUEST']._serialized_end=1384
-  _globals['_LOCATEUPDATERESPONSE']._serialized_start=1386
-  _globals['_LOCATEUPDATERESPONSE']._serialized_end=1463
-  _globals['_EVALUATION']._serialized_start=1465
-  _globals['_EVALUATION']._serialized_end=1568
-  _globals['_LPSROUND']._serialized_start=1571
-  _globals['_LPSROUND']._serialized_end=1819
-  _globals['_LINKBYTES']._serialized_start=1821
-  _globals['_LINKBYTES']._serialized_end=1907
-  _globals['_EXCLUSION']._serialized_start=1909
-  _globals['_EXCLUSION']._serialized_end=1970
+  _globals['_FETCHMODELREQUEST']._serialized_end=233
+  _globals['_MODELPART']._serialized_start=236
+  _globals['_MODELPART']._serialized_end=493
+  _globals['_MODELHEADER']._serialized_start=496
+  _globals['_MODELHEADER']._serialized_end=699
+  _globals['_WAITING']._serialized_start=701
+  _globals['_WAITING']._serialized_end=733
+  _globals['_SENDAGAIN']._serialized_start=735
+  _globals['_SENDAGAIN']._serialized_end=761
+  _globals['_FINISHED']._serialized_start=763
+  _globals['_FINISHED']._serialized_end=789
+  _globals['_UPDATEPART']._serialized_start=792
+  _globals['_UPDATEPART']._serialized_end=924
+  _globals['_UPDATEHEADER']._serialized_start=927
+  _globals['_UPDATEHEADER']._serialized_end=1287
+  _globals['_UPDATEREPLY']._serialized_start=1289
+  _globals['_UPDATEREPLY']._serialized_end=1359
+  _globals['_LOCATEUPDATEREQUEST']._serialized_start=1361
+  _globals['_LOCATEUPDATEREQUEST']._serialized_end=1451
+  _globals['_LOCATEUPDATERESPONSE']._serialized_start=1453
+  _globals['_LOCATEUPDATERESPONSE']._serialized_end=1530
+  _globals['_EVALUATION']._serialized_start=1532
+  _globals['_EVALUATION']._serialized_end=1635
+  _globals['_LPSROUND']._serialized_start=1638
+  _globals['_LPSROUND']._serialized_end=1886
+  _globals['_LINKBYTES']._serialized_start=1888
+  _globals['_LINKBYTES']._serialized_end=1974
+  _globals['_EXCLUSION']._serialized_start=1976
+  _globals['_EXCLUSION']._serialized_end=2037
 # @@protoc_insertion_point(module_scope)

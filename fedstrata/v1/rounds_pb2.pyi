@@ -8,20 +8,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FetchModelRequest(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset")
+    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "resume_digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SENT_ROUND_FIELD_NUMBER: _ClassVar[int]
     RESUME_ROUND_FIELD_NUMBER: _ClassVar[int]
     RESUME_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESUME_DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
     sent_round: int
     resume_round: int
     resume_offset: int
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ...) -> None: ...
+    resume_digest: bytes
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., resume_digest: _Optional[bytes] = ...) -> None: ...
 
 class ModelPart(_message.Message):
     __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply")
@@ -40,7 +42,7 @@ class ModelPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "late_devices")
+    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "late_devices", "data", "digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +50,8 @@ class ModelHeader(_message.Message):
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LATE_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     round: int
     global_round: int
@@ -55,7 +59,9 @@ class ModelHeader(_message.Message):
     payload: _tensors_pb2.PayloadHeader
     offset: int
     late_devices: int
-    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., late_devices: _Optional[int] = ...) -> None: ...
+    data: bytes
+    digest: bytes
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., late_devices: _Optional[int] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("current_round",)
@@ -86,7 +92,7 @@ class UpdatePart(_message.Message):
     def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions")
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "data")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +104,7 @@ class UpdateHeader(_message.Message):
     LPS_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     LINK_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXCLUSIONS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -109,7 +116,8 @@ class UpdateHeader(_message.Message):
     lps_rounds: _containers.RepeatedCompositeFieldContainer[LpsRound]
     link_bytes: _containers.RepeatedCompositeFieldContainer[LinkBytes]
     exclusions: _containers.RepeatedCompositeFieldContainer[Exclusion]
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ...) -> None: ...
+    data: bytes
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")

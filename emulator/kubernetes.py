@@ -16,6 +16,7 @@ from fedstrata.errors import AddressError, RunStoppedError
 
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
+REVISION = "controller-revision-hash"
 # What a pod waits for that no waiting will bring.
 HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CrashLoopBackOff",
             "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}  # fmt: skip
@@ -65,6 +66,9 @@ class Cluster:
     def wait_ready(self, release: str, timeout_s: int) -> None:
         """Wait until every workload of a release runs its newest pods and all are ready.
 
+        Pods of an earlier revision are deleted: most Kubernetes replace those of a StatefulSet one after the other,
+        each when the one before is ready, while all of them are wanted for the new experiment.
+
         Raises:
             RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod itself gives.
             AddressError: the time is up; says which pods are not ready.
@@ -76,6 +80,7 @@ class Cluster:
             while not self._is_rolled_out(selector):
                 if time.monotonic() > deadline:
                     break
+                self._delete_outdated(selector)
                 pods = self._watch_briefly(selector)
             else:
                 return
@@ -84,6 +89,25 @@ class Cluster:
             f"not ready after {timeout_s} s: {', '.join(waiting) or 'no pod was made'}; "
             f"kubectl -n {self.namespace} describe pod {' '.join(waiting[:1])}"
         )
+
+    def _delete_outdated(self, selector: str) -> None:
+        """Delete the pods of StatefulSets that are of an earlier revision than the newest."""
+        from kubernetes import client
+
+        listed = {"label_selector": selector, "_request_timeout": REQUEST_S}
+        sets = self._apps.list_namespaced_stateful_set(self.namespace, **listed).items
+        newest = {found.metadata.name: found.status.update_revision for found in sets if _is_seen(found)}
+        for pod in self._core.list_namespaced_pod(self.namespace, **listed).items:
+            owner = next((o.name for o in pod.metadata.owner_references or [] if o.kind == "StatefulSet"), None)
+            revision = pod.metadata.labels.get(REVISION)
+            if pod.metadata.deletion_timestamp is not None or newest.get(owner) in {None, "", revision}:
+                continue
+            with suppress(client.ApiException):  # gone in the meantime, or replaced: looked at again in a moment
+                self._core.delete_namespaced_pod(
+                    pod.metadata.name, self.namespace, body=client.V1DeleteOptions(
+                        preconditions=client.V1Preconditions(uid=pod.metadata.uid)
+                    ), _request_timeout=REQUEST_S,
+                )  # fmt: skip
 
     def _watch_briefly(self, selector: str) -> dict[str, Any]:
         """The pods as they stand after a moment; raises when one of them cannot start.
@@ -174,18 +198,23 @@ def _is_ready(pod: Any) -> bool:
     return any(found.type == "Ready" and found.status == "True" for found in pod.status.conditions or [])
 
 
+def _is_seen(found: Any) -> bool:
+    """Whether a workload's status is of its newest specification."""
+    return bool((found.status.observed_generation or 0) >= found.metadata.generation)
+
+
 def _is_set_ready(found: Any) -> bool:
     wanted, status = found.spec.replicas, found.status
-    is_seen = (status.observed_generation or 0) >= found.metadata.generation
     newest = status.update_revision == status.current_revision or (status.updated_replicas or 0) >= wanted
-    return bool(is_seen and newest and (status.ready_replicas or 0) >= wanted)
+    return bool(_is_seen(found) and newest and (status.ready_replicas or 0) >= wanted)
 
 
 def _is_daemon_ready(found: Any) -> bool:
     status = found.status
-    is_seen = (status.observed_generation or 0) >= found.metadata.generation
     wanted = status.desired_number_scheduled
-    return bool(is_seen and (status.updated_number_scheduled or 0) >= wanted and (status.number_ready or 0) >= wanted)
+    return bool(
+        _is_seen(found) and (status.updated_number_scheduled or 0) >= wanted and (status.number_ready or 0) >= wanted
+    )
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

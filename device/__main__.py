@@ -74,8 +74,8 @@ async def run_devices(host: Host, indexes: list[int]) -> int:
     return 0
 
 
-async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
-    """Run the devices until their run is over."""
+async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
+    """Run the devices until their run is over; None when told to stop before."""
     experiment = load_experiment(Path(options.experiment))
     indexes = device_indexes(experiment, options.devices, options.device_name)
     metrics = ProcessMetrics("device")
@@ -91,7 +91,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
         if options.stay and code is not None:
             await stop.wait()
         await channels.close()
-    return code or 0
+    return code
 
 
 if __name__ == "__main__":

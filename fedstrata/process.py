@@ -52,8 +52,12 @@ def say_listening(**addresses: str) -> None:
     print(json.dumps({"event": "listening", **addresses}), flush=True)
 
 
-def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awaitable[int]]) -> NoReturn:
-    """Run a service until it is done or told to stop; its exit codes are those of `fedstrata.errors`."""
+def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awaitable[int | None]]) -> NoReturn:
+    """Run a service until it is done or told to stop; its exit codes are those of `fedstrata.errors`.
+
+    A `main` that gives None was told to stop before its work was over. A process so stopped ends as one that the
+    signal killed, 143 for SIGTERM, so that whoever keeps it alive knows that it is still needed.
+    """
     configure_logs(options.log_level.upper())
     try:
         code = asyncio.run(_until_stopped(main, exit_with_parent=options.exit_with_parent))
@@ -69,14 +73,21 @@ def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awa
     os._exit(code)  # threads of gRPC and of arithmetic under way are not waited for
 
 
-async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int]], *, exit_with_parent: bool) -> int:
-    stop = asyncio.Event()
+async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]], *, exit_with_parent: bool) -> int:
+    stop, first = asyncio.Event(), signal.SIGTERM  # the end of the parent counts as its SIGTERM
     loop = asyncio.get_running_loop()
+
+    def note(number: signal.Signals) -> None:
+        nonlocal first
+        first = first if stop.is_set() else number
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, note, number)
     if exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
-    return await main(stop)
+    code = await main(stop)
+    return 128 + first if code is None else code
 
 
 def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -39,8 +39,8 @@ def make_backend(name: str, log: EventLog) -> Backend:
     raise ExperimentError(f"--lps-backend is local or kubernetes, not {name!r}")
 
 
-async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
-    """Conduct the run and serve its record until told to stop."""
+async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
+    """Conduct the run and serve its record until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("gps")
     log = EventLog("gps")
@@ -60,14 +60,15 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
 
         async def work() -> int:
             await run.conduct()
-            await stop.wait()
             return 0
 
-        await first_of(stop, work())
+        code = await first_of(stop, work())
+        if code is not None:
+            await stop.wait()
         await server.stop()
         log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
         run.journal.close()
-    return 0
+    return code
 
 
 def _import_clustering() -> None:

@@ -42,8 +42,8 @@ def lps_id(options: argparse.Namespace) -> str:
     return f"lps-{ordinal[1]}"
 
 
-async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
-    """Serve until told to stop."""
+async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
+    """Serve until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
@@ -61,14 +61,15 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int:
             await agent.register(options.advertise or server.address)
             await server.set_ready()
             await agent.run()
-            await stop.wait()
             return 0
 
-        await first_of(stop, work())
+        code = await first_of(stop, work())
+        if code is not None:
+            await stop.wait()
         await server.stop()
         await agent.close()
         log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
-    return 0
+    return code
 
 
 if __name__ == "__main__":

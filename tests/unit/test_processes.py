@@ -136,6 +136,22 @@ async def test_a_server_that_was_told_to_end_from_outside_is_started_again(
     assert restarts == [Restart(process="ends", cause=f"exit code {code}", count=1)]
 
 
+async def test_devices_that_were_told_to_end_before_their_run_did_are_started_again(folder: Path) -> None:
+    write_module(
+        "devices",
+        """
+        import pathlib
+        marker = pathlib.Path("lives")
+        is_second = marker.exists()
+        marker.touch()
+        raise SystemExit(0 if is_second else 143)
+        """,
+    )
+    restarts: list[Restart] = []
+    await asyncio.wait_for(owned("devices", may_finish=True, restarts=restarts).keep_alive(), DEADLINE_S)
+    assert restarts == [Restart(process="devices", cause="exit code 143", count=1)]
+
+
 async def test_what_is_no_announcement_is_passed_over(folder: Path) -> None:
     noise = """
         print("x" * 300_000)

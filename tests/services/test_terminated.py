@@ -1,0 +1,87 @@
+"""SIGTERM and SIGINT from outside: exit code 0 after the run; before its end that of the signal, and a new life."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from conftest import wait_for_record
+from programs import MARK, Program
+from tiers import SMALL, run_in_process, small
+
+MANY_ROUNDS = "training.global_rounds=20"
+
+
+@pytest.fixture(scope="module")
+def file(folder: Path) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def gps(file: Path, tmp_path: Path) -> Iterator[Program]:
+    words = ("--experiment", str(file), "--state", str(tmp_path / "gps"))
+    with Program("gps", *words, log=tmp_path / "gps.log") as program:
+        yield program
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_who_is_stopped_before_the_run_is_over_ends_as_if_the_signal_had_killed_it(
+    file: Path, gps: Program, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    to_gps = ("--experiment", str(file), "--gps", gps.addresses()["grpc"])
+    with ExitStack() as stack:
+        words = ("--lps-id", "lps-0", "--state", str(tmp_path / "lps"))
+        lps = stack.enter_context(Program("lps", *to_gps, *words, log=tmp_path / "lps.log"))
+        device = stack.enter_context(Program("device", *to_gps, "--devices", "0", log=tmp_path / "device.log"))
+        for program in (lps, device):
+            program.addresses()
+        for program in (lps, device, gps):
+            program.process.send_signal(number)
+            assert program.end() == code, program.log_path.read_text()
+
+
+def test_who_is_stopped_after_the_run_ends_with_exit_code_0(file: Path, gps: Program, tmp_path: Path) -> None:
+    address = gps.addresses()["grpc"]
+    to_gps = ("--experiment", str(file), "--gps", address)
+    with ExitStack() as stack:
+        for name in ("lps-0", "lps-1"):
+            words = ("--lps-id", name, "--state", str(tmp_path / name))
+            stack.enter_context(Program("lps", *to_gps, *words, log=tmp_path / f"{name}.log"))
+        device = stack.enter_context(Program("device", *to_gps, "--devices", "0-4", log=tmp_path / "device.log"))
+        assert device.end() == 0
+        wait_for_record(address)
+        gps.process.terminate()
+        assert gps.end() == 0
+
+
+def process_of(mark: str, *words: str) -> int:
+    """The process that a program has started with these words in its command line."""
+    wanted = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().decode().split("\0")
+            if wanted in (entry / "environ").read_bytes().split(b"\0") and set(words) <= set(command):
+                return int(entry.name)
+        except OSError:
+            continue  # it has gone, or is not ours to look into
+    raise AssertionError(f"no process with {words}")
+
+
+def test_a_device_process_stopped_from_outside_is_started_again_and_no_bit_changes(file: Path, tmp_path: Path) -> None:
+    words = ("run", str(file), "--out", str(tmp_path / "run"), "--json", "--set", MANY_ROUNDS)
+    with Program("emulator", *words, "--device-processes", "2", log=tmp_path / "log") as run:
+        lines = run.lines()
+        next(said for said in lines if said["event"] == "status" and said["phase"] in {"relevance", "training"})
+        os.kill(process_of(run.mark, "device", "0-2"), signal.SIGTERM)
+        restarts = [(said["process"], said["cause"]) for said in lines if said["event"] == "restart"]
+        assert run.end() == 0, run.log_path.read_text()
+    assert restarts == [("devices-0-2", "exit code 143")]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    undisturbed = run_in_process(small(MANY_ROUNDS), tmp_path / "undisturbed").summary
+    assert summary["model_sha256"] == undisturbed.model_sha256
+    assert summary["excluded"] == []

@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PEERS ?= .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-kills test-cluster images kind-up clean
+.PHONY: help setup demo test check format protos test-kills test-cluster bench images kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +28,15 @@ test-kills: setup ## whole runs whose processes are killed, links cut, disks ful
 
 test-cluster: setup ## end-to-end tests on the Kubernetes cluster that KUBECONFIG names, its images loaded
 	$(BIN)/python -m pytest tests/cluster -m cluster
+
+$(PEERS)/.installed: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --requirement benchmarks/peers/requirements.txt
+	@touch $@
+
+bench: setup ## the benchmark suite with its peers, about ten minutes: a table with ratios, runs/bench.json, docs/cost.svg
+	@timeout 600 $(MAKE) --no-print-directory $(PEERS)/.installed || echo "no peers here: the suite goes on without them"
+	$(BIN)/python -m benchmarks.suite --peers $(PEERS)/bin/python --json runs/bench.json --figure docs/cost.svg
 
 images: ## container images of the three services, with docker, podman or buildah
 	scripts/images

@@ -1,0 +1,127 @@
+"""Federated training without a framework: rounds of FedAvg in plain PyTorch loops, the limit of any framework.
+
+    python benchmarks/loops.py --work DIR --devices 100 --loop stacked
+
+One epoch of the 784-32-10 network for each client, batch 32, plain SGD, then the mean over clients; no network, no
+processes, no measurement. `DIR` is what `benchmarks.suite` writes: inputs.npy (clients, examples, 784) and labels.npy.
+Needs torch and NumPy only: what a peer's client trains with is `train_one`, so that all do the same work.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+WIDTHS = (784, 32, 10)
+BATCH, LEARNING_RATE = 32, 0.05
+Work = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+def read_work(folder: Path) -> Work:
+    """Inputs (clients, examples, 784) and labels (clients, examples), mapped."""
+    return np.load(folder / "inputs.npy", mmap_mode="r"), np.load(folder / "labels.npy", mmap_mode="r")
+
+
+def network() -> torch.nn.Sequential:
+    """784-32-10, drawn from torch's generator."""
+    inputs, hidden, classes = WIDTHS
+    return torch.nn.Sequential(
+        torch.nn.Linear(inputs, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, classes)
+    )  # fmt: skip
+
+
+def train_one(model: torch.nn.Module, inputs: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> float:
+    """One epoch in place, as PyTorch's users write it; the mean loss."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    order, loss_sum = np.random.default_rng(seed).permutation(len(labels)), 0.0
+    for start in range(0, len(order), BATCH):
+        batch = order[start : start + BATCH]
+        optimiser.zero_grad()
+        loss = cross_entropy(model(torch.from_numpy(inputs[batch])), torch.from_numpy(labels[batch]))
+        loss.backward()
+        optimiser.step()
+        loss_sum += loss.item() * len(batch)
+    return loss_sum / len(order)
+
+
+def round_one_by_one(weights: list[torch.Tensor], work: Work, number: int) -> list[torch.Tensor]:
+    """The mean of what each client makes of the weights, one client after another."""
+    model, sums = network(), [torch.zeros_like(weight) for weight in weights]
+    for client, (inputs, labels) in enumerate(zip(*work, strict=True)):
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.data.copy_(weight)
+        train_one(model, inputs, labels, client + len(labels) * number)
+        for total, parameter in zip(sums, model.parameters(), strict=True):
+            total.add_(parameter.data)
+    return [total / len(work[0]) for total in sums]
+
+
+@torch.no_grad()
+def round_stacked(weights: list[torch.Tensor], work: Work, number: int) -> list[torch.Tensor]:
+    """The same with all clients at once, forward and backward as batched matrix products."""
+    inputs, labels = (torch.from_numpy(array) for array in work)
+    clients, examples = labels.shape
+    w1, b1, w2, b2 = (weight.expand(clients, *weight.shape).clone() for weight in weights)
+    rng = np.random.default_rng(number)
+    orders = torch.from_numpy(rng.permuted(np.tile(np.arange(examples), (clients, 1)), axis=1))
+    rows = torch.arange(clients)[:, None]
+    for start in range(0, examples, BATCH):
+        batch = orders[:, start : start + BATCH]
+        x, y = inputs[rows, batch], labels[rows, batch]
+        hidden = torch.baddbmm(b1[:, None], x, w1.transpose(1, 2)).relu_()
+        slope = torch.baddbmm(b2[:, None], hidden, w2.transpose(1, 2)).softmax(2)
+        slope.scatter_add_(2, y[..., None], torch.full((*y.shape, 1), -1.0)).div_(y.shape[1])
+        below = torch.bmm(slope, w2).mul_(hidden > 0)
+        w2.baddbmm_(slope.transpose(1, 2), hidden, alpha=-LEARNING_RATE)
+        b2.sub_(slope.sum(1), alpha=LEARNING_RATE)
+        w1.baddbmm_(below.transpose(1, 2), x, alpha=-LEARNING_RATE)
+        b1.sub_(below.sum(1), alpha=LEARNING_RATE)
+    return [weight.mean(0) for weight in (w1, b1, w2, b2)]
+
+
+LOOPS = {"one-by-one": round_one_by_one, "stacked": round_stacked}
+
+
+def rounds(loop: str, work: Work, count: int) -> tuple[list[float], list[torch.Tensor]]:
+    """Seconds of each round, and the weights after the last."""
+    torch.manual_seed(0)
+    weights, seconds = [parameter.data for parameter in network().parameters()], []
+    for number in range(count):
+        started = time.perf_counter()
+        weights = LOOPS[loop](weights, work, number)
+        seconds.append(time.perf_counter() - started)
+    return seconds, weights
+
+
+def accuracy(weights: Sequence[torch.Tensor], work: Work) -> float:
+    """Hits over all clients' examples."""
+    w1, b1, w2, b2 = weights
+    inputs, labels = (torch.from_numpy(np.array(array)) for array in work)
+    guesses = ((inputs @ w1.T + b1).relu() @ w2.T + b2).argmax(2)
+    return float((guesses == labels).float().mean())
+
+
+def main() -> None:
+    """Print the seconds of each round as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--devices", type=int, required=True)
+    parser.add_argument("--loop", choices=LOOPS, required=True)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    inputs, labels = (np.array(array[: options.devices]) for array in read_work(options.work))
+    seconds, weights = rounds(options.loop, (inputs, labels), options.rounds)
+    print(json.dumps({"seconds": seconds, "accuracy": accuracy(weights, (inputs, labels))}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""A client that returns what it gets."""
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def echo(message: Message, context: Context) -> Message:
+    """The arrays as they came, counted as ten examples."""
+    arrays = message.content.array_records["arrays"]
+    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})})
+    return Message(content=content, reply_to=message)

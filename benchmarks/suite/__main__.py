@@ -1,0 +1,82 @@
+"""Runs the benchmark suite and prints one table with ratios.
+
+    python -m benchmarks.suite --only hundred start --peers .venv-peers/bin/python --json runs/bench.json
+
+Every part measures ours and others in turn in one run, so that ratios mean something; --draw makes the figure of an
+earlier run. Without peers the parts go on without them.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.suite import machine
+from benchmarks.suite.figure import draw
+from benchmarks.suite.parts import PARTS, ROW_PARTS, Setting, growth
+from benchmarks.suite.programs import ProgramError
+from benchmarks.suite.results import Results
+from benchmarks.suite.table import print_results
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
+    parser.add_argument("--quick", action="store_true", help="one repeat and small sizes: whether it works")
+    parser.add_argument("--repeats", type=int, help="how often each is measured; default 3")
+    parser.add_argument("--peers", type=Path, help="the Python of the peers' environment")
+    parser.add_argument("--json", type=Path, help="where the results are written")
+    parser.add_argument("--figure", type=Path, help="where the figure of cost by size is drawn")
+    parser.add_argument("--draw", type=Path, metavar="JSON", help="measure nothing; print and draw an earlier run")
+    return parser.parse_args()
+
+
+def measure(options: argparse.Namespace, folder: Path, console: Console) -> Results:
+    """Run the parts asked for; one that fails is told and the others go on."""
+    peers = options.peers.absolute() if options.peers else None  # not resolved: a link is what makes an environment
+    if peers and not machine.peer_versions(peers, folder):
+        peers = None
+    repeats = options.repeats or (1 if options.quick else 3)
+    setting = Setting(folder=folder, peers=peers, repeats=repeats, is_quick=options.quick)
+    if peers is None:
+        setting.note("no peers installed: no ratios to Flower; `make bench` installs them where an index is reachable")
+    results = Results(machine=machine.described(peers, folder), notes=setting.notes)
+    for name in options.only:
+        before, began = machine.one_minute_load(), time.perf_counter()
+        try:
+            if name == "growth":
+                results.points.extend(growth(setting))
+            else:
+                results.rows.extend(ROW_PARTS[name](setting))
+        except ProgramError as error:
+            setting.note(f"{name} broke off: {' '.join(str(error).split())[:500]}")
+        results.loads[name] = (before, machine.one_minute_load())
+        results.seconds[name] = round(time.perf_counter() - began, 1)
+        console.print(f"{name}: {results.seconds[name]:.0f} s", style="dim")
+        if options.json:
+            results.write(options.json)
+    return results
+
+
+def main() -> int:
+    """Measure or read, print, write, draw."""
+    options, console = parse(), Console(highlight=False, width=None if sys.stdout.isatty() else 170)
+    if options.draw:
+        results = Results.read(options.draw)
+    else:
+        with tempfile.TemporaryDirectory(prefix="fedstrata-bench-") as folder:
+            results = measure(options, Path(folder), console)
+    print_results(results, console)
+    if options.figure and results.points:
+        draw(results, options.figure)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""`fedstrata run`, watched from outside: seconds, CPU and memory of its processes, from /proc and the GPS's log."""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.suite.programs import ProgramError, python, started
+
+TIERS = ("gps", "lps", "device", "emulator")
+TICKS = os.sysconf("SC_CLK_TCK")
+Processes = dict[int, tuple[str, float]]  # process → tier and CPU seconds so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """One run."""
+
+    whole_s: float  # the command, from start to end
+    round_s: float  # from the close of a global round to that of the next, median
+    cpu_s: dict[str, float]  # of a global round, by tier
+    peak_mb: dict[str, float]  # VmHWM of the fattest process, by tier
+
+
+def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120) -> Observed:
+    """Run an experiment in a new folder."""
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), "--json", *words)
+    began, snapshots, peaks = time.perf_counter(), dict[int, Processes](), dict[str, float]()
+    with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
+        if process.stdout is None:
+            raise ProgramError("no pipe to the program")
+        for line in process.stdout:
+            told = json.loads(line)
+            if told.get("phase") == "training" and told["global_round"] not in snapshots:
+                snapshots[told["global_round"]] = _processes(process.pid)
+            elif told.get("phase") in {"evaluation", "completed"}:
+                peaks = _peaks(process.pid) or peaks
+        process.wait()
+        whole = time.perf_counter() - began
+    closed = _closed(folder / "run" / "logs" / "gps.log")
+    rounds = [after - before for before, after in pairwise(closed)]
+    return Observed(whole_s=whole, round_s=statistics.median(rounds), cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
+
+
+def _cpu_of_a_round(snapshots: dict[int, Processes]) -> dict[str, float]:
+    """Over the rounds between the first seen after the start and the last seen."""
+    seen = sorted(number for number in snapshots if number)
+    if len(seen) < 2:
+        raise ProgramError(f"the rounds went by unseen: {sorted(snapshots)}")
+    first, last = snapshots[seen[0]], snapshots[seen[-1]]
+    spent = dict.fromkeys(TIERS, 0.0)
+    for pid, (tier, seconds) in last.items():
+        if pid in first:
+            spent[tier] += (seconds - first[pid][1]) / (seen[-1] - seen[0])
+    return spent
+
+
+def _closed(log: Path) -> list[float]:
+    """When each global round was closed."""
+    events = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{"))
+    return [
+        datetime.fromisoformat(each["time"]).timestamp() for each in events if each["event"] == "global_round_closed"
+    ]
+
+
+def _processes(root: int) -> Processes:
+    """The processes of a run that are one of the tiers."""
+    found: Processes = {}
+    for pid in _family(root):
+        tier = _tier(pid)
+        if tier:
+            fields = _read(pid, "stat").rpartition(")")[2].split()
+            found[pid] = (tier, (int(fields[11]) + int(fields[12])) / TICKS)
+    return found
+
+
+def _peaks(root: int) -> dict[str, float]:
+    peaks: dict[str, float] = {}
+    for pid in _family(root):
+        tier, status = _tier(pid), _read(pid, "status")
+        if tier and "VmHWM:" in status:
+            peak = int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
+            peaks[tier] = max(peak, peaks.get(tier, 0.0))
+    return peaks
+
+
+def _family(root: int) -> list[int]:
+    """A process and all that descend from it."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (stat := _read(int(entry.name), "stat")):
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    family, newest = [root], {root}
+    while newest:
+        newest = {child for child, parent in parents.items() if parent in newest}
+        family += newest
+    return family
+
+
+def _tier(pid: int) -> str:
+    """Of a `python -m TIER …`; nothing for any other process."""
+    return _module(_read(pid, "cmdline").split("\0"))
+
+
+def _module(words: Sequence[str]) -> str:
+    module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+    return module if module in TIERS else ""
+
+
+def _read(pid: int, file: str) -> str:
+    """Nothing for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/{file}").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

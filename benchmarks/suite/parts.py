@@ -1,0 +1,250 @@
+"""The parts of the suite: each measures ours and others in turn, and gives rows or points."""
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.suite.observed import observe
+from benchmarks.suite.programs import ROOT, ProgramError, output_of, python
+from benchmarks.suite.results import Aim, Point, Row
+from benchmarks.suite.work import write_work
+from fedstrata.errors import DataError
+
+HERE = ROOT / "benchmarks"
+PEERS = HERE / "peers"
+WARM_UP = 2  # rounds not counted
+ECHO_MB = (0.1, 1.0, 10.0)
+Measure = Callable[[], float]
+
+
+@dataclass(kw_only=True)
+class Setting:
+    """What the parts share."""
+
+    folder: Path  # temporary
+    peers: Path | None  # the Python of the peers' environment
+    repeats: int
+    is_quick: bool
+    notes: list[str] = field(default_factory=list)
+    _folders: int = 0
+
+    def new_folder(self) -> Path:
+        """One that nobody has used."""
+        self._folders += 1
+        folder = self.folder / str(self._folders)
+        folder.mkdir()
+        return folder
+
+    def note(self, text: str) -> None:
+        """Say something once, in the table and in the results."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def in_turn(setting: Setting, measures: dict[str, Measure], repeats: int) -> dict[str, list[float]]:
+    """Each measure once a repeat, one after another; one that fails is told and left out."""
+    results: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(repeats):
+        for name in list(results):
+            try:
+                results[name].append(measures[name]())
+            except (ProgramError, OSError, ValueError, KeyError) as error:
+                setting.note(f"{name} is left out: {' '.join(str(error).split())[:500]}")
+                del results[name]
+    return results
+
+
+def beside(part: str, measured: str, results: dict[str, list[float]], aims: dict[str, Aim]) -> Iterator[Row]:
+    """A row for each of those beside us, with the seconds of a round."""
+    ours = results.pop("fedstrata", [])
+    for other, theirs in results.items():
+        if ours:
+            yield Row(
+                part=part,
+                measured=measured,
+                unit="s a round",
+                ours=ours,
+                other=other,
+                theirs=theirs,
+                aim=aims.get(other),
+            )
+
+
+def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]:
+    """Rounds of one epoch over gRPC, beside Flower's simulation and the loops without a framework."""
+    experiment = HERE / f"{name}.yaml"
+    try:
+        work = write_work(experiment, setting.new_folder() / "work")
+    except DataError as error:
+        setting.note(f"{name} is left out: {error}")
+        return
+    devices, rounds = {"hundred": 100, "ten": 10}[name], 5 if setting.is_quick else 12
+    common = ("--work", str(work), "--devices", str(devices))
+
+    def loop(kind: str) -> Measure:
+        words = (*common, "--loop", kind, "--rounds", str(rounds))
+        return lambda: median_of(output_of(python(str(HERE / "loops.py"), *words), timeout_s=120, folder=work))
+
+    def ours() -> float:
+        return observe(
+            experiment, setting.new_folder(), settings=[f"training.global_rounds={rounds + WARM_UP}"]
+        ).round_s
+
+    measures = {"fedstrata": ours, "stacked loop": loop("stacked"), "one-by-one loop": loop("one-by-one")}
+    if setting.peers:
+        words = (*common, "--rounds", str(rounds // 2 + WARM_UP))
+        measures["Flower simulation"] = lambda: peer(setting, "flower_train.py", words, WARM_UP)
+    results = in_turn(setting, measures, setting.repeats)
+    shutil.rmtree(work)
+    yield from beside(name, f"{devices} devices × one epoch", results, aims)
+
+
+def peer(setting: Setting, program: str, words: tuple[str, ...], warm_up: int, timeout_s: float = 180) -> float:
+    """Median seconds of a round that a peer's program leaves in its file."""
+    folder = setting.new_folder()
+    out = folder / "seconds.json"
+    output_of([str(setting.peers), str(PEERS / program), *words, "--out", str(out)], timeout_s=timeout_s, folder=folder)
+    return median_of(out.read_text(encoding="utf-8"), warm_up)
+
+
+def median_of(printed: str, warm_up: int = WARM_UP) -> float:
+    """Of the seconds in a program's JSON, without the first rounds."""
+    seconds: list[float] = json.loads(printed)["seconds"]
+    return statistics.median(seconds[warm_up:])
+
+
+def hundred(setting: Setting) -> Iterator[Row]:
+    """A hundred devices."""
+    flower, loop = Aim(sense="at least", limit=10), Aim(sense="at most", limit=2)
+    return training(setting, "hundred", {"Flower simulation": flower, "stacked loop": loop})
+
+
+def ten(setting: Setting) -> Iterator[Row]:
+    """Ten devices."""
+    return training(setting, "ten", {"Flower simulation": Aim(sense="at least", limit=8)})
+
+
+def echo(setting: Setting) -> Iterator[Row]:
+    """Rounds of 20 devices that return what they got, beside plain grpcio."""
+    for mb in ECHO_MB[:1] if setting.is_quick else ECHO_MB:
+        rounds, repeats = (6, 2) if mb > 1 else (20, setting.repeats)
+        told = _echo(setting, 20, mb, rounds, repeats)
+        work = f"20 devices × {mb:g} MB"
+        for place, unit in enumerate(("s a round", "server's peak MB")):
+            ours, theirs = ([pair[place] for pair in told[side]] for side in ("fedstrata", "floor"))
+            aim = Aim(sense="at most", limit=1.5) if place == 0 else None
+            yield Row(part="echo", measured=work, unit=unit, ours=ours, other="plain grpcio", theirs=theirs, aim=aim)
+
+
+def deployment(setting: Setting) -> Iterator[Row]:
+    """Rounds of 10 devices that return what they got, beside Flower's deployment engine."""
+    if setting.peers is None:
+        return
+    words = ("--devices", "10", "--bytes", "100000", "--rounds", "4")
+    measures = {
+        "fedstrata": lambda: _echo(setting, 10, 0.1, 20, 1)["fedstrata"][0][0],
+        "Flower deployment": lambda: peer(setting, "flower_deployment.py", words, 1, 240),
+    }
+    results = in_turn(setting, measures, 1)
+    yield from beside(
+        "deployment", "10 devices × 0.1 MB echo", results, {"Flower deployment": Aim(sense="at least", limit=100)}
+    )
+
+
+def _echo(setting: Setting, devices: int, mb: float, rounds: int, repeats: int) -> dict[str, list[list[float]]]:
+    """(seconds, peak MB) of each repeat, by side."""
+    words = [
+        str(HERE / "echo.py"), "--json", "--devices", str(devices), "--mb", f"{mb:g}",
+        "--rounds", str(rounds), "--repeats", str(repeats),
+    ]  # fmt: skip
+    told: dict[str, list[list[float]]] = json.loads(
+        output_of(python(*words), timeout_s=200, folder=setting.new_folder())
+    )
+    return told
+
+
+def fold(setting: Setting) -> Iterator[Row]:
+    """One update of 100 MB, sent, checked and folded exactly, beside a stream that is added and not checked."""
+    mb = 10 if setting.is_quick else 100
+    words = [str(HERE / "fold.py"), "--json", "--mb", str(mb)]
+    told = json.loads(output_of(python(*words), timeout_s=120, folder=setting.new_folder()))
+    aim = Aim(sense="at least", limit=0.7)
+    yield Row(
+        part="fold", measured=f"one update of {mb} MB", unit="s", ours=told["fedstrata"],
+        other="raw stream", theirs=told["raw"], aim=aim,
+    )  # fmt: skip
+
+
+def start(setting: Setting) -> Iterator[Row]:
+    """The command line's help, and a small run as a whole."""
+    helped = [_seconds(python("-m", "emulator", "--help"), setting) for _ in range(2 * setting.repeats + 1)]
+    yield Row(part="start", measured="fedstrata --help", unit="s", ours=helped[1:], aim=Aim(sense="at most", limit=0.3))
+    digits = [str(ROOT / "experiments" / "digits.yaml"), "--quiet", "--out"]
+    runs = [
+        _seconds(python("-m", "emulator", "run", *digits, str(setting.new_folder() / "run")), setting)
+        for _ in range(setting.repeats)
+    ]
+    yield Row(part="start", measured="digits.yaml, whole run", unit="s", ours=runs, aim=Aim(sense="at most", limit=10))
+
+
+def _seconds(command: list[str], setting: Setting) -> float:
+    folder, began = setting.new_folder(), time.perf_counter()
+    output_of(command, timeout_s=120, folder=folder)
+    return time.perf_counter() - began
+
+
+GROWTH = """
+name: growth
+data: {{name: fashion-mnist}}
+partition: {{kind: iid, devices: {devices}, examples_per_device: 50}}
+model: {{name: mlp, hidden: [{hidden}]}}
+method: {{name: random, clusters: {lps}}}
+training: {{global_rounds: {rounds}, local_epochs: 1, batch_size: 25, optimiser: {{learning_rate: 0.05}}}}
+"""
+AXES = {
+    "devices": [(100, 32, 1), (300, 32, 1), (1000, 32, 1)],
+    "model": [(100, 32, 1), (100, 120, 1), (100, 400, 1), (100, 1200, 1)],
+    "lps": [(100, 32, 1), (100, 32, 3), (100, 32, 10)],
+}  # (devices, width of the hidden layer, LPSs)
+
+
+def growth(setting: Setting) -> Iterator[Point]:
+    """Cost and memory of a global round as devices, model size and LPSs grow; each size once."""
+    known: dict[tuple[int, int, int], Point] = {}
+    for axis, sizes in AXES.items():
+        for size in sizes[:: len(sizes) - 1] if setting.is_quick else sizes:
+            if size not in known:
+                try:
+                    known[size] = _grown(setting, axis, *size)
+                except ProgramError as error:
+                    setting.note(f"growth at {size} is left out: {' '.join(str(error).split())[:500]}")
+                    continue
+            yield Point(**{**vars(known[size]), "axis": axis})
+
+
+def _grown(setting: Setting, axis: str, devices: int, hidden: int, lps: int) -> Point:
+    folder = setting.new_folder()
+    text = GROWTH.format(devices=devices, hidden=hidden, lps=lps, rounds=6 if setting.is_quick else 12)
+    (folder / "growth.yaml").write_text(text, encoding="utf-8")
+    seen = observe(folder / "growth.yaml", folder, timeout_s=150)
+    shutil.rmtree(folder)
+    size = 4e-6 * ((784 + 1) * hidden + (hidden + 1) * 10)
+    return Point(
+        axis="devices" if axis == "devices" else "model" if axis == "model" else "lps",
+        devices=devices, model_mb=size, lps=lps, wall_s=seen.round_s, cpu_s=seen.cpu_s, peak_mb=seen.peak_mb,
+    )  # fmt: skip
+
+
+ROW_PARTS: dict[str, Callable[[Setting], Iterator[Row]]] = {
+    "start": start,
+    "ten": ten,
+    "hundred": hundred,
+    "echo": echo,
+    "deployment": deployment,
+    "fold": fold,
+}
+PARTS = (*ROW_PARTS, "growth")

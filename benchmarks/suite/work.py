@@ -1,0 +1,25 @@
+"""The work that all do: the examples of an experiment's devices, as files that need no Fedstrata to read."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedstrata.datasets import load_dataset
+from fedstrata.experiment import load_experiment
+from fedstrata.partitions import device_data
+
+
+def write_work(experiment_file: Path, folder: Path) -> Path:
+    """inputs.npy, float32 (devices, examples, width), and labels.npy, int64 (devices, examples), in a folder."""
+    experiment = load_experiment(experiment_file)
+    dataset = load_dataset(experiment.data)
+    inputs, labels = [], []
+    for index in range(experiment.device_count):
+        data = device_data(experiment, dataset, index).train
+        examples = data.take(np.arange(len(data)))
+        inputs.append(examples.inputs.reshape(len(data), -1))
+        labels.append(examples.labels.astype(np.int64))
+    folder.mkdir()
+    np.save(folder / "inputs.npy", np.stack(inputs))
+    np.save(folder / "labels.npy", np.stack(labels))
+    return folder

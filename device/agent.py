@@ -1,18 +1,22 @@
 """One device: shares its profile and a relevance row, then trains for its LPS until the run is over."""
 
+import hashlib
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from device.bench import Bench
 from device.channels import Channels
 from device.enrolment import GpsLink
 from device.evaluation import Evaluation, EvaluationJob
+from device.served import Served
 from device.training import TrainingJob
 from fedstrata.datasets import Dataset
-from fedstrata.errors import ParentAwayError, PayloadError, RunStoppedError, UnknownChildError
+from fedstrata.errors import NotServedError, ParentAwayError, PayloadError, RunStoppedError, UnknownChildError
 from fedstrata.experiment import Experiment
 from fedstrata.features import feature_map
-from fedstrata.link import CALL_S
+from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import Method
 from fedstrata.metrics import ProcessMetrics
@@ -21,7 +25,10 @@ from fedstrata.partitions import DeviceData, device_data
 from fedstrata.relevance import Spectrum, spectrum_of
 from fedstrata.rounds import Identity, ParentCalls, RoundClient, Session, Update
 from fedstrata.rounds import Model as Received
+from fedstrata.rounds.server import MODEL_PART
 from fedstrata.rpc.client import call_until_answered
+from fedstrata.rpc.payload import payload_header
+from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import lps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
@@ -53,6 +60,8 @@ class DeviceAgent:
         self.device_id = host.experiment.device_ids()[device_index]
         self._log = EventLog("device", device=self.device_id)
         self._sent: Update | None = None
+        self._held: Received | None = None  # with deadlines only: for an LPS that takes the cluster over
+        self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
         """From enrolment to the end of the run. Raises FedstrataError when a parent refuses this device."""
@@ -67,13 +76,18 @@ class DeviceAgent:
             log=self._log,
         )
         await self._enroll(link, data)
+        backoff = Backoff()
         while True:
             assignment = await self._assignment(link, data)
             self._log.info("assigned", cluster=assignment.cluster_id, lps=assignment.lps_address)
+            served = Served(assignment, lambda: self._assignment(link, data), self._silence_s, backoff)
             try:
-                return await self._train(assignment, data)
-            except ParentAwayError as error:  # it may have come up again somewhere else
+                return await self._train(served, data)
+            except ParentAwayError as error:  # it may have come up again somewhere else, or another serves the cluster
                 self._log.info("lps_away", lps=assignment.lps_address, reason=str(error))
+            except NotServedError as error:  # the GPS knows already, or this LPS has not heard of it yet
+                self._log.info("not_served", lps=assignment.lps_address, reason=str(error))
+                await backoff.pause()
 
     async def _enroll(self, link: GpsLink, data: DeviceData) -> None:
         enrolled = await link.enroll(len(data.train), self._host.pod_name)
@@ -104,30 +118,65 @@ class DeviceAgent:
         await link.submit_relevance(row)
         self._log.info("related", devices=len(row))
 
-    async def _train(self, assignment: gps_pb.FetchAssignmentResponse, data: DeviceData) -> None:
-        lps = self._host.channels.lps(assignment.lps_address)
+    async def _train(self, served: Served, data: DeviceData) -> None:
+        lps = self._host.channels.lps(served.by.lps_address)
         session = Session(lps.Attend)
-        client = self._client(lps, session, assignment.cluster_id)
+        try:
+            await self._rounds(served, lps, session, data)
+        finally:
+            session.close()
+
+    async def _rounds(self, served: Served, lps: Any, session: Session, data: DeviceData) -> None:
+        client = self._client(lps, session, served.by.cluster_id)
         while True:
-            offer = await client.fetch(self._sent.round if self._sent else -1)
+            client.held_round = self._held.round if self._held else None
+            offer = await served.hear(client.fetch(self._sent.round if self._sent else -1))
+            if isinstance(offer, Received) and self._silence_s is not None:
+                self._held = offer
             match offer:
                 case rounds_pb2.Finished():
                     if offer.reason:
                         raise RunStoppedError(f"the run has stopped: {offer.reason}")
-                    self._log.info("finished")
-                    return session.close()
+                    return self._log.info("finished")
                 case rounds_pb2.SendAgain() if self._sent is not None:
                     self._log.info("sent_again", round=offer.round)
-                    await client.submit(self._sent)
+                    await served.hear(client.submit(self._sent))
+                case rounds_pb2.SendModel() if self._held is not None:
+                    self._log.info("model_sent", round=self._held.round)
+                    await served.hear(self._send_held(lps, client, self._held))
                 case Received() if offer.evaluate_only:
                     await self._measure(lps, client, offer, data)
                 case Received():
                     self._sent = await self._update(client, offer, data)
-                    reply = await client.submit(self._sent)
+                    reply = await served.hear(client.submit(self._sent))
                     if not reply.accepted:
                         self._log.info("update_late", round=offer.round, current_round=reply.current_round)
                 case _:
-                    raise PayloadError("asked to send again what was never sent")
+                    raise PayloadError("asked to send what was never sent or received")
+
+    async def _send_held(self, lps: Any, client: RoundClient, held: Received) -> None:
+        """Send the model last received to an LPS that has taken the cluster over."""
+        codec = PayloadCodec(client.layout, "float32")
+        chunks = partial(codec.chunks, lambda start, stop: held.flat[start:stop])
+        digest = await self._host.bench.compute(lambda: _sha256(chunks()))
+        header = pb.HeldModelHeader(
+            run_id=client.identity.run_id,
+            device_id=self.device_id,
+            cluster_id=client.identity.cluster_id,
+            round=held.round,
+            payload=payload_header(codec, name=MODEL_PART),
+            sha256=digest,
+        )
+
+        async def parts() -> AsyncIterator[pb.HeldModelPart]:
+            yield pb.HeldModelPart(header=header)
+            for chunk in chunks():
+                yield pb.HeldModelPart(data=bytes(chunk))
+
+        timeout_s = payload_timeout_s(codec.payload_bytes)
+        await call_until_answered(
+            lambda: lps.SubmitModel(parts(), timeout=timeout_s), self._log, "SubmitModel", attempts=LPS_PATIENCE
+        )
 
     def _client(self, lps: Any, session: Session, cluster_id: str) -> RoundClient:
         host = self._host
@@ -176,3 +225,10 @@ class DeviceAgent:
         await call_until_answered(
             lambda: lps.SubmitEvaluation(request, timeout=CALL_S), self._log, "SubmitEvaluation", attempts=LPS_PATIENCE
         )
+
+
+def _sha256(chunks: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()

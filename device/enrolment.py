@@ -12,7 +12,7 @@ from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, HOLD_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.relevance import Spectrum, relevance
-from fedstrata.rpc.client import call_through_upgrade, call_until_answered, is_passing, refusal
+from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, is_passing, refusal
 from fedstrata.rpc.payload import PROFILE_PART, accepted_codec, payload_header
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -29,12 +29,6 @@ class GpsLink:
         self._who = {"run_id": experiment.run_id, "device_id": device_id, "process_id": process_id}
         self._index = device_index
         self._log = log
-
-    async def _call(self, name: str, request: Any) -> Any:
-        method = getattr(self._gps, name)
-        return await call_until_answered(
-            lambda: method(request, timeout=CALL_S + HOLD_S, wait_for_ready=True), self._log, name
-        )
 
     async def enroll(self, num_examples: int, pod_name: str) -> pb.EnrollResponse:
         """Make this device known to the run."""
@@ -128,13 +122,13 @@ class GpsLink:
         """Send the row of relevances."""
         reach("relevance")
         entries = [pb.Relevance(device_index=index, value=value) for index, value in sorted(row.items())]
-        await self._call("SubmitRelevance", pb.SubmitRelevanceRequest(row=entries, **self._who))
+        request = pb.SubmitRelevanceRequest(row=entries, **self._who)
+        await ask(self._gps, "SubmitRelevance", request, self._log)
 
     async def assignment(self) -> pb.FetchAssignmentResponse:
         """Wait for the LPS that serves this device."""
         while True:
-            reply: pb.FetchAssignmentResponse = await self._call(
-                "FetchAssignment", pb.FetchAssignmentRequest(**self._who)
-            )
+            request = pb.FetchAssignmentRequest(**self._who)
+            reply: pb.FetchAssignmentResponse = await ask(self._gps, "FetchAssignment", request, self._log)
             if reply.is_assigned:
                 return reply

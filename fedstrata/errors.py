@@ -57,6 +57,12 @@ class ParentAwayError(AddressError):
     """A parent that has not answered for a while; it may be somewhere else by now."""
 
 
+class NotServedError(FedstrataError):
+    """A cluster that this LPS does not serve now: ask the GPS which one does."""
+
+    status = grpc.StatusCode.NOT_FOUND
+
+
 class NotReadyError(FedstrataError):
     """A parent that is still starting; the same call will go through later."""
 

@@ -28,6 +28,7 @@ TABLES: Mapping[str, str] = {
     "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
     "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
+    "handovers": "cluster_id TEXT NOT NULL, lps_id TEXT NOT NULL, global_round INTEGER NOT NULL",
     "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
@@ -70,9 +71,10 @@ class Journal:
         elif known[0] != run_id:
             raise WrongRunError(f"{path} is of run {known[0]}, not {run_id}; give another --state")
 
-    def _write(self, statement: str, *values: object) -> None:
+    def _write(self, statement: str, *values: object) -> int:
+        """Execute one statement; gives how many rows it has changed."""
         with self._transaction():
-            self._db.execute(statement, values)
+            return self._db.execute(statement, values).rowcount
 
     @contextmanager
     def _transaction(self, *, durable: bool = False) -> Iterator[None]:
@@ -142,10 +144,10 @@ class Journal:
         row = self._db.execute("SELECT relevance FROM devices WHERE device_index = ?", (index,)).fetchone()
         return bytes(row[0])
 
-    def exclude(self, device_id: str, stage: str, reason: str) -> None:
-        self._write(
-            "INSERT OR IGNORE INTO exclusions (device_id, stage, reason) VALUES (?, ?, ?)", device_id, stage, reason
-        )
+    def exclude(self, device_id: str, stage: str, reason: str) -> bool:
+        """Note an exclusion; whether it is new."""
+        statement = "INSERT OR IGNORE INTO exclusions (device_id, stage, reason) VALUES (?, ?, ?)"
+        return self._write(statement, device_id, stage, reason) > 0
 
     def exclusions(self) -> list[tuple[str, str, str]]:
         """(device id, stage, reason) in the order noted."""
@@ -179,6 +181,18 @@ class Journal:
         """Address by LPS id."""
         return dict(self._db.execute("SELECT lps_id, address FROM lps"))
 
+    def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> None:
+        """Note that another LPS serves a cluster from now on, while that global round is open."""
+        with self._transaction(durable=True):
+            self._db.execute(
+                "INSERT INTO handovers (cluster_id, lps_id, global_round) VALUES (?, ?, ?)",
+                (cluster_id, lps_id, global_round),
+            )
+
+    def handovers(self) -> list[tuple[str, str, int]]:
+        """(cluster, LPS that serves it from then on, global round then open) in the order noted."""
+        return list(self._db.execute("SELECT cluster_id, lps_id, global_round FROM handovers ORDER BY rowid"))
+
     def add_lps_rounds(self, rows: Iterable[tuple[str, int, bytes]]) -> None:
         """Keep rows given as cluster, LPS round and LpsRound message; a row of the same round replaces the old."""
         with self._transaction():
@@ -206,6 +220,10 @@ class Journal:
     def reports(self) -> dict[str, bytes]:
         """Final reports (ReportHeader messages) by cluster."""
         return dict(self._db.execute("SELECT cluster_id, report FROM reports"))
+
+    def reported(self) -> set[str]:
+        """The clusters that have reported."""
+        return {cluster_id for (cluster_id,) in self._db.execute("SELECT cluster_id FROM reports")}
 
     # --- bytes ----------------------------------------------------------------------------------
 

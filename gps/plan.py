@@ -1,22 +1,19 @@
-"""The plan: which devices form which cluster, which LPS serves it, and who represents it to late devices."""
+"""The plan: which devices form which cluster, and who represents it to late devices."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedstrata.errors import UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment, TaskPartition
 from fedstrata.methods import Grouping
 from fedstrata.relevance import Matrix
-from fedstrata.rpc.address import split_address
-from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal import Journal
 from gps.roster import Device, Roster
 
 
 def cluster_name(number: int) -> str:
-    """A cluster is called after the LPS that serves it."""
+    """A cluster is called after the LPS that serves it, unless another has adopted it."""
     return f"lps-{number}"
 
 
@@ -28,8 +25,9 @@ class Plan:
         self._roster = roster
         self._journal = journal
         self._rule = journal.grouping_rule()
-        self._addresses = journal.lps_addresses()
         self._representatives: dict[str, list[int]] = {}
+        placed_late = sum(device.is_late and device.cluster is not None for device in roster.devices.values())
+        self.version = 1 + placed_late  # grows with whatever LPSs have to hear of; the same after a restart
 
     @property
     def is_made(self) -> bool:
@@ -79,39 +77,13 @@ class Plan:
         """How many examples each cluster's devices have."""
         return {name: sum(device.num_examples for device in self.members(name)) for name in self.clusters}
 
-    def pods(self) -> dict[str, str]:
-        """By pod name the LPSs of the devices in it, joined by dots: a label's value."""
-        lps_ids: dict[str, set[int]] = defaultdict(set)
+    def pods(self) -> dict[str, list[str]]:
+        """By pod name the clusters of the devices in it."""
+        numbers: dict[str, set[int]] = defaultdict(set)
         for device in self._roster.devices.values():
             if device.pod_name and device.cluster is not None:
-                lps_ids[device.pod_name].add(device.cluster)
-        return {pod: ".".join(cluster_name(number) for number in sorted(ids)) for pod, ids in lps_ids.items()}
-
-    # --- LPSs -----------------------------------------------------------------------------------
-
-    def register_lps(self, request: pb.RegisterLpsRequest) -> None:
-        """Keep an LPS's address. Raises WrongRunError for another experiment, AddressError for no address."""
-        if request.experiment_sha256 != self._experiment.digest:
-            raise WrongRunError(f"{request.lps_id[:80]!r} was started with another experiment than the GPS")
-        number = request.lps_id.removeprefix("lps-")
-        if not number.isdecimal() or cluster_name(int(number)) != request.lps_id:
-            raise UnknownChildError(f"{request.lps_id[:80]!r} is no LPS's id; they are lps-0, lps-1, …")
-        split_address(request.address)
-        self._addresses[request.lps_id] = request.address
-        self._journal.register_lps(request.lps_id, request.address)
-
-    def served_by(self, lps_id: str) -> list[str]:
-        """The clusters that an LPS serves."""
-        return [name for name in self.clusters if name == lps_id]
-
-    def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
-        """Where a device trains, if that is known and there by now."""
-        reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
-        if device.cluster is not None and cluster_name(device.cluster) in self._addresses:
-            reply.is_assigned = True
-            reply.cluster_id = reply.lps_id = cluster_name(device.cluster)
-            reply.lps_address = self._addresses[reply.lps_id]
-        return reply
+                numbers[device.pod_name].add(device.cluster)
+        return {pod: [cluster_name(number) for number in sorted(found)] for pod, found in numbers.items()}
 
     # --- late devices ---------------------------------------------------------------------------
 
@@ -135,7 +107,9 @@ class Plan:
             for name, indexes in self._representatives.items()
         }
 
-    def place(self, device: Device, cluster_id: str) -> None:
+    def place(self, device: Device, cluster_id: str, from_global_round: int) -> None:
         """Add a late device to a cluster."""
         device.cluster = int(cluster_id.removeprefix("lps-"))
+        device.from_global_round = from_global_round
+        self.version += 1
         self._journal.place(device.device_index, device.cluster)

@@ -6,9 +6,10 @@ Field by field in docs/record.md.
 import csv
 import io
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class RunResult:
     rows: list[rounds_pb2.LpsRound]
     link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
     exclusions: list[tuple[str, str, str]]
+    adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
     wall_seconds: Mapping[str, float]
     global_rounds: int
     relevance: Matrix | None
@@ -88,6 +90,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
         "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],
+        "adoptions": [{"cluster": cluster, "by": lps, "from": stage} for cluster, lps, stage in result.adoptions],
         "model_sha256": {name: result.reports[name].model_sha256 for name in result.clusters if name in result.reports},
     }
 
@@ -159,3 +162,23 @@ def relevance_csv(relevance: Matrix, ids: list[str]) -> str:
     for device_id, row in zip(ids, relevance, strict=True):
         writer.writerow([device_id, *(repr(float(value)) for value in row)])
     return text.getvalue()
+
+
+def recorded_end(folder: Path) -> tuple[str, str] | None:
+    """How a run ended, as phase and reason, if its record says so."""
+    path = folder / "summary.json"
+    if not path.exists():
+        return None
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    return ("failed" if summary["status"] == "failed" else "completed", summary["reason"] or "")
+
+
+def wall_seconds(phases: Mapping[str, float]) -> dict[str, float]:
+    """How long the phases took, from when each began."""
+    now = time.time()
+    order = ("enrolment", "relevance", "grouping", "training")
+    began = {phase: phases.get(phase, now) for phase in order}
+    began["relevance"] = min(began["relevance"], began["grouping"])
+    ends = [began["relevance"], began["grouping"], began["training"], now]
+    lengths = [max(0.0, end - began[phase]) for phase, end in zip(order, ends, strict=True)]
+    return {**dict(zip(("enrol", "relevance", "group", "train"), lengths, strict=True)), "total": sum(lengths)}

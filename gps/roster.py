@@ -38,6 +38,7 @@ class Device:
     profile_rows: int | None = None
     has_relevance: bool = False
     cluster: int | None = None
+    from_global_round: int = 0  # of a late device: the first it takes part in
     refused: str | None = None
     process_id: str = ""
     calls_under_way: int = field(default=0)

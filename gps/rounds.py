@@ -42,8 +42,9 @@ class GlobalRounds:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
         self.server = RoundServer(exchange, metrics, log, self._executor)
         self.global_round = journal.global_rounds_closed()
-        self.late_devices = 0
+        self.plan_version: Callable[[], int] = lambda: 0
         self.on_closed: Callable[[int], None] = lambda global_round: None
+        self.on_missing: Callable[[str, str], None] = lambda cluster_id, stage: None
 
     async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
         """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""
@@ -70,8 +71,7 @@ class GlobalRounds:
                 missing=list(gathered.missing),
             )
             for cluster_id in gathered.missing:
-                journal_stage = f"global round {self.global_round + 1}"
-                self._journal.exclude(cluster_id, journal_stage, "missed the deadline")
+                self.on_missing(cluster_id, f"global round {self.global_round + 1}")
             self.global_round += 1
             self.on_closed(self.global_round)
         self._open(shared, dict(examples()), ExactSum(0, 1), evaluate_only=True)
@@ -84,7 +84,7 @@ class GlobalRounds:
             model=shared,
             intake=intake,
             evaluate_only=evaluate_only,
-            late_devices=self.late_devices,
+            plan_version=self.plan_version(),
         )
         self.server.open(opened)
 

@@ -1,35 +1,31 @@
 """A run from its first device to its record: the phases in order, each entered again after a restart."""
 
 import asyncio
-import hashlib
-import json
-import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 
 from fedstrata.datasets import dataset_info
-from fedstrata.errors import FedstrataError, PayloadError, RunStoppedError, StateError, UnknownChildError
+from fedstrata.errors import FedstrataError, RunStoppedError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
-from fedstrata.link import HOLD_S, wait_until
+from fedstrata.link import wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import Candidate, Grouping, make_method
-from fedstrata.metrics import LinkKey, ProcessMetrics
+from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.relevance import Matrix
-from fedstrata.rounds.notes import check_evaluation
-from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
-from fedstrata.store import clear_asides, write_aside
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.backend import Backend
 from gps.enrolment import Enrolment
 from gps.journal import Journal
 from gps.plan import Plan
-from gps.record import RunResult, write_record
+from gps.record import RunResult, recorded_end, wall_seconds, write_record
+from gps.reports import Reports
 from gps.roster import Device, Roster
 from gps.rounds import GlobalRounds
+from gps.serving import Handover, Serving
 
 NEWS_S = 0.1  # how long what devices say may wait to be shown
 EVENT_EVERY = 10  # global rounds between two notes to the operator
@@ -64,22 +60,30 @@ class Run:
             log=log,
         )
         self.plan = Plan(experiment, self.roster, self.journal)
+        self.serving = Serving(experiment, self.plan, self.journal)
+        self.reports = Reports(
+            experiment,
+            plan=self.plan,
+            serving=self.serving,
+            journal=self.journal,
+            metrics=metrics,
+            models=self.record_folder / "models",
+            model_size=self._model.layout.size,
+        )
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
+        self.is_over = self.has_record  # nothing more is wanted of devices and LPSs
         self.changed = asyncio.Event()
-        self.lps_link_bytes: dict[str, Mapping[LinkKey, int]] = {}
-        self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
         self.relevance: Matrix | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
-        self.reports_under_way = 0
-        self._reports_begun = 0
-        clear_asides(self.record_folder / "models")
         self._notes: set[asyncio.Task[None]] = set()
         self.enrolment.on_change = self.tell_soon
         self.enrolment.on_late_relevance = self._place
         self.rounds.on_closed = self._round_closed
-        self._recall_link_bytes()
+        self.rounds.on_missing = self._cluster_missing
+        self.rounds.plan_version = lambda: self.plan.version
+        self.reports.on_exclusion = self._exclude
 
     def tell_soon(self) -> None:
         """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""
@@ -117,7 +121,7 @@ class Run:
             self._log.error("run_failed", reason=self.reason)
             with suppress(StateError):  # what failed may be the disk
                 self._enter("failed")
-            self.phase = "failed"
+            self.phase, self.is_over = "failed", True
             self.tell()
             self._tell_operator("RunFailed", self.reason, is_warning=True)
         finally:
@@ -141,31 +145,80 @@ class Run:
             self.relevance = self.enrolment.relevance_matrix()
         self._publish_plan()
         self._enter("training")
-        await self.rounds.run(self.plan.examples)
-        self._enter("evaluation")
-        await self._gather_reports()
+        watching = asyncio.ensure_future(self._watch_lps())
+        watching.add_done_callback(self._watch_ended)
+        try:
+            await self._until_served()
+            await self.rounds.run(self.plan.examples)
+            self._enter("evaluation")
+            await self._gather_reports()
+        finally:
+            watching.cancel()
+        self.is_over = True
         self.rounds.server.finish()
-        await self._answered()
+        self.tell()
+        await self.reports.all_answered()
         await asyncio.to_thread(self._write_record)
         self._enter("completed")
         self._tell_operator("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
 
     async def _gather_reports(self) -> None:
-        """Wait until every cluster has reported, or for the deadline of global rounds."""
-        clusters, deadline_s = self.plan.clusters, self.experiment.deadlines.gps.deadline_s
-        await wait_until(lambda: self.changed, lambda: len(self.journal.reports()) == len(clusters), deadline_s)
-        for cluster_id in sorted(set(clusters) - set(self.journal.reports())):
+        """Wait until every cluster has reported, or for the deadline of global rounds, anew after an adoption."""
+        handovers = -1
+        while handovers < len(self.serving.handovers):
+            handovers = len(self.serving.handovers)
+            deadline_s = self.experiment.deadlines.gps.deadline_s
+            await wait_until(lambda: self.changed, lambda: not self.reports.missing(), deadline_s)
+            if not self.reports.missing():
+                return
+        for cluster_id in self.reports.missing():
             self._log.warning("report_missing", cluster=cluster_id)
             self._exclude(cluster_id, "evaluation", "no report by the deadline")
 
-    async def _answered(self) -> None:
-        """Let the reply to the last report be counted before the record is written."""
-        await wait_until(lambda: self.changed, lambda: not self.reports_under_way, HOLD_S)
+    # --- LPSs that stay away ------------------------------------------------------------------
+
+    async def _until_served(self) -> None:
+        """With deadlines, open no global round before every cluster's LPS, or another in its place, is there."""
+        deadline_s = self.experiment.deadlines.gps.deadline_s
+        if deadline_s is not None:
+            longest_s = deadline_s + self.serving.hold_s
+            await wait_until(lambda: self.changed, lambda: self.serving.are_all_there, longest_s)
+
+    async def _watch_lps(self) -> None:
+        """Have the clusters of an LPS that is away adopted by another, as soon as there is one."""
+        loop = asyncio.get_running_loop()
+        self.serving.listen()
+        while (check_again_s := self.serving.check_again_s()) is not None:
+            due = loop.time() + check_again_s
+            await wait_until(lambda: self.changed, lambda: bool(self._adoptable()), check_again_s)
+            if loop.time() > due + self.serving.hold_s:
+                self.serving.listen()  # it was the GPS that stood still
+            for cluster_id, lps_id in self._adoptable().items():
+                self._hand_over(cluster_id, lps_id)
+
+    def _watch_ended(self, watching: "asyncio.Future[None]") -> None:
+        """A handover that cannot be written down ends the run."""
+        if not watching.cancelled() and (error := watching.exception()):
+            self.stop(str(error))
+
+    def _adoptable(self) -> dict[str, str]:
+        return self.serving.adoptable(self.journal.reported())
+
+    def _hand_over(self, cluster_id: str, lps_id: str) -> None:
+        """Let another LPS serve a cluster; it hears of it by the call that is held for it."""
+        before = self.serving.lps_of(cluster_id)
+        handover = self.serving.hand_over(cluster_id, lps_id, self.rounds.global_round)
+        self.rounds.server.restart(cluster_id)
+        told = f"{cluster_id} from {before} to {lps_id}, {_stage(handover)}"
+        self._log.warning("returned" if handover.is_return else "adopted", cluster=cluster_id, lps=lps_id, was=before)
+        self._tell_operator("Returned" if handover.is_return else "Adopted", told, is_warning=not handover.is_return)
+        self._soon(self._backend.label_pods(self.serving.pods()))
+        self.tell()
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
         self.journal.begin_phase(phase)
-        self._keep_link_bytes()
+        self.reports.keep_link_bytes()
         self._log.info("phase", phase=phase)
         self.tell()
 
@@ -203,12 +256,10 @@ class Run:
     def _publish_plan(self) -> None:
         """Let devices, LPSs and the operator know the clusters."""
         self.enrolment.representatives = self.plan.representatives(self.enrolment.related(), self.relevance)
-        placed = [device for device in self.roster.devices.values() if device.cluster is not None]
-        self.rounds.late_devices = sum(device.is_late for device in placed)
         sizes = {name: len(devices) for name, devices in self.plan.clusters.items()}
         self._log.info("grouped", rule=self.plan.rule, clusters=sizes)
         self._soon(self._backend.scale_lps(len(sizes)))
-        self._soon(self._backend.label_pods(self.plan.pods()))
+        self._soon(self._backend.label_pods(self.serving.pods()))
         for who, stage, reason in self.journal.exclusions():
             self._tell_operator("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
         self._tell_operator("Grouped", f"{self.plan.rule}: {sizes}")
@@ -216,118 +267,47 @@ class Run:
 
     def _exclude(self, who: str, stage: str, reason: str) -> None:
         """Note an exclusion, and tell the operator the first time it is heard of."""
-        if (who, stage, reason) not in self.journal.exclusions():
-            self.journal.exclude(who, stage, reason)
+        if self.journal.exclude(who, stage, reason):
             self._tell_operator("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
 
     def _place(self, device: Device) -> None:
         """Put a late device into the cluster whose representatives it is most relevant to."""
         relevance = self.plan.relevance_to_clusters(self.roster.relevance(device))
         cluster_id = self._method.place(relevance)
-        self.plan.place(device, cluster_id)
-        self.rounds.late_devices += 1
+        self.plan.place(device, cluster_id, self.rounds.global_round + 1)
         self._log.info("device_placed_late", device=device.device_id, cluster=cluster_id, relevance=relevance)
-        self._soon(self._backend.label_pods(self.plan.pods()))
+        self._soon(self._backend.label_pods(self.serving.pods()))
+        self.tell()
 
     def _round_closed(self, done: int) -> None:
-        self._keep_link_bytes()
+        self.reports.keep_link_bytes()
+        for cluster_id, lps_id in self.serving.returnable().items():
+            self._hand_over(cluster_id, lps_id)
         if done % EVENT_EVERY == 0:
             self._tell_operator("RoundsDone", f"{done} of {self.experiment.training.global_rounds} global rounds")
         self.tell()
 
-    def stop(self, reason: str) -> None:
-        """End the run without a result."""
-        if self.phase not in {"completed", "failed"}:
-            self.reason = reason
-            self._stopped.set()
+    def has_news(self, known_version: int) -> bool:
+        """Whether there is something to tell an LPS that knows the plan of a version."""
+        return self.is_over or (self.plan.is_made and self.plan.version != known_version)
 
-    # --- what LPSs say ------------------------------------------------------------------------
-
-    def register_lps(self, request: pb.RegisterLpsRequest) -> None:
-        """Keep an LPS's address."""
-        self.plan.register_lps(request)
+    def heard_of(self, request: pb.RegisterLpsRequest) -> None:
+        """Tell that an LPS is there, and where."""
         self._log.info("lps_registered", lps_id=request.lps_id, address=request.address)
         self.tell()
 
-    def note_update(self, header: rounds_pb2.UpdateHeader) -> None:
-        """Keep what an LPS says beside its aggregate; it says it again when it has not been answered."""
-        self._note(header)
-        self.tell_soon()
+    def _cluster_missing(self, cluster_id: str, stage: str) -> None:
+        self._exclude(cluster_id, stage, "missed the deadline")
 
-    def _note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        if header.cluster_id not in self.plan.clusters:
-            raise UnknownChildError(f"no cluster is called {header.cluster_id[:80]!r}")
-        rounds = self.experiment.training.lps_rounds
-        rows = [r for r in header.lps_rounds if r.cluster_id == header.cluster_id and 0 <= r.lps_round < rounds]
-        self.journal.add_lps_rounds(
-            (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
-        )
-        for row in rows:
-            self.latest_rows[row.cluster_id] = row
-            if row.evaluated_examples:
-                loss, accuracy = row.loss_sum / row.evaluated_examples, row.correct / row.evaluated_examples
-                self._metrics.evaluated(row.cluster_id, loss=loss, accuracy=accuracy)
-        for exclusion in header.exclusions:
-            self._exclude(exclusion.device_id, exclusion.stage, exclusion.reason)
-        self.lps_link_bytes[header.cluster_id] = link_bytes_from_proto(header.link_bytes)
-        self._keep(header.cluster_id, self.lps_link_bytes[header.cluster_id])
-
-    async def submit_report(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
-        """Take a cluster's final report and model; a second time changes nothing."""
-        if header.cluster_id not in self.plan.clusters:
-            raise UnknownChildError(f"no cluster is called {header.cluster_id[:80]!r}")
-        members = {device.device_id for device in self.plan.members(header.cluster_id)}
-        for evaluation in header.evaluations:
-            check_evaluation(evaluation)
-            if evaluation.device_id not in members:
-                raise PayloadError(f"{header.cluster_id} reports a measurement of {evaluation.device_id[:80]!r}")
-        path = self.record_folder / "models" / f"{header.cluster_id}.safetensors"
-        largest = 4 * self._model.layout.size + (1 << 20)
-        digest, size = hashlib.sha256(), 0
-        self._reports_begun += 1  # one that hangs must not share its file with the next try
-        with write_aside(path, label=f".{self._reports_begun}") as file:
-            async for part in parts:
-                size += len(part.data)
-                if size > largest:
-                    raise PayloadError(f"a model file of more than {largest} bytes")
-                digest.update(part.data)
-                file.write(part.data)
-            if digest.hexdigest() != header.model_sha256:
-                raise PayloadError(f"the model file of {header.cluster_id} does not fit its checksum; send it again")
-        self._note(header)
-        self.journal.add_report(header.cluster_id, header.SerializeToString(deterministic=True))
+    def stop(self, reason: str) -> None:
+        """End the run without a result."""
+        if not self.is_over:
+            self.reason = reason
+            self._stopped.set()
 
     # --- the record ---------------------------------------------------------------------------
 
-    def _recall_link_bytes(self) -> None:
-        """Go on counting from where an earlier life stood when it last kept its counts."""
-        for source, data in self.journal.link_bytes().items():
-            counts = link_bytes_from_proto(pb.RunStatus.FromString(data).link_bytes)
-            if source:
-                self.lps_link_bytes[source] = counts
-            else:
-                self._metrics.links.go_on_from(counts)
-
-    def _keep_link_bytes(self) -> None:
-        self._keep("", self._metrics.links.snapshot())
-
-    def _keep(self, source: str, counts: Mapping[LinkKey, int]) -> None:
-        message = pb.RunStatus(link_bytes=link_bytes_to_proto(counts))
-        self.journal.set_link_bytes(source, message.SerializeToString(deterministic=True))
-
-    def link_bytes(self) -> dict[LinkKey, int]:
-        """All bytes counted so far at the parents' ends: here, and at each LPS as it last reported."""
-        counts = {key: n for key, n in self._metrics.links.snapshot().items() if key.end == "parent"}
-        for reported in self.lps_link_bytes.values():
-            for key, count in reported.items():
-                if key.end == "parent" and key.link == "device-lps":
-                    counts[key] = counts.get(key, 0) + count
-        return counts
-
     def _write_record(self) -> None:
-        reports = {name: pb.ReportHeader.FromString(data) for name, data in self.journal.reports().items()}
-        for name, report in reports.items():
-            self.lps_link_bytes.setdefault(name, link_bytes_from_proto(report.link_bytes))
         candidates = self.enrolment.related() if self.relevance is not None else []
         result = RunResult(
             experiment=self.experiment,
@@ -335,10 +315,11 @@ class Run:
             reason=self.reason or None,
             clusters=self.plan.clusters,
             clusters_rule=self.plan.rule,
-            reports=reports,
+            reports=self.reports.all(),
             rows=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
-            link_bytes=self.link_bytes(),
+            link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
+            adoptions=[(h.cluster_id, h.lps_id, _stage(h)) for h in self.serving.handovers],
             wall_seconds=wall_seconds(self.journal.phases()),
             global_rounds=self.rounds.global_round,
             relevance=self.relevance,
@@ -358,21 +339,6 @@ class Run:
         task.add_done_callback(self._notes.discard)
 
 
-def recorded_end(folder: Path) -> tuple[str, str] | None:
-    """How a run ended, as phase and reason, if its record says so."""
-    path = folder / "summary.json"
-    if not path.exists():
-        return None
-    summary = json.loads(path.read_text(encoding="utf-8"))
-    return ("failed" if summary["status"] == "failed" else "completed", summary["reason"] or "")
-
-
-def wall_seconds(phases: Mapping[str, float]) -> dict[str, float]:
-    """How long the phases took, from when each began."""
-    now = time.time()
-    order = ("enrolment", "relevance", "grouping", "training")
-    began = {phase: phases.get(phase, now) for phase in order}
-    began["relevance"] = min(began["relevance"], began["grouping"])
-    ends = [began["relevance"], began["grouping"], began["training"], now]
-    lengths = [max(0.0, end - began[phase]) for phase, end in zip(order, ends, strict=True)]
-    return {**dict(zip(("enrol", "relevance", "group", "train"), lengths, strict=True)), "total": sum(lengths)}
+def _stage(handover: Handover) -> str:
+    """When a cluster has changed hands, as exclusions say it."""
+    return f"global round {handover.global_round + 1}"

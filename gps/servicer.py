@@ -62,38 +62,57 @@ class GpsServicer(GpsServiceServicer):
         run = self._run
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
-            is_known = lambda: run.plan.assignment(device).is_assigned or run.phase == "failed"  # noqa: E731
+            is_known = lambda: run.serving.assignment(device).is_assigned or run.phase == "failed"  # noqa: E731
             await wait_until(lambda: run.changed, is_known, HOLD_S)
             self._check_going(request.run_id)
-            return run.plan.assignment(device)
+            return run.serving.assignment(device)
 
     async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
         """Make an LPS and its address known."""
-        self._run.register_lps(request)
+        self._run.serving.register(request)
+        self._run.heard_of(request)
         return pb.RegisterLpsResponse(run_id=self._run_id)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
-        """Wait until the devices are grouped and name an LPS's clusters."""
+        """Name an LPS's clusters once the devices are grouped, and again when there is something new."""
         run = self._run
         self._check(request.run_id)
-        is_known = lambda: run.plan.is_made or run.phase == "failed"  # noqa: E731
-        await wait_until(lambda: run.changed, is_known, HOLD_S)
+        answered = run.reports.call_began()
+        context.add_done_callback(lambda _: answered())
+        run.serving.hear(request.lps_id)
+        await wait_until(lambda: run.changed, lambda: run.has_news(request.known_version), run.serving.hold_s)
         self._check_going(request.run_id)
-        clusters = [self._cluster(name) for name in run.plan.served_by(request.lps_id)]
-        return pb.FetchClustersResponse(run_id=self._run_id, is_grouped=run.plan.is_made, clusters=clusters)
+        return pb.FetchClustersResponse(
+            run_id=self._run_id,
+            is_grouped=run.plan.is_made,
+            clusters=[self._cluster(name) for name in run.serving.clusters_of(request.lps_id)],
+            plan_version=run.plan.version if run.plan.is_made else 0,
+            is_over=run.is_over,
+        )
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:
         members = [
-            pb.Member(device_id=d.device_id, device_index=d.device_index, num_examples=d.num_examples)
+            pb.Member(
+                device_id=d.device_id,
+                device_index=d.device_index,
+                num_examples=d.num_examples,
+                from_global_round=d.from_global_round,
+            )
             for d in self._run.plan.members(cluster_id)
         ]
-        return pb.Cluster(cluster_id=cluster_id, members=members)
+        return pb.Cluster(cluster_id=cluster_id, members=members, term=self._run.serving.term_of(cluster_id))
 
     async def FetchShared(
         self, request: rounds_pb2.FetchModelRequest, context: Any
     ) -> AsyncIterator[rounds_pb2.ModelPart | bytes]:
-        """Stream the shared layers of the open global round to an LPS."""
-        async for part in self._run.rounds.server.fetch(request):
+        """Stream the shared layers of the open global round to the LPS that serves the cluster."""
+        run = self._run
+        if not run.serving.is_current(request.cluster_id, request.term):  # it hears by FetchClusters who does
+            await wait_until(lambda: run.changed, lambda: run.is_over, run.serving.hold_s)
+            if not run.is_over:
+                yield rounds_pb2.ModelPart(waiting=rounds_pb2.Waiting(current_round=run.rounds.global_round))
+                return
+        async for part in run.rounds.server.fetch(request):
             yield part
 
     async def SubmitAggregate(
@@ -105,8 +124,12 @@ class GpsServicer(GpsServiceServicer):
         if first is None or first.WhichOneof("part") != "header":
             raise PayloadError("an aggregate begins with its header")
         self._check(first.header.run_id)
-        self._run.note_update(first.header)  # late or not: the rounds it tells of have been
-        return await self._run.rounds.server.submit(first.header, parts)
+        run, header = self._run, first.header
+        run.reports.note(header)  # late or not: the rounds it tells of have been
+        run.tell_soon()
+        if not run.serving.is_current(header.cluster_id, header.term):
+            return rounds_pb2.UpdateReply(run_id=self._run_id, current_round=run.rounds.global_round)
+        return await run.rounds.server.submit(header, parts)
 
     async def LocateUpdate(
         self, request: rounds_pb2.LocateUpdateRequest, context: Any
@@ -121,14 +144,11 @@ class GpsServicer(GpsServiceServicer):
         if first is None or first.WhichOneof("part") != "header":
             raise PayloadError("a report begins with its header")
         self._check(first.header.run_id)
-        self._run.reports_under_way += 1
-        context.add_done_callback(lambda _: self._reported())
-        await self._run.submit_report(first.header, parts)
-        return pb.SubmitReportResponse(run_id=self._run_id)
-
-    def _reported(self) -> None:
-        self._run.reports_under_way -= 1
+        answered = self._run.reports.call_began()
+        context.add_done_callback(lambda _: answered())
+        await self._run.reports.take(first.header, parts)
         self._run.tell()
+        return pb.SubmitReportResponse(run_id=self._run_id)
 
 
 class RunServicer(RunServiceServicer):

@@ -15,7 +15,7 @@ def status_of(run: Run) -> pb.RunStatus:
         global_rounds=run.experiment.training.global_rounds,
         lps_wanted=run.plan.clusters_known,
         clusters=[_cluster(run, name, len(devices)) for name, devices in run.plan.clusters.items()],
-        link_bytes=link_bytes_to_proto(run.link_bytes()),
+        link_bytes=link_bytes_to_proto(run.reports.link_bytes()),
         devices=[pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count],
         has_record=run.has_record,
     )
@@ -23,7 +23,7 @@ def status_of(run: Run) -> pb.RunStatus:
 
 def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
     status = pb.ClusterStatus(cluster_id=name, devices=devices)
-    row = run.latest_rows.get(name)
+    row = run.reports.latest_rows.get(name)
     if row is not None:
         status.lps_round = row.lps_round + 1
         if row.evaluated_examples:

@@ -1,27 +1,37 @@
-"""An LPS towards the GPS: it registers, asks for its clusters, runs them, and reports how they ended."""
+"""An LPS towards the GPS: it registers, asks which clusters are its own, runs them, and reports how they ended."""
 
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
-from fedstrata.link import CALL_S, HOLD_S, payload_timeout_s
+from fedstrata.link import CALL_S, HOLD_S, payload_timeout_s, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rounds import Identity, ParentCalls, RoundClient, RoundServer
-from fedstrata.rpc.client import call_through_upgrade, call_until_answered, open_channel
+from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub
 from lps.cluster import ClusterSession, Surroundings
+from lps.takeover import Gathering
+
+
+@dataclass
+class _Service:
+    """One cluster as this LPS serves it in one term."""
+
+    session: ClusterSession
+    job: "asyncio.Task[None] | None" = None
+    is_open: bool = False  # whether its rounds have begun
 
 
 class LpsAgent:
@@ -40,7 +50,10 @@ class LpsAgent:
         self._run = RunServiceStub(counting)
         self._model = build_model(experiment.model, dataset_info(experiment.data))
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
-        self.clusters: dict[str, RoundServer] = {}
+        self._services: dict[str, _Service] = {}
+        self._plan_version = 0
+        self._heard = asyncio.Event()  # set when there is a newer plan
+        self.clusters: dict[str, RoundServer | Gathering] = {}
         self.knows_clusters = asyncio.Event()
 
     async def close(self) -> None:
@@ -59,42 +72,115 @@ class LpsAgent:
         self._log.info("registered", lps_id=self._lps_id, address=address)
 
     async def run(self) -> None:
-        """Serve the clusters of this LPS until they are done."""
-        try:
-            clusters = await self._fetch_clusters()
-        except RunStoppedError as error:  # before it came to this LPS; it stays, for whoever stops it, and is idle
-            self._log.error("run_stopped", reason=str(error))
-            return
+        """Serve the clusters that the GPS gives this LPS, as they come and go, until the run is over."""
         try:
             async with asyncio.TaskGroup() as jobs:
-                for cluster in clusters:
-                    jobs.create_task(self._serve(self._session(cluster)))
-                self.knows_clusters.set()
+                async for clusters in self._plans():
+                    self._follow(clusters, jobs)
         except* FedstrataError as errors:
             reason = f"{self._lps_id}: {errors.exceptions[0]}"
             self._log.error("run_stopped", reason=reason)
-            for server in self.clusters.values():
-                server.finish(reason)
+            for service in self._services.values():
+                service.session.server.finish(reason)
             await call_until_answered(
                 lambda: self._run.StopRun(pb.StopRunRequest(reason=reason), timeout=CALL_S), self._log, "StopRun"
             )
 
-    async def _fetch_clusters(self) -> list[pb.Cluster]:
-        request = pb.FetchClustersRequest(run_id=self._experiment.run_id, lps_id=self._lps_id)
-        while True:
-            reply: pb.FetchClustersResponse = await self._call("FetchClusters", request)
-            if reply.is_grouped:
-                return list(reply.clusters)
+    # --- what the GPS gives it to serve -------------------------------------------------------
 
-    async def _serve(self, session: ClusterSession) -> None:
-        report = await session.run()
-        report.lps_id = self._lps_id
-        await self._report(report, session.final_model.path)
+    async def _plans(self) -> AsyncIterator[list[pb.Cluster]]:
+        """The clusters of this LPS, each time there is something new, until the run is over."""
+        while True:
+            try:
+                reply = await self._ask_clusters(self._plan_version)
+            except RunStoppedError as error:  # this LPS stays, for whoever stops it
+                self._log.error("run_stopped", reason=str(error))
+                return
+            if reply.is_over:
+                for cluster_id in [name for name, service in self._services.items() if not service.is_open]:
+                    self._drop(cluster_id)
+                return
+            if reply.is_grouped and reply.plan_version != self._plan_version:
+                yield list(reply.clusters)
+                self._plan_version = reply.plan_version
+                self.knows_clusters.set()
+                self._heard.set()
+                self._heard = asyncio.Event()
+
+    async def _ask_clusters(self, known_version: int) -> pb.FetchClustersResponse:
+        request = pb.FetchClustersRequest(
+            run_id=self._experiment.run_id, lps_id=self._lps_id, known_version=known_version
+        )
+        reply: pb.FetchClustersResponse = await ask(self._gps, "FetchClusters", request, self._log)
+        return reply
+
+    async def _until_heard(self, plan_version: int) -> None:
+        """Wait until this LPS has heard of a plan that the GPS opened a round with."""
+        await wait_until(lambda: self._heard, lambda: self._plan_version >= plan_version, HOLD_S)
+
+    def _follow(self, clusters: list[pb.Cluster], jobs: asyncio.TaskGroup) -> None:
+        """Begin with what is new, drop what is not this LPS's any more, and take who belongs to the rest."""
+        terms = {cluster.cluster_id: cluster.term for cluster in clusters}
+        for cluster_id in [name for name, service in self._services.items() if terms.get(name) != service.session.term]:
+            self._drop(cluster_id)
+        for cluster in clusters:
+            known = self._services.get(cluster.cluster_id)
+            if known is not None:
+                known.session.take_members(cluster)
+            else:
+                session = self._session(cluster)
+                self._services[cluster.cluster_id] = service = _Service(session)
+                if not session.term:  # devices that come at once are held until the first round is open
+                    self.clusters[cluster.cluster_id] = session.server
+                service.job = jobs.create_task(self._serve(cluster.cluster_id, service))
+
+    def _drop(self, cluster_id: str) -> None:
+        """Serve a cluster no more: its devices are told to ask the GPS again."""
+        service = self._services.pop(cluster_id)
+        face = self.clusters.pop(cluster_id, None)
+        if face is not None:
+            face.release()
+        if service.job is not None and service.job is not asyncio.current_task():
+            service.job.cancel()
+        self._log.info("cluster_dropped", cluster=cluster_id, term=service.session.term)
+
+    # --- one cluster --------------------------------------------------------------------------
+
+    async def _serve(self, cluster_id: str, service: _Service) -> None:
+        session = service.session
+        try:
+            if await asyncio.to_thread(session.needs_takeover):
+                gathering = self.clusters[cluster_id] = session.gathering()
+                await session.take_over(gathering)
+                gathering.release()
+            self.clusters[cluster_id], service.is_open = session.server, True
+            report = await session.run()
+            report.lps_id, report.term = self._lps_id, session.term
+            await self._report(report, session.final_model.path)
+        except FedstrataError as error:
+            if await self._is_ours(cluster_id, session.term):
+                raise
+            self._log.warning("cluster_lost", cluster=cluster_id, reason=str(error))
+            if self._services.get(cluster_id) is service:
+                self._drop(cluster_id)
+
+    async def _is_ours(self, cluster_id: str, term: int) -> bool:
+        """Whether a cluster that this LPS has trouble with is still its own: it may have stood still for long."""
+        if self._experiment.deadlines.gps.deadline_s is None:
+            return True
+        try:
+            reply = await self._ask_clusters(0)
+        except FedstrataError:
+            return True
+        return any((cluster.cluster_id, cluster.term) == (cluster_id, term) for cluster in reply.clusters)
 
     def _session(self, cluster: pb.Cluster) -> ClusterSession:
         method = make_method(self._experiment.method)
         log = self._log.bind(cluster=cluster.cluster_id)
-        identity = Identity(run_id=self._experiment.run_id, child_id=cluster.cluster_id, cluster_id=cluster.cluster_id)
+        name = cluster.cluster_id
+        identity = Identity(
+            run_id=self._experiment.run_id, child_id=name, cluster_id=name, lps_id=self._lps_id, term=cluster.term
+        )
         calls = ParentCalls(
             fetch=self._gps.FetchShared, submit=self._gps.SubmitAggregate, locate=self._gps.LocateUpdate
         )
@@ -111,16 +197,9 @@ class LpsAgent:
             executor=self._executor,
         )
         session = ClusterSession(around, cluster, uplink, log)
-        session.on_late_devices = self._take_late_devices
-        self.clusters[cluster.cluster_id] = session.server
-        log.info("cluster_served", devices=len(cluster.members))
+        session.on_plan = self._until_heard
+        log.info("cluster_served", devices=len(cluster.members), term=cluster.term)
         return session
-
-    async def _take_late_devices(self, session: ClusterSession) -> None:
-        """Ask again who belongs to a cluster, once the GPS has placed late devices."""
-        for cluster in await self._fetch_clusters():
-            if self.clusters.get(cluster.cluster_id) is session.server:
-                session.members.update({member.device_id: member.num_examples for member in cluster.members})
 
     async def _report(self, report: pb.ReportHeader, model: Path) -> None:
         with model.open("rb") as file:
@@ -134,12 +213,6 @@ class LpsAgent:
             "SubmitReport",
         )
         self._log.info("reported", cluster=report.cluster_id, model_sha256=report.model_sha256)
-
-    async def _call(self, name: str, request: Any) -> Any:
-        call = getattr(self._gps, name)
-        return await call_until_answered(
-            lambda: call(request, timeout=CALL_S + HOLD_S, wait_for_ready=True), self._log, name
-        )
 
 
 async def _report_parts(report: pb.ReportHeader, model: Path, metrics: ProcessMetrics) -> AsyncIterator[pb.ReportPart]:

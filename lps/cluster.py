@@ -2,12 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from fedstrata.errors import RunStoppedError, StateError
 from fedstrata.experiment import Experiment
@@ -17,12 +14,14 @@ from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Gathered, Intake, OpenRound, RoundClient, RoundServer, Update
 from fedstrata.rounds import Model as Received
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
-from fedstrata.store.model_file import ModelFile, pieces_of
+from fedstrata.store.model_file import ModelFile
 from fedstrata.tensors import ExactSum, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
+from lps.pieces import difference, moved, spliced
 from lps.rows import add_evaluations, split_rows
 from lps.state import ClusterState, Standing
+from lps.takeover import Gathering, write_start
 
 TELL_S = 10.0  # how long devices that have been measured may take to hear that the run is over
 
@@ -51,13 +50,15 @@ class ClusterSession:
         self._cluster_id = cluster.cluster_id
         self._uplink = uplink
         self._log = log
-        self.members = {member.device_id: member.num_examples for member in cluster.members}
+        self.take_members(cluster)
+        self.term = cluster.term
         self._state = ClusterState(
             around.state_folder / uplink.identity.run_id / cluster.cluster_id,
             run_id=uplink.identity.run_id,
             cluster_id=cluster.cluster_id,
             layout=self._layout,
             rounds_per_global=self._rounds_per_global,
+            term=cluster.term,
         )
         exchange = Exchange(
             run_id=uplink.identity.run_id,
@@ -69,9 +70,63 @@ class ClusterSession:
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self.server.on_ban = self._note_ban
         self._exclusions: list[pb.Exclusion] = []
-        self._late_devices = 0
         self._bytes_before = (0, 0)
-        self.on_late_devices = _nothing
+        self.on_plan = _nothing
+
+    def take_members(self, cluster: gps_pb.Cluster) -> None:
+        """Take who belongs to the cluster; each device from its first global round on."""
+        self._members = list(cluster.members)
+
+    def _children(self, global_round: int) -> dict[str, int]:
+        """The devices of a global round, with the examples they stand for."""
+        return {m.device_id: m.num_examples for m in self._members if m.from_global_round <= global_round}
+
+    # --- a cluster that another LPS served ----------------------------------------------------
+
+    def needs_takeover(self) -> bool:
+        """Whether another LPS served the cluster last, and nothing of this term is on disk yet."""
+        if not self.term:
+            return False
+        found = self._state.newest(self._log)
+        if found is not None:
+            found.close()
+        return found is None
+
+    def gathering(self) -> Gathering:
+        """What speaks to the devices before there is a round to open."""
+        return Gathering(
+            self._uplink.identity.run_id,
+            layout=self._layout,
+            members={member.device_id for member in self._members},
+            wait=self._experiment.deadlines.lps,
+            log=self._log,
+        )
+
+    async def take_over(self, gathering: Gathering) -> None:
+        """Write the state to go on from: of what the devices hold, or else of what this LPS or every LPS began with."""
+        held = await gathering.model()
+        earlier = await asyncio.to_thread(self._state.of_an_earlier_term, self._log)
+        if earlier is not None:
+            self._around.metrics.links.go_on_from(link_bytes_from_proto(earlier.report.link_bytes))
+        if held is not None:
+            pieces, held_round = iter([held.flat]), held.lps_round
+        else:
+            self._log.warning("model_held_by_no_device", starts_from="own old model" if earlier else "initial model")
+            pieces, held_round = earlier.model.pieces() if earlier else iter([self._initial()]), None
+        model = await asyncio.to_thread(self._state.scratch, pieces)
+        del held  # on disk now
+        shared = await self._uplink.fetch(-1)
+        if not isinstance(shared, Received):
+            raise RunStoppedError("the GPS ended the run")
+        places = self._layout.slices_of(self._shared)
+        opened = await asyncio.to_thread(write_start, self._state, model, held_round, shared, places)
+        model.close()
+        self._log.info("taken_over", term=self.term, lps_round=opened, global_round=shared.round)
+
+    def _initial(self) -> Flat:
+        return self._around.model.initial(self._experiment.seed)
+
+    # --- all of it ----------------------------------------------------------------------------
 
     async def run(self) -> gps_pb.ReportHeader:
         """All rounds and the final measurement; gives the report, whose model is `final_model`."""
@@ -88,20 +143,18 @@ class ClusterSession:
             self._around.metrics.links.go_on_from(link_bytes_from_proto(found.report.link_bytes))
             self._bytes_before = self._bytes_now()
             return found
-        initial = self._around.model.initial(self._experiment.seed)
-        report = gps_pb.ReportHeader(run_id=self._uplink.identity.run_id, cluster_id=self._cluster_id)
-        return self._state.save(0, iter([initial]), report)
+        return self._state.save(0, iter([self._initial()]), self._state.empty_report())
 
     # --- an LPS round -------------------------------------------------------------------------
 
     async def _lps_round(self, standing: Standing) -> Standing:
         started = time.monotonic()
         number = standing.lps_round
-        total = ExactSum(self._layout.size, sum(self.members.values()))
+        total = ExactSum(self._layout.size, sum(self._children(number // self._rounds_per_global).values()))
         self._open(standing, total)
         gathered = await self.server.gather()
         report = self._noted(standing, gathered, time.monotonic() - started)
-        pieces = _moved(standing.model, total)
+        pieces = moved(standing.model, total)
         if (number + 1) % self._rounds_per_global:
             following = await asyncio.to_thread(self._state.save, number + 1, pieces, report)
         else:
@@ -113,13 +166,13 @@ class ClusterSession:
         return following
 
     def _open(self, standing: Standing, total: ExactSum, *, evaluate_only: bool = False) -> None:
+        number = standing.lps_round
         intake = Intake(
-            children=self.members,
+            children=self._children(number // self._rounds_per_global),
             total=total,
             wait=self._experiment.deadlines.lps,
             executor=self._around.executor,
         )
-        number = standing.lps_round
         self.server.open(
             OpenRound(
                 number=number,
@@ -189,7 +242,7 @@ class ClusterSession:
         """Send the shared layers' update up, take the average of all clusters, keep the head."""
         global_round = standing.lps_round // self._rounds_per_global
         places = self._layout.slices_of(self._shared)
-        delta = await asyncio.to_thread(_difference, local, standing.base, places)
+        delta = await asyncio.to_thread(difference, local, standing.base, places)
         done, rest = split_rows(report, standing.lps_round)
         update = Update(
             round=global_round,
@@ -210,11 +263,9 @@ class ClusterSession:
         report.lps_rounds.extend(rest)
         del self._exclusions[: len(update.exclusions)]
         self._complete(report)
-        if received.late_devices != self._late_devices:
-            self._late_devices = received.late_devices
-            await self.on_late_devices(self)
+        await self.on_plan(received.plan_version)
         number = received.round * self._rounds_per_global
-        following = await asyncio.to_thread(self._state.save, number, _spliced(local, received.flat, places), report)
+        following = await asyncio.to_thread(self._state.save, number, spliced(local, received.flat, places), report)
         local.close()
         self._log.info("global_round_done", global_round=global_round)
         return following
@@ -237,10 +288,10 @@ class ClusterSession:
             match answer:
                 case pb.SendAgain():
                     await self._uplink.submit(update)
-                case pb.Finished():
-                    raise RunStoppedError(answer.reason or "the GPS ended the run")
-                case _:
+                case Received():
                     return answer
+                case _:
+                    raise RunStoppedError(getattr(answer, "reason", "") or "the GPS ended the run")
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -269,35 +320,5 @@ class ClusterSession:
         return report
 
 
-async def _nothing(session: ClusterSession) -> None:
-    """What happens when devices have been placed late, until the LPS says what."""
-
-
-def _moved(model: ModelFile, total: ExactSum) -> Iterator[Flat]:
-    """The model of the next round, piece by piece: this round's plus the mean update."""
-    return (model.read(start, stop) + total.mean(start, stop) for start, stop in pieces_of(model.layout.size))
-
-
-def _difference(local: ModelFile, base: ModelFile, places: Sequence[slice]) -> Flat:
-    """Trained minus received, of the shared layers; one copy of them large."""
-    difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
-    filled = 0
-    for place in places:
-        for start, stop in pieces_of(place.stop - place.start):
-            a, b = place.start + start, place.start + stop
-            difference[filled : filled + stop - start] = local.read(a, b) - base.read(a, b)
-            filled += stop - start
-    return difference
-
-
-def _spliced(local: ModelFile, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
-    """The local model with its shared layers replaced, piece by piece."""
-    position, taken = 0, 0
-    for place in places:
-        for start, stop in pieces_of(place.start - position):
-            yield local.read(position + start, position + stop)
-        size = place.stop - place.start
-        yield shared[taken : taken + size]
-        position, taken = place.stop, taken + size
-    for start, stop in pieces_of(local.layout.size - position):
-        yield local.read(position + start, position + stop)
+async def _nothing(plan_version: int) -> None:
+    """How an LPS is waited for to have heard of a plan, until it says how."""

@@ -4,27 +4,28 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from fedstrata.errors import NotReadyError, PayloadError, UnknownChildError
+from fedstrata.errors import NotReadyError, NotServedError, PayloadError
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.rounds import RoundServer
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer
+from lps.takeover import Gathering
 
 
 class LpsServicer(LpsServiceServicer):
     """Translates between messages and the clusters' rounds."""
 
-    def __init__(self, clusters: Mapping[str, RoundServer], are_known: asyncio.Event) -> None:
+    def __init__(self, clusters: Mapping[str, RoundServer | Gathering], are_known: asyncio.Event) -> None:
         self._clusters = clusters
         self._are_known = are_known
 
-    async def _cluster(self, cluster_id: str) -> RoundServer:
+    async def _cluster(self, cluster_id: str) -> RoundServer | Gathering:
         """A cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
         if not await wait_until(lambda: self._are_known, self._are_known.is_set, HOLD_S):
             raise NotReadyError("this LPS has not heard from the GPS yet which clusters it serves")
         if cluster_id not in self._clusters:
-            raise UnknownChildError(f"cluster {cluster_id[:80]!r} is not served here; ask the GPS for the assignment")
+            raise NotServedError(f"cluster {cluster_id[:80]!r} is not served here; ask the GPS for the assignment")
         return self._clusters[cluster_id]
 
     async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
@@ -65,6 +66,19 @@ class LpsServicer(LpsServiceServicer):
         """Take a device's measurement of the final model."""
         (await self._cluster(request.cluster_id)).evaluate(request.run_id, request.evaluation)
         return lps_pb.SubmitEvaluationResponse(run_id=request.run_id)
+
+    async def SubmitModel(
+        self, requests: AsyncIterator[lps_pb.HeldModelPart], context: Any
+    ) -> lps_pb.SubmitModelResponse:
+        """Take the model that a device last received, if it was asked for."""
+        parts = aiter(requests)
+        first = await anext(parts, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise PayloadError("a model begins with its header")
+        cluster = await self._cluster(first.header.cluster_id)
+        if isinstance(cluster, Gathering):
+            await cluster.take_model(first.header, parts)
+        return lps_pb.SubmitModelResponse(run_id=first.header.run_id)
 
 
 async def _update_of(first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> AsyncIterator[pb.UpdatePart]:

@@ -2,7 +2,8 @@
 
 `round-000012.safetensors` is the model that LPS round 12 starts from, `round-000012.pb` (a sealed ReportHeader) what
 was known by then. Kept are the files since the start of the last but one global round. `final.pb` is the report of
-a cluster whose devices have measured the final model.
+a cluster whose devices have measured the final model. They lie in `CLUSTER/`, or in `CLUSTER.TERM/` once the cluster
+has changed hands so many times: what one LPS wrote before another served the cluster is no state to go on from.
 """
 
 from collections.abc import Iterator
@@ -38,16 +39,42 @@ class Standing:
 class ClusterState:
     """Reads and writes one cluster's files."""
 
-    def __init__(self, folder: Path, *, run_id: str, cluster_id: str, layout: Layout, rounds_per_global: int) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, *, run_id: str, cluster_id: str, layout: Layout, rounds_per_global: int, term: int = 0
+    ) -> None:
+        """`folder` is that of term 0; each later term in which an LPS serves the cluster has one beside it."""
+        self._first = folder
+        self._cluster_id = cluster_id
+        self._term = term
+        self.folder = self._folder_of(term)
         self._metadata = {"format": "fedstrata", "run_id": run_id, "cluster_id": cluster_id}
         self._layout = layout
-        self._rounds_per_global = rounds_per_global
-        clear_asides(folder)
+        self.rounds_per_global = rounds_per_global
+        clear_asides(self.folder)
+
+    def _folder_of(self, term: int) -> Path:
+        return self._first.with_name(f"{self._first.name}.{term}") if term else self._first
+
+    def empty_report(self) -> pb.ReportHeader:
+        """The report of a cluster of which there is nothing to report yet."""
+        return pb.ReportHeader(run_id=self._metadata["run_id"], cluster_id=self._cluster_id)
+
+    def of_an_earlier_term(self, log: EventLog) -> Standing | None:
+        """The newest state that is whole of a term before this one: old, but this LPS's own."""
+        for term in reversed(range(self._term)):
+            if self._folder_of(term).exists():
+                run_id, rounds = self._metadata["run_id"], self.rounds_per_global
+                earlier = ClusterState(
+                    self._first, run_id=run_id, cluster_id=self._cluster_id, layout=self._layout,
+                    rounds_per_global=rounds, term=term,
+                )  # fmt: skip
+                if found := earlier.newest(log):
+                    return found
+        return None
 
     def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
         """Write the start of an LPS round; flushed to disk where a global round starts."""
-        is_base = lps_round % self._rounds_per_global == 0
+        is_base = lps_round % self.rounds_per_global == 0
         write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=is_base)
         metadata = self._metadata | {"lps_round": str(lps_round)}
         write_model(self._path(lps_round, "safetensors"), self._layout, pieces, metadata, durable=is_base)
@@ -97,7 +124,7 @@ class ClusterState:
 
     def open(self, lps_round: int) -> Standing:
         """The state at the start of an LPS round. Raises StateError, naming a file that is damaged."""
-        base_round = lps_round - lps_round % self._rounds_per_global
+        base_round = lps_round - lps_round % self.rounds_per_global
         model = ModelFile(self._path(lps_round, "safetensors"), self._layout)
         base = model if base_round == lps_round else ModelFile(self._path(base_round, "safetensors"), self._layout)
         report = _report(self._path(lps_round, "pb"))
@@ -107,7 +134,7 @@ class ClusterState:
         return self.folder / f"round-{lps_round:06d}.{ending}"
 
     def _prune(self, lps_round: int) -> None:
-        oldest = (lps_round // self._rounds_per_global - 1) * self._rounds_per_global
+        oldest = (lps_round // self.rounds_per_global - 1) * self.rounds_per_global
         for path in self.folder.glob("round-*"):
             number = path.stem.removeprefix("round-")
             if number.isdigit() and int(number) < oldest:

@@ -36,8 +36,11 @@ class Model:
     round: int
     global_round: int
     evaluate_only: bool
-    late_devices: int
+    plan_version: int
     flat: Flat
+
+
+Answer = Model | pb.SendAgain | pb.SendModel | pb.Finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class Identity:
     run_id: str
     child_id: str
     cluster_id: str
+    lps_id: str = ""  # of an LPS: who it is,
+    term: int = 0  # and its term at the cluster
 
 
 @dataclass
@@ -94,13 +99,14 @@ class RoundClient:
         self._timeout_s = payload_timeout_s(4 * layout.size)
         self._partial: _Download | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
+        self.held_round: int | None = None  # of a device: the round whose model it can send up when asked
 
     def codec_for(self, flat: Flat) -> PayloadCodec:
         """The codec in which a vector of this child goes up."""
         return PayloadCodec.for_vector(self.layout, self.link.up, flat)
 
-    async def fetch(self, sent_round: int) -> Model | pb.SendAgain | pb.Finished:
-        """Wait for the next round's model, or for word that an update has to be sent again or the run is over.
+    async def fetch(self, sent_round: int) -> Answer:
+        """Wait for the next round's model, or for word that something has to be sent again or the run is over.
 
         Raises:
             FedstrataError: the parent refuses this child; ParentAwayError: it does not answer.
@@ -128,7 +134,7 @@ class RoundClient:
             raise ParentAwayError(f"no answer after {backoff.attempts} tries")
         await backoff.pause()
 
-    async def _fetch_once(self, sent_round: int) -> Model | pb.SendAgain | pb.Finished | None:
+    async def _fetch_once(self, sent_round: int) -> Answer | None:
         """One call; None when there is nothing yet. What has arrived of a model that was cut stays in `_partial`."""
         call = self._calls.fetch(self._request(sent_round), timeout=self._timeout_s, wait_for_ready=self._waits)
         async for part in call:
@@ -141,6 +147,9 @@ class RoundClient:
                 case "send_again":
                     self._partial = None
                     return cast(pb.SendAgain, part.send_again)
+                case "send_model":
+                    self._partial = None
+                    return cast(pb.SendModel, part.send_model)
                 case "finished":
                     return cast(pb.Finished, part.finished)
                 case _:
@@ -153,7 +162,7 @@ class RoundClient:
             round=header.round,
             global_round=header.global_round,
             evaluate_only=header.evaluate_only,
-            late_devices=header.late_devices,
+            plan_version=header.plan_version,
             flat=partial.flat,
         )
 
@@ -171,6 +180,8 @@ class RoundClient:
             sent_round=sent_round,
             resume_round=partial.header.round if partial else -1,
             resume_offset=partial.offset if partial else 0,
+            held_round=self.held_round,
+            term=who.term,
         )
 
     def _resumed(self, partial: _Download | None, header: pb.ModelHeader) -> _Download:
@@ -215,6 +226,8 @@ class RoundClient:
             lps_rounds=update.lps_rounds,
             exclusions=update.exclusions,
             link_bytes=self.link_bytes(),
+            lps_id=who.lps_id,
+            term=who.term,
         )
         yield pb.UpdatePart(header=header)
         for chunk in update.codec.chunks(update.read, offset):

@@ -217,6 +217,12 @@ class Intake:
             self.void()
         self._tell()
 
+    def restart(self, child_id: str) -> None:
+        """Forget what a child has sent in part, its stream included; what is in stays in."""
+        child = self._children.get(child_id)
+        if child is not None and child.state is ChildState.AWAITED and (child.offset or child.upload is not None):
+            self.void()
+
     def void(self) -> None:
         """Empty the sum: every child that is not excluded is awaited again."""
         self._is_void = True

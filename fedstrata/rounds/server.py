@@ -43,7 +43,7 @@ class OpenRound:
     model: ModelFile
     intake: Intake
     evaluate_only: bool = False
-    late_devices: int = 0
+    plan_version: int = 0
     header: pb.ModelHeader = field(init=False)
     codec: PayloadCodec = field(init=False)
     small_reply: list[bytes] | None = field(init=False, default=None)  # serialised once for all readers
@@ -58,7 +58,7 @@ class OpenRound:
             global_round=self.global_round,
             evaluate_only=self.evaluate_only,
             payload=payload_header(self.codec, name=MODEL_PART),
-            late_devices=self.late_devices,
+            plan_version=self.plan_version,
         )
         if self.codec.payload_bytes <= CHUNK_BYTES:
             parts = [pb.ModelPart(header=self.header)]
@@ -94,6 +94,7 @@ class RoundServer:
         self._finished: str | None = None
         self._banned: dict[str, str] = {}
         self._told: set[str] = set()
+        self._is_released = False
         self._changed = asyncio.Event()
         self._turns = Turns()
         self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
@@ -112,6 +113,16 @@ class RoundServer:
         """Tell every child from now on that the run is over, and why if it was not completed."""
         self._finished = reason
         self._tell()
+
+    def release(self) -> None:
+        """Answer all held calls at once: nothing more will come from here, and who asks again is sent elsewhere."""
+        self._is_released = True
+        self._tell()
+
+    def restart(self, child_id: str) -> None:
+        """Another process speaks for a child from now on; what the one before has sent in part is forgotten."""
+        if self._round is not None:
+            self._round.intake.restart(child_id)
 
     async def gather(self) -> Gathered:
         """Wait until the open round is complete, or its deadline is reached with a quorum, and close it.
@@ -156,7 +167,7 @@ class RoundServer:
         child_id = request.child_id
         if child_id in self._banned:
             raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
-        await wait_until(lambda: self._changed, lambda: self._has_news(child_id), HOLD_S)
+        await wait_until(lambda: self._changed, lambda: self._is_released or self._has_news(child_id), HOLD_S)
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
             self._told.add(child_id)

@@ -12,13 +12,14 @@ from fedstrata.errors import (
     DuplicateDeviceError,
     ExcludedError,
     FedstrataError,
+    NotServedError,
     ParentAwayError,
     PayloadError,
     RunStoppedError,
     UnknownChildError,
     WrongRunError,
 )
-from fedstrata.link import UPGRADE_S, Backoff
+from fedstrata.link import CALL_S, HOLD_S, UPGRADE_S, Backoff
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
@@ -47,7 +48,10 @@ PASSING = frozenset({
 })  # fmt: skip
 # What gRPC itself says of a stream that broke under it; a parent's own fault has the same status and a name.
 BROKEN = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
-_REFUSALS = (WrongRunError, RunStoppedError, UnknownChildError, DuplicateDeviceError, PayloadError, ExcludedError)
+_REFUSALS = (
+    WrongRunError, RunStoppedError, UnknownChildError, DuplicateDeviceError, PayloadError, ExcludedError,
+    NotServedError,
+)  # fmt: skip
 _BY_NAME: dict[str, type[FedstrataError]] = {error.__name__: error for error in _REFUSALS}
 _BY_STATUS: dict[grpc.StatusCode, type[FedstrataError]] = {error.status: error for error in reversed(_REFUSALS)}
 
@@ -96,6 +100,12 @@ async def call_until_answered(
             if attempts is not None and backoff.attempts + 1 >= attempts:
                 raise ParentAwayError(f"{name}: no answer ({error.details()}); is the address right?") from None
         await backoff.pause()
+
+
+async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
+    """The answer to a small call that the parent may hold back, for as long as it takes. Raises the refusal."""
+    call = getattr(stub, name)
+    return await call_until_answered(lambda: call(request, timeout=CALL_S + HOLD_S, wait_for_ready=True), log, name)
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:

@@ -34,6 +34,7 @@ METHODS: Mapping[str, tuple[str, str]] = {
     _LPS + "Attend": ("device-lps", ATTEND),
     _LPS + "LocateUpdate": ("device-lps", "control"),
     _LPS + "SubmitEvaluation": ("device-lps", "control"),
+    _LPS + "SubmitModel": ("device-lps", "model"),
 }
 
 Serialise = Callable[[Any], bytes]

@@ -143,40 +143,50 @@ class RegisterLpsResponse(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class FetchClustersRequest(_message.Message):
-    __slots__ = ("run_id", "lps_id")
+    __slots__ = ("run_id", "lps_id", "known_version")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     lps_id: str
-    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ...) -> None: ...
+    known_version: int
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., known_version: _Optional[int] = ...) -> None: ...
 
 class FetchClustersResponse(_message.Message):
-    __slots__ = ("run_id", "is_grouped", "clusters")
+    __slots__ = ("run_id", "is_grouped", "clusters", "plan_version", "is_over")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     IS_GROUPED_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IS_OVER_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     is_grouped: bool
     clusters: _containers.RepeatedCompositeFieldContainer[Cluster]
-    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ...) -> None: ...
+    plan_version: int
+    is_over: bool
+    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("cluster_id", "members")
+    __slots__ = ("cluster_id", "members", "term")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    term: int
+    def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("device_id", "device_index", "num_examples")
+    __slots__ = ("device_id", "device_index", "num_examples", "from_global_round")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    FROM_GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     device_index: int
     num_examples: int
-    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ...) -> None: ...
+    from_global_round: int
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ..., from_global_round: _Optional[int] = ...) -> None: ...
 
 class ReportPart(_message.Message):
     __slots__ = ("header", "data")
@@ -187,7 +197,7 @@ class ReportPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ReportHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReportHeader(_message.Message):
-    __slots__ = ("run_id", "lps_id", "cluster_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256")
+    __slots__ = ("run_id", "lps_id", "cluster_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256", "term")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +206,7 @@ class ReportHeader(_message.Message):
     LINK_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXCLUSIONS_FIELD_NUMBER: _ClassVar[int]
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     lps_id: str
     cluster_id: str
@@ -204,7 +215,8 @@ class ReportHeader(_message.Message):
     link_bytes: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.LinkBytes]
     exclusions: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Exclusion]
     model_sha256: str
-    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ...) -> None: ...
+    term: int
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class SubmitReportResponse(_message.Message):
     __slots__ = ("run_id",)

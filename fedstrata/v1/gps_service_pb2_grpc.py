@@ -140,7 +140,8 @@ class GpsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchClusters(self, request, context):
-        """Waits until the devices are grouped and names the clusters that this LPS serves.
+        """Names the clusters that this LPS serves. An LPS asks for as long as it lives: the call is held until there is
+        something new, and an LPS that asks no more is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

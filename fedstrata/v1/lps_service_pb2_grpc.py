@@ -61,6 +61,11 @@ class LpsServiceStub:
                 request_serializer=fedstrata_dot_v1_dot_lps__service__pb2.SubmitEvaluationRequest.SerializeToString,
                 response_deserializer=fedstrata_dot_v1_dot_lps__service__pb2.SubmitEvaluationResponse.FromString,
                 _registered_method=True)
+        self.SubmitModel = channel.stream_unary(
+                '/fedstrata.v1.LpsService/SubmitModel',
+                request_serializer=fedstrata_dot_v1_dot_lps__service__pb2.HeldModelPart.SerializeToString,
+                response_deserializer=fedstrata_dot_v1_dot_lps__service__pb2.SubmitModelResponse.FromString,
+                _registered_method=True)
 
 
 class LpsServiceServicer:
@@ -103,6 +108,13 @@ class LpsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SubmitModel(self, request_iterator, context):
+        """Streams the model that a device last received, to an LPS that has asked for it with SendModel.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LpsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -130,6 +142,11 @@ def add_LpsServiceServicer_to_server(servicer, server):
                     servicer.SubmitEvaluation,
                     request_deserializer=fedstrata_dot_v1_dot_lps__service__pb2.SubmitEvaluationRequest.FromString,
                     response_serializer=fedstrata_dot_v1_dot_lps__service__pb2.SubmitEvaluationResponse.SerializeToString,
+            ),
+            'SubmitModel': grpc.stream_unary_rpc_method_handler(
+                    servicer.SubmitModel,
+                    request_deserializer=fedstrata_dot_v1_dot_lps__service__pb2.HeldModelPart.FromString,
+                    response_serializer=fedstrata_dot_v1_dot_lps__service__pb2.SubmitModelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -268,6 +285,33 @@ class LpsService:
             '/fedstrata.v1.LpsService/SubmitEvaluation',
             fedstrata_dot_v1_dot_lps__service__pb2.SubmitEvaluationRequest.SerializeToString,
             fedstrata_dot_v1_dot_lps__service__pb2.SubmitEvaluationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitModel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/fedstrata.v1.LpsService/SubmitModel',
+            fedstrata_dot_v1_dot_lps__service__pb2.HeldModelPart.SerializeToString,
+            fedstrata_dot_v1_dot_lps__service__pb2.SubmitModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

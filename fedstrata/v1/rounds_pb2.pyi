@@ -8,13 +8,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FetchModelRequest(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "resume_digest")
+    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SENT_ROUND_FIELD_NUMBER: _ClassVar[int]
     RESUME_ROUND_FIELD_NUMBER: _ClassVar[int]
     RESUME_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HELD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     RESUME_DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
@@ -22,34 +24,38 @@ class FetchModelRequest(_message.Message):
     sent_round: int
     resume_round: int
     resume_offset: int
+    held_round: int
+    term: int
     resume_digest: bytes
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., resume_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ...) -> None: ...
 
 class ModelPart(_message.Message):
-    __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply")
+    __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply", "send_model")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     SEND_AGAIN_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
+    SEND_MODEL_FIELD_NUMBER: _ClassVar[int]
     header: ModelHeader
     waiting: Waiting
     send_again: SendAgain
     finished: Finished
     data: bytes
     reply: UpdateReply
-    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ...) -> None: ...
+    send_model: SendModel
+    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ..., send_model: _Optional[_Union[SendModel, _Mapping]] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "late_devices", "data", "digest")
+    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "plan_version", "data", "digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LATE_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
@@ -58,10 +64,10 @@ class ModelHeader(_message.Message):
     evaluate_only: bool
     payload: _tensors_pb2.PayloadHeader
     offset: int
-    late_devices: int
+    plan_version: int
     data: bytes
     digest: bytes
-    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., late_devices: _Optional[int] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., plan_version: _Optional[int] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("current_round",)
@@ -70,6 +76,12 @@ class Waiting(_message.Message):
     def __init__(self, current_round: _Optional[int] = ...) -> None: ...
 
 class SendAgain(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class SendModel(_message.Message):
     __slots__ = ("round",)
     ROUND_FIELD_NUMBER: _ClassVar[int]
     round: int
@@ -92,7 +104,7 @@ class UpdatePart(_message.Message):
     def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "data")
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "data")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +116,8 @@ class UpdateHeader(_message.Message):
     LPS_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     LINK_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXCLUSIONS_FIELD_NUMBER: _ClassVar[int]
+    LPS_ID_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
@@ -116,8 +130,10 @@ class UpdateHeader(_message.Message):
     lps_rounds: _containers.RepeatedCompositeFieldContainer[LpsRound]
     link_bytes: _containers.RepeatedCompositeFieldContainer[LinkBytes]
     exclusions: _containers.RepeatedCompositeFieldContainer[Exclusion]
+    lps_id: str
+    term: int
     data: bytes
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")

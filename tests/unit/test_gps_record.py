@@ -15,8 +15,16 @@ from fedstrata.experiment import parse_experiment
 from fedstrata.metrics import LinkKey
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
-from gps.record import ROUND_COLUMNS, RunResult, adjusted_rand_index, relevance_csv, rounds_csv, summary, write_record
-from gps.run import wall_seconds
+from gps.record import (
+    ROUND_COLUMNS,
+    RunResult,
+    adjusted_rand_index,
+    relevance_csv,
+    rounds_csv,
+    summary,
+    wall_seconds,
+    write_record,
+)
 
 TASKS = dict(zip(IDS, ["a", "a", "a", "b", "b"], strict=True))
 CLUSTERS = {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}

@@ -1,4 +1,4 @@
-"""The plan: clusters and their LPSs, representatives, and where a late device goes."""
+"""The plan: clusters, representatives, and where a late device goes."""
 
 from pathlib import Path
 
@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from gps_parts import IDS, GpsParts
 
-from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
 from fedstrata.methods import Grouping
-from fedstrata.v1 import gps_service_pb2 as pb
 from gps.plan import Plan
 
 GROUPING = Grouping(clusters=((0, 2), (1, 3, 4)), rule="2 as given")
@@ -40,26 +38,19 @@ def plan(gps: GpsParts) -> Plan:
     return made
 
 
-def registration(gps: GpsParts, lps_id: str = "lps-1", address: str = "10.0.0.7:50052") -> pb.RegisterLpsRequest:
-    return pb.RegisterLpsRequest(lps_id=lps_id, address=address, experiment_sha256=gps.experiment.digest)
-
-
 # --- clusters -----------------------------------------------------------------------------------------------
 
 
 def test_a_cluster_is_called_after_its_lps(plan: Plan) -> None:
     assert plan.clusters == {"lps-0": [IDS[0], IDS[2]], "lps-1": [IDS[1], IDS[3], IDS[4]]}
-    assert plan.served_by("lps-1") == ["lps-1"]
-    assert plan.served_by("lps-7") == []
     assert plan.examples() == {"lps-0": 20, "lps-1": 50}
 
 
 def test_a_restarted_gps_finds_its_plan(gps: GpsParts, plan: Plan) -> None:
-    plan.register_lps(registration(gps))
     gps.restart()
     found = plan_of(gps)
     assert (found.is_made, found.rule, found.clusters) == (True, "2 as given", plan.clusters)
-    assert found.assignment(gps.roster.devices[4]).lps_address == "10.0.0.7:50052"
+    assert found.version == plan.version
 
 
 @pytest.mark.parametrize(
@@ -81,45 +72,12 @@ def test_lpss_are_asked_for_as_soon_as_their_number_is_known(tmp_path: Path, ove
     assert plan.clusters_known == 2
 
 
-def test_a_pod_is_marked_with_all_lpss_of_its_devices(gps: GpsParts, plan: Plan) -> None:
+def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, plan: Plan) -> None:
     for index, pod_name in enumerate(["pod-0", "pod-0", "pod-1", "pod-1", ""]):
         gps.roster.devices[index].pod_name = pod_name
-    assert plan.pods() == {"pod-0": "lps-0.lps-1", "pod-1": "lps-0.lps-1"}
+    assert plan.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0", "lps-1"]}
     gps.roster.devices[3].pod_name = "pod-2"
-    assert plan.pods() == {"pod-0": "lps-0.lps-1", "pod-1": "lps-0", "pod-2": "lps-1"}
-
-
-# --- LPSs ---------------------------------------------------------------------------------------------------
-
-
-def test_a_device_is_assigned_once_its_lps_is_there(gps: GpsParts, plan: Plan) -> None:
-    device = gps.roster.devices[3]
-    assert not plan.assignment(device).is_assigned
-    plan.register_lps(registration(gps))
-    assignment = plan.assignment(device)
-    assert assignment.is_assigned
-    assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-1", "lps-1", "10.0.0.7:50052")
-
-
-def test_an_lps_that_comes_back_elsewhere_is_found_there(gps: GpsParts, plan: Plan) -> None:
-    plan.register_lps(registration(gps))
-    plan.register_lps(registration(gps, address="10.0.0.8:50052"))
-    assert plan.assignment(gps.roster.devices[3]).lps_address == "10.0.0.8:50052"
-
-
-@pytest.mark.parametrize("lps_id", ["lps-", "lps-01", "gps-0", "lps-x", "lps--1", "", "lps-²"])
-def test_what_is_no_lps_is_refused(gps: GpsParts, plan: Plan, lps_id: str) -> None:
-    with pytest.raises(UnknownChildError, match="is no LPS's id"):
-        plan.register_lps(registration(gps, lps_id=lps_id))
-
-
-def test_an_lps_of_another_experiment_or_without_address_is_refused(gps: GpsParts, plan: Plan) -> None:
-    request = registration(gps)
-    request.experiment_sha256 = "0" * 64
-    with pytest.raises(WrongRunError, match="started with another experiment"):
-        plan.register_lps(request)
-    with pytest.raises(AddressError, match="write host:port"):
-        plan.register_lps(registration(gps, address="somewhere"))
+    assert plan.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0"], "pod-2": ["lps-1"]}
 
 
 # --- late devices -------------------------------------------------------------------------------------------
@@ -150,7 +108,10 @@ def test_a_late_device_joins_without_moving_the_others(tmp_path: Path) -> None:
     plan = plan_of(gps)
     plan.make(Grouping(clusters=((0, 2), (1, 3)), rule="2 as given"))
     gps.enrol(4)
-    plan.place(gps.roster.devices[4], "lps-0")
+    version = plan.version
+    plan.place(gps.roster.devices[4], "lps-0", 3)
+    assert plan.version == version + 1
+    assert gps.roster.devices[4].from_global_round == 3
     assert plan.clusters == {"lps-0": [IDS[0], IDS[2], IDS[4]], "lps-1": [IDS[1], IDS[3]]}
     gps.restart()
     assert plan_of(gps).clusters == plan.clusters

@@ -1,0 +1,168 @@
+"""What LPSs say of their rounds, bytes, exclusions and final models, kept in the journal for the record."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+from fedstrata.errors import NotServedError, PayloadError, UnknownChildError
+from fedstrata.experiment import Experiment
+from fedstrata.link import HOLD_S, wait_until
+from fedstrata.metrics import LinkKey, ProcessMetrics
+from fedstrata.rounds.notes import check_evaluation
+from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
+from fedstrata.store import clear_asides, write_aside
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
+from gps.journal import Journal
+from gps.plan import Plan
+from gps.serving import Serving
+
+MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
+
+
+class Reports:
+    """Takes what LPSs report; of a cluster, only from the LPS that serves it now."""
+
+    def __init__(
+        self, experiment: Experiment, *, plan: Plan, serving: Serving, journal: Journal, metrics: ProcessMetrics,
+        models: Path, model_size: int,
+    ) -> None:  # fmt: skip
+        self._lps_rounds = experiment.training.lps_rounds
+        self._plan = plan
+        self._serving = serving
+        self._journal = journal
+        self._metrics = metrics
+        self._models = models
+        self._largest = 4 * model_size + MODEL_HEADER_BYTES
+        self._begun = 0
+        self._under_way = 0
+        self._changed = asyncio.Event()
+        self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
+        self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
+        self.on_exclusion: Callable[[str, str, str], None] = lambda who, stage, reason: None
+        clear_asides(models)
+        self._recall_link_bytes()
+
+    # --- calls under way ------------------------------------------------------------------------
+
+    def call_began(self) -> Callable[[], None]:
+        """Count a call whose reply the record has to count; gives what to call once it is answered."""
+        self._under_way += 1
+        return self._call_ended
+
+    def _call_ended(self) -> None:
+        self._under_way -= 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def all_answered(self) -> None:
+        """Let the last replies be counted before the record is written."""
+        await wait_until(lambda: self._changed, lambda: not self._under_way, HOLD_S)
+
+    # --- what is said ---------------------------------------------------------------------------
+
+    def note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
+        """Keep what an LPS says beside its aggregate or model; it says it again when it has not been answered."""
+        self._check_known(header.cluster_id)
+        self._note_link_bytes(header.lps_id or header.cluster_id, link_bytes_from_proto(header.link_bytes))
+        if not self._serving.is_current(header.cluster_id, header.term):
+            return  # whoever serves the cluster now tells of its rounds
+        own = (row for row in header.lps_rounds if row.cluster_id == header.cluster_id)
+        rows = [row for row in own if 0 <= row.lps_round < self._lps_rounds]
+        self._journal.add_lps_rounds(
+            (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
+        )
+        for row in rows:
+            self.latest_rows[row.cluster_id] = row
+            if row.evaluated_examples:
+                loss, accuracy = row.loss_sum / row.evaluated_examples, row.correct / row.evaluated_examples
+                self._metrics.evaluated(row.cluster_id, loss=loss, accuracy=accuracy)
+        for exclusion in header.exclusions:
+            self.on_exclusion(exclusion.device_id, exclusion.stage, exclusion.reason)
+
+    def _check_known(self, cluster_id: str) -> None:
+        if cluster_id not in self._plan.clusters:
+            raise UnknownChildError(f"no cluster is called {cluster_id[:80]!r}")
+
+    async def take(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
+        """Take a cluster's final report and model; a second time changes nothing.
+
+        Raises:
+            UnknownChildError, PayloadError, or NotServedError for an LPS that does not serve the cluster any more.
+        """
+        self._check_known(header.cluster_id)
+        self._check_current(header)
+        self._check_evaluations(header)
+        await self._take_model(header, parts)
+        self._check_current(header)
+        self.note(header)
+        self._journal.add_report(header.cluster_id, header.SerializeToString(deterministic=True))
+
+    def _check_current(self, header: pb.ReportHeader) -> None:
+        if not self._serving.is_current(header.cluster_id, header.term):
+            now = self._serving.lps_of(header.cluster_id)
+            raise NotServedError(f"{header.cluster_id} is served by {now} now; a report of an earlier term is void")
+
+    def _check_evaluations(self, header: pb.ReportHeader) -> None:
+        members = {device.device_id for device in self._plan.members(header.cluster_id)}
+        for evaluation in header.evaluations:
+            check_evaluation(evaluation)
+            if evaluation.device_id not in members:
+                raise PayloadError(f"{header.cluster_id} reports a measurement of {evaluation.device_id[:80]!r}")
+
+    async def _take_model(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
+        path = self._models / f"{header.cluster_id}.safetensors"
+        digest, size = hashlib.sha256(), 0
+        self._begun += 1  # one that hangs must not share its file with the next try
+        with write_aside(path, label=f".{self._begun}") as file:
+            async for part in parts:
+                size += len(part.data)
+                if size > self._largest:
+                    raise PayloadError(f"a model file of more than {self._largest} bytes")
+                digest.update(part.data)
+                file.write(part.data)
+            if digest.hexdigest() != header.model_sha256:
+                raise PayloadError(f"the model file of {header.cluster_id} does not fit its checksum; send it again")
+
+    def all(self) -> dict[str, pb.ReportHeader]:
+        """The final reports there are, by cluster."""
+        return {name: pb.ReportHeader.FromString(data) for name, data in self._journal.reports().items()}
+
+    def missing(self) -> list[str]:
+        """The clusters that have not reported."""
+        return sorted(set(self._plan.clusters) - self._journal.reported())
+
+    # --- bytes ----------------------------------------------------------------------------------
+
+    def _recall_link_bytes(self) -> None:
+        """Go on counting from where an earlier life stood when it last kept its counts."""
+        for source, data in self._journal.link_bytes().items():
+            counts = link_bytes_from_proto(pb.RunStatus.FromString(data).link_bytes)
+            if source:
+                self._lps_link_bytes[source] = counts
+            else:
+                self._metrics.links.go_on_from(counts)
+
+    def _note_link_bytes(self, lps_id: str, counts: Mapping[LinkKey, int]) -> None:
+        """Keep an LPS's counts, which are of all it serves: of several notes the largest counts."""
+        known = self._lps_link_bytes.setdefault(lps_id, {})
+        known.update({key: max(count, known.get(key, 0)) for key, count in counts.items()})
+        self._keep(lps_id, known)
+
+    def keep_link_bytes(self) -> None:
+        """Keep what the GPS has counted so far."""
+        self._keep("", self._metrics.links.snapshot())
+
+    def _keep(self, source: str, counts: Mapping[LinkKey, int]) -> None:
+        message = pb.RunStatus(link_bytes=link_bytes_to_proto(counts))
+        self._journal.set_link_bytes(source, message.SerializeToString(deterministic=True))
+
+    def link_bytes(self) -> dict[LinkKey, int]:
+        """All bytes counted so far at the parents' ends: here, and at each LPS as it last reported."""
+        counts = {key: n for key, n in self._metrics.links.snapshot().items() if key.end == "parent"}
+        for reported in self._lps_link_bytes.values():
+            for key, count in reported.items():
+                if key.end == "parent" and key.link == "device-lps":
+                    counts[key] = counts.get(key, 0) + count
+        return counts

@@ -1,0 +1,165 @@
+"""Which LPS serves which cluster: its own, or, for as long as that one is away, another that has adopted it."""
+
+import asyncio
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from fedstrata.errors import UnknownChildError, WrongRunError
+from fedstrata.experiment import Experiment
+from fedstrata.link import HOLD_S
+from fedstrata.rpc.address import split_address
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.journal import Journal
+from gps.plan import Plan, cluster_name
+from gps.roster import Device
+
+ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """A cluster that changes hands."""
+
+    cluster_id: str
+    lps_id: str
+    global_round: int  # the one open when it does
+
+    @property
+    def is_return(self) -> bool:
+        """Whether it goes back to the LPS it is called after."""
+        return self.cluster_id == self.lps_id
+
+
+class Serving:
+    """Addresses of LPSs, when each was last heard of, and who serves each cluster; written through to the journal."""
+
+    def __init__(
+        self, experiment: Experiment, plan: Plan, journal: Journal, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._experiment = experiment
+        self._plan = plan
+        self._journal = journal
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._deadline_s = experiment.deadlines.gps.deadline_s
+        self._addresses = journal.lps_addresses()
+        self._heard: dict[str, float] = {}
+        self._listening_since = float("inf")
+        self.handovers = [
+            Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
+            for cluster_id, lps_id, global_round in journal.handovers()
+        ]
+        plan.version += len(self.handovers)
+
+    # --- who serves what ------------------------------------------------------------------------
+
+    def register(self, request: pb.RegisterLpsRequest) -> None:
+        """Keep an LPS's address. Raises WrongRunError for another experiment, AddressError for no address."""
+        if request.experiment_sha256 != self._experiment.digest:
+            raise WrongRunError(f"{request.lps_id[:80]!r} was started with another experiment than the GPS")
+        number = request.lps_id.removeprefix("lps-")
+        if not number.isdecimal() or cluster_name(int(number)) != request.lps_id:
+            raise UnknownChildError(f"{request.lps_id[:80]!r} is no LPS's id; they are lps-0, lps-1, …")
+        split_address(request.address)
+        self._addresses[request.lps_id] = request.address
+        self._journal.register_lps(request.lps_id, request.address)
+        self.hear(request.lps_id)
+
+    def lps_of(self, cluster_id: str) -> str:
+        """The LPS that serves a cluster now."""
+        return next((h.lps_id for h in reversed(self.handovers) if h.cluster_id == cluster_id), cluster_id)
+
+    def term_of(self, cluster_id: str) -> int:
+        """How often a cluster has changed hands."""
+        return sum(handover.cluster_id == cluster_id for handover in self.handovers)
+
+    def is_current(self, cluster_id: str, term: int) -> bool:
+        """Whether what is said of a cluster in a term is said by the LPS that serves it now."""
+        return term == self.term_of(cluster_id)
+
+    def clusters_of(self, lps_id: str) -> list[str]:
+        """The clusters that an LPS serves."""
+        return [name for name in self._plan.clusters if self.lps_of(name) == lps_id]
+
+    def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
+        """Where a device trains, if that is known and there by now."""
+        reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
+        if device.cluster is None:
+            return reply
+        cluster_id = cluster_name(device.cluster)
+        lps_id = self.lps_of(cluster_id)
+        if lps_id in self._addresses:
+            reply.is_assigned = True
+            reply.cluster_id, reply.lps_id, reply.lps_address = cluster_id, lps_id, self._addresses[lps_id]
+        return reply
+
+    def pods(self) -> dict[str, str]:
+        """By pod name the LPSs of the devices in it, joined by dots: a label's value."""
+        return {
+            pod: ".".join(sorted({self.lps_of(name) for name in clusters}, key=_number))
+            for pod, clusters in self._plan.pods().items()
+        }
+
+    @property
+    def are_all_there(self) -> bool:
+        """Whether every cluster's LPS has made itself known."""
+        return all(self.lps_of(name) in self._addresses for name in self._plan.clusters)
+
+    # --- who is away ----------------------------------------------------------------------------
+
+    @property
+    def hold_s(self) -> float:
+        """How long the GPS may hold an LPS's question, so that one that lives is heard of well before the deadline."""
+        return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
+
+    def listen(self) -> None:
+        """Begin to listen, or begin again after the GPS itself was away: nobody was silent before now."""
+        self._listening_since = self._clock()
+
+    def hear(self, lps_id: str) -> None:
+        """Note that an LPS lives."""
+        if lps_id in self._addresses:
+            self._heard[lps_id] = self._clock()
+
+    def _left_s(self, lps_id: str) -> float:
+        """How long an LPS may still be silent; negative for one that is away."""
+        if self._deadline_s is None:
+            return float("inf")
+        return max(self._heard.get(lps_id, 0.0), self._listening_since) + self._deadline_s - self._clock()
+
+    def _is_there(self, lps_id: str) -> bool:
+        return lps_id in self._addresses and lps_id in self._heard and self._left_s(lps_id) > 0
+
+    def check_again_s(self) -> float | None:
+        """When the next LPS will be away if it goes on being silent; None where none ever is."""
+        if self._deadline_s is None:
+            return None
+        left = [self._left_s(self.lps_of(name)) for name in self._plan.clusters]
+        return min([seconds for seconds in left if seconds > 0], default=self.hold_s)
+
+    def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
+        """By cluster whose LPS is away the LPS to adopt it: its own if that is back, else the one with the fewest
+        clusters, of these the first; `done` clusters need none."""
+        load = {name: len(self.clusters_of(name)) for name in sorted(self._addresses, key=_number)}
+        there = {name: load[name] for name in load if self._is_there(name)}
+        chosen = {}
+        for cluster_id in self._plan.clusters:
+            if there and cluster_id not in done and self._left_s(self.lps_of(cluster_id)) <= 0:
+                chosen[cluster_id] = cluster_id if cluster_id in there else min(there, key=lambda name: there[name])
+                there[chosen[cluster_id]] += 1
+        return chosen
+
+    def returnable(self) -> dict[str, str]:
+        """The adopted clusters whose own LPS is back, with that LPS."""
+        return {name: name for name in self._plan.clusters if self.lps_of(name) != name and self._is_there(name)}
+
+    def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> Handover:
+        """Let another LPS serve a cluster from now on."""
+        self._journal.hand_over(cluster_id, lps_id, global_round)
+        handover = Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
+        self.handovers.append(handover)
+        self._plan.version += 1
+        return handover
+
+
+def _number(lps_id: str) -> int:
+    return int(lps_id.removeprefix("lps-"))

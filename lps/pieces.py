@@ -1,0 +1,38 @@
+"""Models put together piece by piece, so that none is ever held whole."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedstrata.store.model_file import ModelFile, pieces_of
+from fedstrata.tensors import ExactSum, Flat
+
+
+def moved(model: ModelFile, total: ExactSum) -> Iterator[Flat]:
+    """The model of the next round, piece by piece: this round's plus the mean update."""
+    return (model.read(start, stop) + total.mean(start, stop) for start, stop in pieces_of(model.layout.size))
+
+
+def difference(local: ModelFile, base: ModelFile, places: Sequence[slice]) -> Flat:
+    """Trained minus received, of the shared layers; one copy of them large."""
+    difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
+    filled = 0
+    for place in places:
+        for start, stop in pieces_of(place.stop - place.start):
+            a, b = place.start + start, place.start + stop
+            difference[filled : filled + stop - start] = local.read(a, b) - base.read(a, b)
+            filled += stop - start
+    return difference
+
+
+def spliced(local: ModelFile, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
+    """The local model with its shared layers replaced, piece by piece."""
+    position, taken = 0, 0
+    for place in places:
+        for start, stop in pieces_of(place.start - position):
+            yield local.read(position + start, position + stop)
+        size = place.stop - place.start
+        yield shared[taken : taken + size]
+        position, taken = place.stop, taken + size
+    for start, stop in pieces_of(local.layout.size - position):
+        yield local.read(position + start, position + stop)

@@ -139,34 +139,45 @@ class Batches:
         self.inputs = torch.zeros(len(jobs), rows, width)
         self.labels = torch.zeros(len(jobs), rows, 1, dtype=torch.int64)
         self.shares = torch.zeros(len(jobs), rows, 1)  # a row's share in its batch's mean: 1/n; 0 where no example is
-        self._examples = [job.examples for job in jobs]
+        self._inputs = [InputRows(rows, job.examples) for rows, job in zip(self.inputs, jobs, strict=True)]
+        self._labels = [
+            (job.examples.labels, rows) for job, rows in zip(jobs, self.labels[..., 0].numpy(), strict=True)
+        ]
         self._orders = [batch_orders(job) for job in jobs]
         self._taken = [0] * len(jobs)
 
     def advance(self, active: int) -> None:
         """Fill in the next batch of the first `active` devices."""
-        for device, examples, orders in zip(range(active), self._examples, self._orders, strict=False):
-            order = next(orders)
-            fill_inputs(self.inputs[device], examples, order)
-            self.labels[device, : len(order), 0] = torch.from_numpy(examples.labels[order])
+        for device in range(active):
+            order = next(self._orders[device])
+            self._inputs[device].fill(order)
+            labels, rows = self._labels[device]
+            rows[: len(order)] = labels[order]
             if len(order) != self._taken[device]:
                 self._taken[device] = len(order)
                 self.shares[device] = 0.0
                 self.shares[device, : len(order)] = 1.0 / len(order)
 
 
-def fill_inputs(rows: torch.Tensor, examples: Examples | Pixels, order: NDArray[np.int64]) -> None:
-    """Put the examples at these places into the first rows of (rows, width) and zeros into the others."""
-    size = math.prod(examples.input_shape)
-    target = rows.numpy()[: len(order), :size]
-    if isinstance(examples, Pixels):
-        target[...] = examples.take(order).inputs.reshape(len(order), size)
-    elif target.flags.c_contiguous:
-        np.take(examples.inputs.reshape(-1, size), order, axis=0, out=target, mode="clip")
-    else:
-        target[...] = examples.inputs.reshape(-1, size)[order]
-    if len(order) < len(rows):
-        rows[len(order) :] = 0.0
+class InputRows:
+    """Where one device's inputs go, (rows, width), and where they come from."""
+
+    def __init__(self, rows: torch.Tensor, examples: Examples | Pixels) -> None:
+        self._examples = examples
+        self._size = math.prod(examples.input_shape)
+        self._rows = rows.numpy()
+        is_plain = isinstance(examples, Examples) and self._rows.shape[1] == self._size
+        self._flat = examples.inputs.reshape(-1, self._size) if is_plain else None
+
+    def fill(self, order: NDArray[np.int64]) -> None:
+        """Put the examples at these places into the first rows and zeros into the others."""
+        count = len(order)
+        if self._flat is not None:
+            self._flat.take(order, axis=0, out=self._rows[:count], mode="clip")
+        else:
+            self._rows[:count, : self._size] = self._examples.take(order).inputs.reshape(count, self._size)
+        if count < len(self._rows):
+            self._rows[count:] = 0.0
 
 
 @torch.no_grad()
@@ -223,11 +234,13 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
     losses: list[list[NDArray[np.float32]]] = [[] for _ in held_out]
     correct = [0] * len(held_out)
     inputs = torch.zeros(len(held_out), EVALUATION_ROWS, stack.widths[0])
+    pairs = zip(inputs, held_out, strict=True)
+    targets = [None if examples is None else InputRows(rows, examples) for rows, examples in pairs]
     for start in range(0, max(sizes), EVALUATION_ROWS):
         orders = [np.arange(start, max(start, min(start + EVALUATION_ROWS, size))) for size in sizes]
-        for rows, examples, order in zip(inputs, held_out, orders, strict=True):
-            if examples is not None:
-                fill_inputs(rows, examples, order)
+        for rows, order in zip(targets, orders, strict=True):
+            if rows is not None:
+                rows.fill(order)
         logits = stack.forward(inputs)[-1][..., : stack.classes]
         logs, guesses = log_softmax(logits, 2).numpy(), logits.argmax(2).numpy()
         for device, (examples, order) in enumerate(zip(held_out, orders, strict=True)):

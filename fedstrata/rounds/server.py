@@ -225,16 +225,16 @@ class RoundServer:
         return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
 
     async def _take(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> bool:
-        opened = self._round
+        opened, exchange = self._round, self.exchange
+        codec, num_examples = accepted_codec(  # of a late one, too: what is not taken is still read, in Attend
+            header.payload, layout=exchange.layout, encoding=exchange.link.up, name=exchange.part
+        )
         if opened is not None and opened.has(header):
             return True  # the same one, sent again because its reply was lost
         if opened is None or not self._is_awaited(opened, header):
             self._metrics.update("late")
             return False
-        exchange, intake = self.exchange, opened.intake
-        codec, num_examples = accepted_codec(
-            header.payload, layout=exchange.layout, encoding=exchange.link.up, name=exchange.part
-        )
+        intake = opened.intake
         check_notes(header)
         try:
             upload = await intake.begin(header.child_id, codec, num_examples, header.offset)

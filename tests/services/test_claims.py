@@ -15,9 +15,11 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2, tensors_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
+from gps.servicer import RunServicer
 
 EXPERIMENT, WITH_PROFILES = small("method=oracle"), small()
 GROWTH_BYTES = 150 << 20
+HANGS_S = 60  # who takes longer hangs
 
 # --- RunService -----------------------------------------------------------------------------------
 
@@ -38,19 +40,32 @@ async def test_a_run_that_is_stopped_for_whatever_reason_says_it_in_a_line_and_s
     assert {"summary.json", "experiment.yaml"} <= files
 
 
-async def test_many_who_watch_and_go_away_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_who_watches_and_goes_away_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watching, nobody = 0, asyncio.Event()
+    watch_run = RunServicer.WatchRun
+
+    async def counted(*call: Any) -> AsyncIterator[pb.RunStatus]:
+        nonlocal watching
+        watching += 1
+        nobody.clear()
+        try:
+            async for status in watch_run(*call):
+                yield status
+        finally:
+            watching -= 1
+            if not watching:
+                nobody.set()
+
+    monkeypatch.setattr(RunServicer, "WatchRun", counted)
     async with Tiers(EXPERIMENT, tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as channel:
-        run = RunServiceStub(channel)
-        before = len(asyncio.all_tasks())
-        for _ in range(3):
-            watches = [run.WatchRun(pb.WatchRunRequest()) for _ in range(60)]
-            for watch in watches:
-                assert (await watch.read()).run_id == EXPERIMENT.run_id
-            for watch in watches:
-                watch.cancel()
-            async with asyncio.timeout(20):
-                while len(asyncio.all_tasks()) > before + 10:  # each watcher is a task of the server's
-                    await asyncio.sleep(0)
+        watches = [RunServiceStub(channel).WatchRun(pb.WatchRunRequest()) for _ in range(100)]
+        for watch in watches:
+            assert (await watch.read()).run_id == EXPERIMENT.run_id
+        assert watching == 100
+        for watch in watches:
+            watch.cancel()
+        async with asyncio.timeout(HANGS_S):
+            await nobody.wait()
         await tiers.start_devices()
         assert (await tiers.ended()).summary.status == "completed"
 
@@ -89,8 +104,11 @@ async def grouped(tmp_path: Path) -> AsyncIterator[Tiers]:
 async def refusal_of(call: Any) -> grpc.aio.AioRpcError:
     """How the server ends a call while its sender is still there and has more to say."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        async with asyncio.timeout(20):
-            await (call.read() if hasattr(call, "read") else call)
+        async with asyncio.timeout(HANGS_S):
+            if isinstance(call, grpc.aio.StreamStreamCall):
+                assert [part async for part in call] == []
+            else:
+                await call
     return raised.value
 
 
@@ -101,11 +119,12 @@ async def and_no_more(*parts: Any) -> AsyncIterator[Any]:
     await asyncio.Event().wait()
 
 
+@pytest.mark.parametrize("number", [0, 7], ids=["the open round", "another round"])
 @pytest.mark.parametrize("name", ["SubmitUpdate", "Attend", "SubmitAggregate"])
-async def test_an_update_that_claims_10_gb_is_refused_by_its_header(grouped: Tiers, name: str) -> None:
+async def test_an_update_that_claims_10_gb_is_refused_by_its_header(grouped: Tiers, name: str, number: int) -> None:
     is_aggregate = name == "SubmitAggregate"
     header = rounds_pb2.UpdateHeader(
-        run_id=EXPERIMENT.run_id, child_id="lps-0" if is_aggregate else "device-000", cluster_id="lps-0", round=0
+        run_id=EXPERIMENT.run_id, child_id="lps-0" if is_aggregate else "device-000", cluster_id="lps-0", round=number
     )
     header.payload.CopyFrom(claim(SHAPES[:2] if is_aggregate else SHAPES, name="fed_avg"))
     stream = and_no_more(rounds_pb2.UpdatePart(header=header))
@@ -157,7 +176,7 @@ def claim_by_hand(address: str, path: str) -> bytes:
     block = b"".join(b"\0" + literal(name) + literal(value) for name, value in headers.items())
     data = b"\0\xff\xff\xff\xff" + bytes(100)
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, block))
         connection.sendall(frame(0, 0, 1, data))
         said = b""

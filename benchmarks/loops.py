@@ -3,16 +3,22 @@
     python benchmarks/loops.py --work DIR --devices 100 --loop stacked
 
 One epoch of the 784-32-10 network for each client, batch 32, plain SGD, then the mean over clients; no network, no
-processes, no measurement. `DIR` is what `benchmarks.suite` writes: inputs.npy (clients, examples, 784) and labels.npy.
-Needs torch and NumPy only: what a peer's client trains with is `train_one`, so that all do the same work.
+measurement. `one-by-one` is one client after another on one core, `stacked` all clients in batched matrix products on
+all cores, `parts` as many of them at once as a cache holds, in a process a core. `DIR` is what `benchmarks.suite`
+writes: inputs.npy (clients, examples, 784) and labels.npy. Needs torch and NumPy only: what a peer's client trains
+with is `train_one`, so that all do the same work.
 """
 
 import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +27,10 @@ from torch.nn.functional import cross_entropy
 
 WIDTHS = (784, 32, 10)
 BATCH, LEARNING_RATE = 32, 0.05
+CACHED = 16  # clients whose weights, gradients and inputs a core's cache holds
 Work = tuple[NDArray[np.float32], NDArray[np.int64]]
+Loop = Callable[[list[torch.Tensor], Work, int], list[torch.Tensor]]
+_work: list[NDArray[Any]] = []  # inputs and labels of this program, inherited by its processes
 
 
 def read_work(folder: Path) -> Work:
@@ -86,16 +95,38 @@ def round_stacked(weights: list[torch.Tensor], work: Work, number: int) -> list[
     return [weight.mean(0) for weight in (w1, b1, w2, b2)]
 
 
-LOOPS = {"one-by-one": round_one_by_one, "stacked": round_stacked}
+def share_of_clients(weights: list[NDArray[np.float32]], first: int, last: int, number: int) -> list[Any]:
+    """The sum over some clients of what they make of the weights, so many at once as a core's cache holds."""
+    torch.set_num_threads(1)
+    received, sums = [torch.from_numpy(weight) for weight in weights], [np.zeros_like(weight) for weight in weights]
+    for start in range(first, last, CACHED):
+        part = slice(start, min(start + CACHED, last))
+        means = round_stacked(received, (_work[0][part], _work[1][part]), number)
+        for total, mean in zip(sums, means, strict=True):
+            np.add(total, mean.numpy() * (part.stop - part.start), out=total)
+    return sums
 
 
-def rounds(loop: str, work: Work, count: int) -> tuple[list[float], list[torch.Tensor]]:
+def parts_of(pool: ProcessPoolExecutor, processes: int) -> Loop:
+    """Rounds shared between processes that have inherited the examples, one a core."""
+
+    def loop(weights: list[torch.Tensor], work: Work, number: int) -> list[torch.Tensor]:
+        clients, sent = len(work[0]), [weight.numpy() for weight in weights]
+        bounds = [clients * index // processes for index in range(processes + 1)]
+        shares = [pool.submit(share_of_clients, sent, first, last, number) for first, last in pairwise(bounds)]
+        sums = zip(*(share.result() for share in shares), strict=True)
+        return [torch.from_numpy(sum(each) / np.float32(clients)) for each in sums]
+
+    return loop
+
+
+def rounds(loop: Loop, work: Work, count: int) -> tuple[list[float], list[torch.Tensor]]:
     """Seconds of each round, and the weights after the last."""
     torch.manual_seed(0)
     weights, seconds = [parameter.data for parameter in network().parameters()], []
     for number in range(count):
         started = time.perf_counter()
-        weights = LOOPS[loop](weights, work, number)
+        weights = loop(weights, work, number)
         seconds.append(time.perf_counter() - started)
     return seconds, weights
 
@@ -113,14 +144,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--devices", type=int, required=True)
-    parser.add_argument("--loop", choices=LOOPS, required=True)
+    parser.add_argument("--loop", choices=("one-by-one", "stacked", "parts"), required=True)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    inputs, labels = (np.array(array[: options.devices]) for array in read_work(options.work))
-    seconds, weights = rounds(options.loop, (inputs, labels), options.rounds)
-    print(json.dumps({"seconds": seconds, "accuracy": accuracy(weights, (inputs, labels))}))
+    cores = len(os.sched_getaffinity(0))
+    _work.extend(np.array(array[: options.devices]) for array in read_work(options.work))
+    work = (_work[0], _work[1])
+    if options.loop == "parts":
+        torch.set_num_threads(1)
+        with ProcessPoolExecutor(cores, mp_context=get_context("fork")) as pool:
+            seconds, weights = rounds(parts_of(pool, cores), work, options.rounds)
+    else:
+        torch.set_num_threads(cores if options.loop == "stacked" else 1)
+        loop = round_stacked if options.loop == "stacked" else round_one_by_one
+        seconds, weights = rounds(loop, work, options.rounds)
+    print(json.dumps({"seconds": seconds, "accuracy": accuracy(weights, work)}))
 
 
 if __name__ == "__main__":

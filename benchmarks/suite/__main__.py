@@ -7,6 +7,7 @@ earlier run. Without peers the parts go on without them.
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -66,6 +67,7 @@ def measure(options: argparse.Namespace, folder: Path, console: Console) -> Resu
 
 def main() -> int:
     """Measure or read, print, write, draw."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with us
     options, console = parse(), Console(highlight=False, width=None if sys.stdout.isatty() else 170)
     if options.draw:
         results = Results.read(options.draw)

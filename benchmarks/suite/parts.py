@@ -17,6 +17,7 @@ from fedstrata.errors import DataError
 HERE = ROOT / "benchmarks"
 PEERS = HERE / "peers"
 WARM_UP = 2  # rounds not counted
+PART_S = 120.0  # once a part has taken that long, it is not repeated further
 ECHO_MB = (0.1, 1.0, 10.0)
 Measure = Callable[[], float]
 
@@ -48,7 +49,11 @@ class Setting:
 def in_turn(setting: Setting, measures: dict[str, Measure], repeats: int) -> dict[str, list[float]]:
     """Each measure once a repeat, one after another; one that fails is told and left out."""
     results: dict[str, list[float]] = {name: [] for name in measures}
-    for _ in range(repeats):
+    began = time.perf_counter()
+    for repeat in range(repeats):
+        if repeat and time.perf_counter() - began > PART_S:
+            setting.note(f"{', '.join(measures)}: {repeat} repeats instead of {repeats}, for the time they take")
+            break
         for name in list(results):
             try:
                 results[name].append(measures[name]())
@@ -94,7 +99,12 @@ def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]
             experiment, setting.new_folder(), settings=[f"training.global_rounds={rounds + WARM_UP}"]
         ).round_s
 
-    measures = {"fedstrata": ours, "stacked loop": loop("stacked"), "one-by-one loop": loop("one-by-one")}
+    measures = {
+        "fedstrata": ours,
+        "stacked loop": loop("stacked"),
+        "stacked loop, cached parts": loop("parts"),
+        "one-by-one loop": loop("one-by-one"),
+    }
     if setting.peers:
         words = (*common, "--rounds", str(rounds // 2 + WARM_UP))
         measures["Flower simulation"] = lambda: peer(setting, "flower_train.py", words, WARM_UP)
@@ -120,7 +130,9 @@ def median_of(printed: str, warm_up: int = WARM_UP) -> float:
 def hundred(setting: Setting) -> Iterator[Row]:
     """A hundred devices."""
     flower, loop = Aim(sense="at least", limit=10), Aim(sense="at most", limit=2)
-    return training(setting, "hundred", {"Flower simulation": flower, "stacked loop": loop})
+    return training(
+        setting, "hundred", {"Flower simulation": flower, "stacked loop": loop, "stacked loop, cached parts": loop}
+    )
 
 
 def ten(setting: Setting) -> Iterator[Row]:

@@ -128,6 +128,7 @@ class Run:
             stopped.cancel()
         if not self.has_record:
             await asyncio.to_thread(self._write_record)
+            self.has_record = True
         self.tell()
 
     async def _phases(self) -> None:
@@ -160,6 +161,7 @@ class Run:
         await self.reports.all_answered()
         await asyncio.to_thread(self._write_record)
         self._enter("completed")
+        self.has_record = True  # not before: who watches takes the status with the record for the last
         self._tell_operator("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
 
     async def _gather_reports(self) -> None:
@@ -326,7 +328,6 @@ class Run:
             relevance_ids=[device.device_id for device in candidates],
         )
         write_record(self.record_folder, result)
-        self.has_record = True
 
     # --- notes to the operator ----------------------------------------------------------------
 

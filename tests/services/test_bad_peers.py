@@ -157,6 +157,24 @@ async def test_unknown_devices_and_indexes_are_refused(tiers: Tiers) -> None:
             assert isinstance(await refused(stub.Enroll(request)), UnknownChildError)
 
 
+async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(tmp_path: Path) -> None:
+    experiment = small("method=oracle", "deadlines.gps.deadline_s=0.3")
+    async with Tiers(experiment, tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as channel:
+        gps = GpsServiceStub(channel)
+        for index, device_id in enumerate(experiment.device_ids()):
+            await gps.Enroll(enrolment(index, device_id, experiment_sha256=experiment.digest))
+        await tiers.until(lambda: tiers.run.phase == "training")
+        ids = {"run_id": experiment.run_id, "child_id": "lps-0", "cluster_id": "lps-0", "term": 7}
+        stale = rounds_pb2.UpdateHeader(lps_id="lps-0", round=0, **ids)
+
+        async def aggregate() -> AsyncIterator[rounds_pb2.UpdatePart]:
+            yield rounds_pb2.UpdatePart(header=stale)
+
+        assert not (await gps.SubmitAggregate(aggregate())).accepted
+        request = rounds_pb2.FetchModelRequest(sent_round=-1, resume_round=-1, **ids)
+        assert [part.WhichOneof("part") async for part in gps.FetchShared(request)] == ["waiting"]
+
+
 # --- what is announced ----------------------------------------------------------------------------
 
 

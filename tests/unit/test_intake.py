@@ -117,6 +117,22 @@ async def test_a_chunk_that_is_not_finite_is_refused_before_it_changes_the_sum()
     assert total.mean().tolist() == vector(2.0).tolist()
 
 
+async def test_where_another_process_speaks_for_a_child_what_the_first_sent_in_part_is_forgotten() -> None:
+    intake, total = intake_of({"a": 2, "b": 2})
+    await send(intake, "a", vector(4.0), 2)
+    half = await intake.begin("b", CODEC, 2, 0)
+    assert half is not None
+    await intake.fold(half, bytes_of(vector(100.0))[:8])
+    intake.restart("b")
+    with pytest.raises(SupersededError):
+        await intake.fold(half, bytes_of(vector(100.0))[8:])
+    await send(intake, "b", vector(8.0), 2)
+    await send(intake, "a", vector(4.0), 2)
+    intake.restart("a")  # it is in, and stays in
+    assert intake.is_complete
+    assert total.mean()[0] == 6.0
+
+
 async def test_the_same_update_sent_twice_counts_once() -> None:
     intake, total = intake_of({"a": 1, "b": 1})
     await send(intake, "a", vector(4.0), 1)

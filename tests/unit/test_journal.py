@@ -28,6 +28,8 @@ def filled(folder: Path, devices: int = 3) -> Path:
     journal.set_grouping("asked", [range(devices)])
     journal.register_lps("lps-0", "127.0.0.1:1")
     journal.close_global_round(0)
+    journal.hand_over("lps-0", "lps-1", 1)
+    journal.hand_over("lps-0", "lps-0", 4)
     journal.add_lps_rounds([("lps-0", 0, b"row")])
     journal.close()
     return folder / "journal.sqlite"
@@ -43,6 +45,7 @@ def test_all_that_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -
     assert journal.grouping_rule() == "asked"
     assert journal.lps_addresses() == {"lps-0": "127.0.0.1:1"}
     assert journal.global_rounds_closed() == 1
+    assert journal.handovers() == [("lps-0", "lps-1", 1), ("lps-0", "lps-0", 4)]
     journal.close()
 
 
@@ -50,7 +53,8 @@ def test_the_same_thing_written_twice_is_there_once(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for row in (b"first", b"second"):
         journal.add_lps_rounds([("lps-0", 3, row)])
-        journal.exclude("device-000", "round 2", "missed the deadline")
+        is_new = journal.exclude("device-000", "round 2", "missed the deadline")
+        assert is_new == (row == b"first")
         journal.close_global_round(0)
     assert journal.lps_rounds() == [b"second"]
     assert journal.exclusions() == [("device-000", "round 2", "missed the deadline")]

@@ -153,3 +153,13 @@ async def test_a_child_whose_update_is_in_is_held_until_the_next_round(tmp_path:
     assert not waiting.done()
     open_round(server, tmp_path, 1, {"a": 2, "b": 2})
     assert (await waiting).header.round == 1
+
+
+async def test_a_parent_that_gives_its_children_up_answers_their_held_calls_at_once(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2, "b": 2})
+    await submit(server, "a", vector(4.0))
+    held = asyncio.create_task(first_part(server, "a", sent_round=0))
+    await asyncio.sleep(0)
+    assert not held.done()
+    server.release()
+    assert (await held).HasField("waiting")

@@ -1,0 +1,235 @@
+"""Who serves which cluster: addresses, who is away, who adopts, and when clusters go back."""
+
+from pathlib import Path
+
+import pytest
+from gps_parts import IDS, GpsParts
+
+from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
+from fedstrata.link import HOLD_S
+from fedstrata.methods import Grouping
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.plan import Plan
+from gps.serving import Serving
+
+GROUPING = Grouping(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
+
+
+class Setting:
+    """Three clusters and the serving of them, at a time that the test sets."""
+
+    def __init__(self, folder: Path, *overrides: str) -> None:
+        self.gps = GpsParts(folder, *overrides)
+        self.gps.enrol(*range(5))
+        self.now = 100.0
+        self._open()
+        self.plan.make(GROUPING)
+
+    def _open(self) -> None:
+        self.plan = Plan(self.gps.experiment, self.gps.roster, self.gps.journal)
+        self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, clock=lambda: self.now)
+
+    def restart(self) -> None:
+        self.gps.restart()
+        self._open()
+
+    def registration(self, lps_id: str, address: str = "10.0.0.7:50052") -> pb.RegisterLpsRequest:
+        return pb.RegisterLpsRequest(lps_id=lps_id, address=address, experiment_sha256=self.gps.experiment.digest)
+
+    def register(self, *numbers: int) -> None:
+        for number in numbers:
+            self.serving.register(self.registration(f"lps-{number}", f"10.0.0.{number}:50052"))
+
+    def pass_s(self, seconds: float, *living: int) -> None:
+        """Let time go by, at whose end some LPSs are heard of."""
+        self.now += seconds
+        for number in living:
+            self.serving.hear(f"lps-{number}")
+
+    def adopt(self) -> None:
+        for cluster_id, lps_id in self.serving.adoptable().items():
+            self.serving.hand_over(cluster_id, lps_id, 2)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30")
+
+
+# --- addresses ----------------------------------------------------------------------------------------------
+
+
+def test_a_device_is_assigned_once_its_lps_is_there(setting: Setting) -> None:
+    device = setting.gps.roster.devices[3]
+    assert not setting.serving.assignment(device).is_assigned
+    assert not setting.serving.are_all_there
+    setting.register(2)
+    assignment = setting.serving.assignment(device)
+    assert assignment.is_assigned
+    assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-2", "lps-2", "10.0.0.2:50052")
+    setting.register(0, 1)
+    assert setting.serving.are_all_there
+
+
+def test_an_lps_that_comes_back_elsewhere_is_found_there_by_a_restarted_gps_too(setting: Setting) -> None:
+    setting.register(2)
+    setting.serving.register(setting.registration("lps-2", "10.0.0.8:50052"))
+    assert setting.serving.assignment(setting.gps.roster.devices[3]).lps_address == "10.0.0.8:50052"
+    setting.restart()
+    assert setting.serving.assignment(setting.gps.roster.devices[3]).lps_address == "10.0.0.8:50052"
+
+
+@pytest.mark.parametrize("lps_id", ["lps-", "lps-01", "gps-0", "lps-x", "lps--1", "", "lps-²"])
+def test_what_is_no_lps_is_refused(setting: Setting, lps_id: str) -> None:
+    with pytest.raises(UnknownChildError, match="is no LPS's id"):
+        setting.serving.register(setting.registration(lps_id))
+
+
+def test_an_lps_of_another_experiment_or_without_address_is_refused(setting: Setting) -> None:
+    request = setting.registration("lps-0")
+    request.experiment_sha256 = "0" * 64
+    with pytest.raises(WrongRunError, match="started with another experiment"):
+        setting.serving.register(request)
+    with pytest.raises(AddressError, match="write host:port"):
+        setting.serving.register(setting.registration("lps-0", address="somewhere"))
+
+
+# --- who is away --------------------------------------------------------------------------------------------
+
+
+def test_without_a_deadline_nobody_is_ever_away(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, "method.clusters=3")
+    setting.serving.listen()
+    setting.register(0)
+    setting.pass_s(1e6, 0)
+    assert setting.serving.adoptable() == {}
+    assert setting.serving.check_again_s() is None
+    assert setting.serving.hold_s == HOLD_S
+
+
+def test_an_lps_is_away_when_it_was_silent_for_the_deadline_and_not_before(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    setting.pass_s(20, 0, 2)
+    assert setting.serving.check_again_s() == 10
+    setting.pass_s(9.9)
+    assert setting.serving.adoptable() == {}
+    setting.pass_s(0.1)
+    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
+
+
+def test_an_lps_that_lives_is_asked_to_say_so_three_times_a_deadline(setting: Setting) -> None:
+    assert setting.serving.hold_s == 10
+
+
+def test_an_lps_that_never_came_up_is_away_a_deadline_after_the_gps_began_to_listen(setting: Setting) -> None:
+    setting.register(1, 2)
+    setting.pass_s(500, 1, 2)
+    setting.serving.listen()
+    setting.pass_s(29, 1, 2)
+    assert setting.serving.adoptable() == {}
+    setting.pass_s(1)
+    assert setting.serving.adoptable() == {"lps-0": "lps-1"}
+
+
+def test_a_gps_that_stood_still_itself_does_not_take_that_for_silence(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    setting.pass_s(3600, 0)
+    setting.serving.listen()
+    assert setting.serving.adoptable() == {}
+
+
+# --- who adopts ---------------------------------------------------------------------------------------------
+
+
+def test_clusters_go_one_by_one_to_the_lps_with_the_fewest_of_these_the_first(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2, 10)
+    setting.pass_s(30, 2, 10)  # 2 serves one cluster, 10 is a spare and serves none
+    assert setting.serving.adoptable() == {"lps-0": "lps-10", "lps-1": "lps-2"}
+    setting.adopt()
+    assert setting.serving.clusters_of("lps-2") == ["lps-1", "lps-2"]
+    assert setting.serving.clusters_of("lps-10") == ["lps-0"]
+    assert setting.serving.clusters_of("lps-0") == []
+
+
+def test_a_cluster_that_has_reported_needs_nobody_any_more(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    setting.pass_s(30, 2)
+    assert setting.serving.adoptable({"lps-0"}) == {"lps-1": "lps-2"}
+
+
+def test_where_nobody_is_there_nobody_adopts_until_somebody_comes(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.pass_s(40)
+    assert setting.serving.adoptable() == {}
+    setting.register(1)
+    assert setting.serving.adoptable() == {"lps-0": "lps-1", "lps-2": "lps-1"}
+
+
+def test_of_an_adopter_that_goes_away_too_the_cluster_goes_to_its_own_lps_if_that_is_back(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    setting.pass_s(30, 1, 2)
+    setting.adopt()
+    assert setting.serving.lps_of("lps-0") == "lps-1"
+    setting.pass_s(30, 0, 2)
+    assert setting.serving.adoptable() == {"lps-0": "lps-0", "lps-1": "lps-0"}
+
+
+def test_devices_and_pods_are_told_of_the_adopter(setting: Setting) -> None:
+    setting.gps.roster.devices[0].pod_name = setting.gps.roster.devices[3].pod_name = "pod-0"
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    assert setting.serving.pods() == {"pod-0": "lps-0.lps-2"}
+    setting.pass_s(30, 1)
+    setting.adopt()
+    assignment = setting.serving.assignment(setting.gps.roster.devices[0])
+    assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-0", "lps-1", "10.0.0.1:50052")
+    assert setting.serving.pods() == {"pod-0": "lps-1"}
+    assert setting.plan.members("lps-0")[0].device_id == IDS[0]
+
+
+# --- back ---------------------------------------------------------------------------------------------------
+
+
+def test_an_lps_that_is_back_may_have_its_clusters_again(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    setting.pass_s(30, 1, 2)
+    setting.adopt()
+    assert setting.serving.returnable() == {}
+    setting.serving.hear("lps-0")
+    assert setting.serving.returnable() == {"lps-0": "lps-0"}
+    assert setting.serving.hand_over("lps-0", "lps-0", 3).is_return
+    assert setting.serving.clusters_of("lps-0") == ["lps-0"]
+    assert setting.serving.returnable() == {}
+
+
+def test_each_change_of_hands_is_a_term_and_what_is_said_in_an_earlier_one_is_not_current(setting: Setting) -> None:
+    assert setting.serving.is_current("lps-0", 0)
+    version = setting.plan.version
+    setting.serving.hand_over("lps-0", "lps-1", 2)
+    setting.serving.hand_over("lps-0", "lps-0", 3)
+    assert [setting.serving.is_current("lps-0", term) for term in (0, 1, 2)] == [False, False, True]
+    assert setting.serving.term_of("lps-1") == 0
+    assert setting.plan.version == version + 2
+
+
+def test_a_restarted_gps_knows_who_serves_what_and_gives_everybody_a_deadline_to_be_heard(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    setting.pass_s(30, 1, 2)
+    setting.adopt()
+    version = setting.plan.version
+    setting.restart()
+    assert setting.serving.lps_of("lps-0") == "lps-1"
+    assert setting.serving.term_of("lps-0") == 1
+    assert setting.plan.version == version
+    setting.pass_s(1000)
+    setting.serving.listen()
+    assert setting.serving.adoptable() == {}
+    setting.pass_s(30, 2)
+    assert setting.serving.adoptable() == {"lps-0": "lps-2", "lps-1": "lps-2"}

@@ -1,0 +1,218 @@
+"""An LPS takes over a cluster: which device is asked for its model, what is refused, and where the cluster goes on."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedstrata.errors import PayloadError, WrongRunError
+from fedstrata.experiment import TierDeadline
+from fedstrata.logs import EventLog
+from fedstrata.rounds import Model as Received
+from fedstrata.rpc.payload import payload_header
+from fedstrata.store import ModelFile
+from fedstrata.tensors import Flat, Layout, PayloadCodec
+from fedstrata.v1 import lps_service_pb2 as lps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+from lps.state import ClusterState
+from lps.takeover import Gathering, Held, round_to_open, write_start
+
+RUN_ID = "run-1"
+LAYOUT = Layout.of({"shared": (3,), "head": (2,)})
+CODEC = PayloadCodec(LAYOUT, "float32")
+SHARED = [slice(0, 3)]
+LOG = EventLog("test_takeover")
+MODEL = np.float32([1, 2, 3, 4, 5])
+
+
+def gathering_of(*members: str) -> Gathering:
+    return Gathering(RUN_ID, layout=LAYOUT, members=set(members), wait=TierDeadline(), log=LOG)
+
+
+async def told(gathering: Gathering, device_id: str, held_round: int | None) -> pb.ModelPart:
+    """What a device is told that holds a model of that round."""
+    request = pb.FetchModelRequest(run_id=RUN_ID, child_id=device_id, sent_round=-1, held_round=held_round)
+    async for part in gathering.fetch(request):
+        assert isinstance(part, pb.ModelPart)
+        return part
+    raise AssertionError("an empty stream")
+
+
+def header_of(device_id: str, held_round: int, flat: Flat, **changed: str) -> lps_pb.HeldModelHeader:
+    fields = {"run_id": RUN_ID, "sha256": hashlib.sha256(flat.tobytes()).hexdigest(), **changed}
+    payload = payload_header(CODEC, name="model")
+    return lps_pb.HeldModelHeader(device_id=device_id, round=held_round, payload=payload, **fields)
+
+
+async def parts_of(flat: Flat) -> AsyncIterator[lps_pb.HeldModelPart]:
+    data = flat.tobytes()
+    for start in range(0, len(data), 8):
+        yield lps_pb.HeldModelPart(data=data[start : start + 8])
+
+
+# --- who is asked -------------------------------------------------------------------------------------------
+
+
+async def test_the_first_device_of_those_with_the_newest_model_is_asked_and_no_other() -> None:
+    gathering = gathering_of("a", "b", "c")
+    finding = asyncio.create_task(gathering.model())
+    calls = {name: asyncio.create_task(told(gathering, name, held)) for name, held in (("a", 4), ("c", 5), ("b", 5))}
+    assert (await calls["b"]).send_model.round == 5
+    await gathering.take_model(header_of("a", 4, MODEL), parts_of(MODEL))  # nobody asked for it
+    assert not finding.done()
+    await gathering.take_model(header_of("b", 5, MODEL), parts_of(MODEL))
+    held = await finding
+    assert held is not None
+    assert (held.lps_round, held.flat.tolist()) == (5, MODEL.tolist())
+    gathering.release()
+    assert {name: (await calls[name]).WhichOneof("part") for name in "ac"} == {"a": "waiting", "c": "waiting"}
+
+
+async def test_where_no_device_holds_a_model_there_is_none() -> None:
+    gathering = gathering_of("a", "b")
+    finding = asyncio.create_task(gathering.model())
+    calls = [asyncio.create_task(told(gathering, name, None)) for name in "ab"]
+    assert await finding is None
+    gathering.release()
+    assert all(part.HasField("waiting") for part in await asyncio.gather(*calls))
+
+
+async def test_round_0_is_a_round_that_a_device_can_hold() -> None:
+    gathering = gathering_of("a")
+    finding = asyncio.create_task(gathering.model())
+    assert (await told(gathering, "a", 0)).send_model.round == 0
+    await gathering.take_model(header_of("a", 0, MODEL), parts_of(MODEL))
+    assert isinstance(await finding, Held)
+
+
+async def test_without_deadlines_every_member_is_waited_for_and_strangers_do_not_count() -> None:
+    gathering = gathering_of("a", "b")
+    finding = asyncio.create_task(gathering.model())
+    calls = [asyncio.create_task(told(gathering, name, 3)) for name in ("a", "stranger")]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not any(call.done() for call in (*calls, finding))
+    for call in (*calls, finding):
+        call.cancel()
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held_round", "flat", "sha256", "reason"),
+    [
+        (4, MODEL, None, "of round 4, and was asked for 5"),
+        (5, np.float32([1, 2, np.nan, 4, 5]), None, "not finite"),
+        (5, MODEL[:4], None, "16 of 20 bytes"),
+        (5, np.append(MODEL, MODEL), None, "a chunk of 8 bytes"),
+        (5, MODEL, "0" * 64, "or others"),
+    ],
+)
+async def test_a_model_that_is_not_what_was_asked_for_is_refused_and_another_device_asked(
+    held_round: int, flat: Flat, sha256: str | None, reason: str
+) -> None:
+    gathering = gathering_of("a", "b")
+    finding = asyncio.create_task(gathering.model())
+    calls = {name: asyncio.create_task(told(gathering, name, 5)) for name in "ab"}
+    await calls["a"]
+    bad = header_of("a", held_round, flat.astype(np.float32), **({"sha256": sha256} if sha256 else {}))
+    with pytest.raises(PayloadError, match=reason):
+        await gathering.take_model(bad, parts_of(flat.astype(np.float32)))
+    assert (await calls["b"]).send_model.round == 5
+    await gathering.take_model(header_of("b", 5, MODEL), parts_of(MODEL))
+    assert isinstance(await finding, Held)
+
+
+async def test_calls_of_another_run_are_refused() -> None:
+    gathering = gathering_of("a")
+    with pytest.raises(WrongRunError):
+        await gathering.take_model(header_of("a", 5, MODEL, run_id="run-2"), parts_of(MODEL))
+    with pytest.raises(WrongRunError):
+        gathering.locate(pb.LocateUpdateRequest(run_id="run-2"))
+
+
+async def test_an_update_is_late_while_no_round_is_open() -> None:
+    gathering = gathering_of("a")
+    reply = await gathering.submit(pb.UpdateHeader(run_id=RUN_ID, child_id="a", round=5), aiter_of_nothing())
+    assert not reply.accepted
+
+
+async def aiter_of_nothing() -> AsyncIterator[pb.UpdatePart]:
+    return
+    yield
+
+
+# --- where it goes on ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held_round", "opened"),
+    [
+        (None, 6),  # global round 2 of three LPS rounds each is rounds 6, 7, 8
+        (2, 6),
+        (4, 6),
+        (5, 5),  # the last round of the global round before: its updates are gathered again for the head
+        (6, 6),
+        (8, 8),
+        (9, 6),  # of a global round that the GPS has not opened
+    ],
+)
+def test_the_round_held_is_opened_if_the_global_round_allows_it(held_round: int | None, opened: int) -> None:
+    assert round_to_open(held_round, 2, 3) == opened
+
+
+def state_in(folder: Path, term: int) -> ClusterState:
+    return ClusterState(
+        folder / "lps-0", run_id=RUN_ID, cluster_id="lps-0", layout=LAYOUT, rounds_per_global=3, term=term
+    )
+
+
+def started(folder: Path, held_round: int | None) -> tuple[int, Flat, Flat]:
+    """The round that is opened in global round 2 with a model held, its model, and the one before its global round."""
+    state = state_in(folder, term=1)
+    held = state.scratch(iter([MODEL]))
+    shared = Received(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
+    opened = write_start(state, held, held_round, shared, SHARED)
+    standing = state_in(folder, term=1).newest(LOG)
+    assert standing is not None
+    assert standing.lps_round == opened
+    return opened, standing.model.read_all(), standing.base.read_all()
+
+
+def test_in_the_middle_of_a_global_round_the_model_is_as_held_and_its_base_has_the_shared_layers(
+    tmp_path: Path,
+) -> None:
+    opened, model, base = started(tmp_path, 7)
+    assert opened == 7
+    assert model.tolist() == [1, 2, 3, 4, 5]
+    assert base.tolist() == [-1, -2, -3, 4, 5]
+
+
+def test_a_model_of_an_older_global_round_keeps_its_own_layers_and_takes_the_shared_ones_of_now(
+    tmp_path: Path,
+) -> None:
+    opened, model, base = started(tmp_path, 3)
+    assert opened == 6
+    assert model.tolist() == base.tolist() == [-1, -2, -3, 4, 5]
+
+
+def test_the_last_round_of_the_global_round_before_is_opened_as_it_was(tmp_path: Path) -> None:
+    opened, model, _ = started(tmp_path, 5)
+    assert opened == 5
+    assert model.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_what_an_lps_wrote_in_an_earlier_term_is_no_state_to_resume_but_better_than_none(tmp_path: Path) -> None:
+    first = state_in(tmp_path, term=0)
+    first.save(0, iter([MODEL]), first.empty_report()).close()
+    later = state_in(tmp_path, term=2)
+    assert later.newest(LOG) is None
+    earlier = later.of_an_earlier_term(LOG)
+    assert earlier is not None
+    assert isinstance(earlier.model, ModelFile)
+    assert earlier.model.read_all().tolist() == MODEL.tolist()
+    assert state_in(tmp_path / "elsewhere", term=2).of_an_earlier_term(LOG) is None

@@ -170,6 +170,8 @@ class Run:
         while handovers < len(self.serving.handovers):
             handovers = len(self.serving.handovers)
             deadline_s = self.experiment.deadlines.gps.deadline_s
+            if deadline_s is not None:
+                deadline_s += self.serving.hold_s  # who fell silent as training ended is away by then, and adopted
             await wait_until(lambda: self.changed, lambda: not self.reports.missing(), deadline_s)
             if not self.reports.missing():
                 return
@@ -283,8 +285,9 @@ class Run:
 
     def _round_closed(self, done: int) -> None:
         self.reports.keep_link_bytes()
-        for cluster_id, lps_id in self.serving.returnable().items():
-            self._hand_over(cluster_id, lps_id)
+        if done < self.experiment.training.global_rounds:  # else who trained last has the model measured, too
+            for cluster_id, lps_id in self.serving.returnable().items():
+                self._hand_over(cluster_id, lps_id)
         if done % EVENT_EVERY == 0:
             self._tell_operator("RoundsDone", f"{done} of {self.experiment.training.global_rounds} global rounds")
         self.tell()

@@ -145,7 +145,7 @@ class DeviceAgent:
                     self._log.info("model_sent", round=self._held.round)
                     await served.hear(self._send_held(lps, client, self._held))
                 case Received() if offer.evaluate_only:
-                    await self._measure(lps, client, offer, data)
+                    await served.hear(self._measure(lps, client, offer, data))
                 case Received():
                     self._sent = await self._update(client, offer, data)
                     reply = await served.hear(client.submit(self._sent))

@@ -17,11 +17,12 @@ from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rounds import Identity, ParentCalls, RoundClient, RoundServer
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel
-from fedstrata.rpc.messages import link_bytes_to_proto
+from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub
 from lps.cluster import ClusterSession, Surroundings
+from lps.state import newest_reports
 from lps.takeover import Gathering
 
 
@@ -73,6 +74,7 @@ class LpsAgent:
 
     async def run(self) -> None:
         """Serve the clusters that the GPS gives this LPS, as they come and go, until the run is over."""
+        await asyncio.to_thread(self._recall_link_bytes)
         try:
             async with asyncio.TaskGroup() as jobs:
                 async for clusters in self._plans():
@@ -85,6 +87,11 @@ class LpsAgent:
             await call_until_answered(
                 lambda: self._run.StopRun(pb.StopRunRequest(reason=reason), timeout=CALL_S), self._log, "StopRun"
             )
+
+    def _recall_link_bytes(self) -> None:
+        """Go on counting from where an earlier life stood; each report has all that the LPS had counted by then."""
+        for report in newest_reports(self._state / self._experiment.run_id):
+            self._metrics.links.go_on_from(link_bytes_from_proto(report.link_bytes))
 
     # --- what the GPS gives it to serve -------------------------------------------------------
 

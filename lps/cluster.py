@@ -13,7 +13,7 @@ from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Gathered, Intake, OpenRound, RoundClient, RoundServer, Update
 from fedstrata.rounds import Model as Received
-from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
+from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.store.model_file import ModelFile
 from fedstrata.tensors import ExactSum, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -106,8 +106,6 @@ class ClusterSession:
         """Write the state to go on from: of what the devices hold, or else of what this LPS or every LPS began with."""
         held = await gathering.model()
         earlier = await asyncio.to_thread(self._state.of_an_earlier_term, self._log)
-        if earlier is not None:
-            self._around.metrics.links.go_on_from(link_bytes_from_proto(earlier.report.link_bytes))
         if held is not None:
             pieces, held_round = iter([held.flat]), held.lps_round
         else:
@@ -140,7 +138,6 @@ class ClusterSession:
         if found is not None:
             self._log.info("cluster_resumed", lps_round=found.lps_round)
             self._exclusions = list(found.report.exclusions)
-            self._around.metrics.links.go_on_from(link_bytes_from_proto(found.report.link_bytes))
             self._bytes_before = self._bytes_now()
             return found
         return self._state.save(0, iter([self._initial()]), self._state.empty_report())

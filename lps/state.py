@@ -7,6 +7,7 @@ has changed hands so many times: what one LPS wrote before another served the cl
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,6 +140,15 @@ class ClusterState:
             number = path.stem.removeprefix("round-")
             if number.isdigit() and int(number) < oldest:
                 path.unlink(missing_ok=True)
+
+
+def newest_reports(folder: Path) -> Iterator[pb.ReportHeader]:
+    """The newest report that is whole of each cluster and term in the folder of a run."""
+    for cluster in sorted(path for path in folder.glob("*") if path.is_dir()):
+        for path in sorted(cluster.glob("round-*.pb"), reverse=True):
+            with suppress(StateError):
+                yield _report(path)
+                break
 
 
 def _report(path: Path) -> pb.ReportHeader:

@@ -12,7 +12,7 @@ from fedstrata.errors import StateError
 from fedstrata.logs import EventLog
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
-from lps.state import ClusterState
+from lps.state import ClusterState, newest_reports
 
 LAYOUT = Layout.of({"w": (5,)})
 LOG = EventLog("test_cluster_state")
@@ -111,3 +111,11 @@ def test_a_complete_report_outlives_the_lps_and_a_damaged_one_is_measured_again(
     assert state_in(tmp_path).final(LOG) == report
     (tmp_path / "final.pb").write_bytes(b"\0" * 50)
     assert state_in(tmp_path).final(LOG) is None
+
+
+def test_the_newest_report_of_each_cluster_and_term_is_found_and_a_damaged_one_passed_over(tmp_path: Path) -> None:
+    for name, rounds in (("lps-0", 5), ("lps-0.1", 3), ("lps-1", 2)):
+        saved(tmp_path / name, rounds)
+    (tmp_path / "lps-0" / "round-000005.pb").write_bytes(b"\0" * 50)
+    assert [report.lps_rounds[0].lps_round for report in newest_reports(tmp_path)] == [4, 3, 2]
+    assert list(newest_reports(tmp_path / "nowhere")) == []

@@ -96,16 +96,21 @@ async def attend(options: argparse.Namespace) -> None:
     channel, counting = open_channel(options.address, LinkMeter())
     stub = LpsServiceStub(counting)
     session = Session(stub.Attend)
-    calls = ParentCalls(fetch=session.fetch, submit=session.submit, locate=stub.LocateUpdate)
+    calls = ParentCalls(
+        fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate, exchange=session.exchange
+    )
     identity = Identity(run_id=RUN, child_id=f"device-{options.index}", cluster_id=CLUSTER)
     client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), part=PART, log=EventLog("echo"))
-    sent = -1
-    while isinstance(offer := await client.fetch(sent), Model):
-        flat, sent = offer.flat, offer.round
+    offer = await client.fetch(-1)
+    while isinstance(offer, Model):
+        flat = offer.flat
         update = Update(
-            round=sent, num_examples=EXAMPLES, codec=client.codec_for(flat), read=lambda a, b, flat=flat: flat[a:b]
+            round=offer.round,
+            num_examples=EXAMPLES,
+            codec=client.codec_for(flat),
+            read=lambda a, b, flat=flat: flat[a:b],
         )
-        await client.submit(update)
+        offer = await client.exchange(update)
     session.close()
     await channel.close(None)
 

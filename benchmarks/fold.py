@@ -95,7 +95,7 @@ async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[fl
     channel, counting = open_channel(addresses[0], LinkMeter())
     stub = LpsServiceStub(counting)
     session = Session(stub.Attend)
-    calls = ParentCalls(fetch=session.fetch, submit=session.submit, locate=stub.LocateUpdate)
+    calls = ParentCalls(fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate)
     identity = Identity(run_id=RUN, child_id="device-0", cluster_id=CLUSTER)
     client = RoundClient(calls, identity, layout_of(size), link=LinkSettings(), part=PART, log=EventLog("fold"))
     flat = np.random.default_rng(0).normal(0, 0.1, size).astype(np.float32)

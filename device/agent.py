@@ -128,9 +128,11 @@ class DeviceAgent:
 
     async def _rounds(self, served: Served, lps: Any, session: Session, data: DeviceData) -> None:
         client = self._client(lps, session, served.by.cluster_id)
+        sent: Update | None = None  # what goes up before the next is asked for
         while True:
             client.held_round = self._held.round if self._held else None
-            offer = await served.hear(client.fetch(self._sent.round if self._sent else -1))
+            offer = await served.hear(client.exchange(sent) if sent else client.fetch(self._sent_round))
+            sent = None
             if isinstance(offer, Received) and self._silence_s is not None:
                 self._held = offer
             match offer:
@@ -140,19 +142,20 @@ class DeviceAgent:
                     return self._log.info("finished")
                 case rounds_pb2.SendAgain() if self._sent is not None:
                     self._log.info("sent_again", round=offer.round)
-                    await served.hear(client.submit(self._sent))
+                    sent = self._sent
                 case rounds_pb2.SendModel() if self._held is not None:
                     self._log.info("model_sent", round=self._held.round)
                     await served.hear(self._send_held(lps, client, self._held))
                 case Received() if offer.evaluate_only:
                     await served.hear(self._measure(lps, client, offer, data))
                 case Received():
-                    self._sent = await self._update(client, offer, data)
-                    reply = await served.hear(client.submit(self._sent))
-                    if not reply.accepted:
-                        self._log.info("update_late", round=offer.round, current_round=reply.current_round)
+                    self._sent = sent = await self._update(client, offer, data)
                 case _:
                     raise PayloadError("asked to send what was never sent or received")
+
+    @property
+    def _sent_round(self) -> int:
+        return self._sent.round if self._sent else -1
 
     async def _send_held(self, lps: Any, client: RoundClient, held: Received) -> None:
         """Send the model last received to an LPS that has taken the cluster over."""
@@ -181,7 +184,13 @@ class DeviceAgent:
     def _client(self, lps: Any, session: Session, cluster_id: str) -> RoundClient:
         host = self._host
         identity = Identity(run_id=host.experiment.run_id, child_id=self.device_id, cluster_id=cluster_id)
-        calls = ParentCalls(fetch=session.fetch, submit=session.submit, locate=lps.LocateUpdate, patience=LPS_PATIENCE)
+        calls = ParentCalls(
+            fetch=session.fetch,
+            submit=lps.SubmitUpdate,
+            locate=lps.LocateUpdate,
+            exchange=session.exchange,
+            patience=LPS_PATIENCE,
+        )
         link = host.experiment.links.device_lps
         return RoundClient(calls, identity, host.model.layout, link=link, part=host.method.sums[0], log=self._log)
 

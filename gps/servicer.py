@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fedstrata.errors import PayloadError, RunStoppedError, WrongRunError
+from fedstrata.errors import RunStoppedError, WrongRunError
 from fedstrata.link import HOLD_S, wait_until
+from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
@@ -38,11 +39,9 @@ class GpsServicer(GpsServiceServicer):
     async def SubmitProfile(self, requests: AsyncIterator[pb.ProfilePart], context: Any) -> pb.SubmitProfileResponse:
         """Take a device's eigenvectors."""
         parts = aiter(requests)
-        first = await anext(parts, None)
-        if first is None or first.WhichOneof("part") != "header":
-            raise PayloadError("a profile begins with its header")
-        self._check_going(first.header.run_id)
-        await self._run.enrolment.submit_profile(first.header, parts)
+        header = await header_first(parts, "a profile")
+        self._check_going(header.run_id)
+        await self._run.enrolment.submit_profile(header, parts)
         return pb.SubmitProfileResponse(run_id=self._run_id)
 
     async def FetchProfiles(self, request: pb.FetchProfilesRequest, context: Any) -> AsyncIterator[pb.ProfilePart]:
@@ -102,29 +101,24 @@ class GpsServicer(GpsServiceServicer):
         ]
         return pb.Cluster(cluster_id=cluster_id, members=members, term=self._run.serving.term_of(cluster_id))
 
-    async def FetchShared(
-        self, request: rounds_pb2.FetchModelRequest, context: Any
-    ) -> AsyncIterator[rounds_pb2.ModelPart | bytes]:
+    async def FetchShared(self, request: rounds_pb2.FetchModelRequest, context: Any) -> None:
         """Stream the shared layers of the open global round to the LPS that serves the cluster."""
         run = self._run
         if not run.serving.is_current(request.cluster_id, request.term):  # it hears by FetchClusters who does
             await wait_until(lambda: run.changed, lambda: run.is_over, run.serving.hold_s)
             if not run.is_over:
-                yield rounds_pb2.ModelPart(waiting=rounds_pb2.Waiting(current_round=run.rounds.global_round))
+                waiting = rounds_pb2.Waiting(current_round=run.rounds.global_round)
+                await context.write(rounds_pb2.ModelPart(waiting=waiting))
                 return
-        async for part in run.rounds.server.fetch(request):
-            yield part
+        await write_all(run.rounds.server.fetch(request), context)
 
     async def SubmitAggregate(
         self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any
     ) -> rounds_pb2.UpdateReply:
         """Take a cluster's aggregate of the shared layers."""
         parts = aiter(requests)
-        first = await anext(parts, None)
-        if first is None or first.WhichOneof("part") != "header":
-            raise PayloadError("an aggregate begins with its header")
-        self._check(first.header.run_id)
-        run, header = self._run, first.header
+        header, run = await header_first(parts, "an aggregate"), self._run
+        self._check(header.run_id)
         run.reports.note(header)  # late or not: the rounds it tells of have been
         run.tell_soon()
         if not run.serving.is_current(header.cluster_id, header.term):
@@ -140,13 +134,11 @@ class GpsServicer(GpsServiceServicer):
     async def SubmitReport(self, requests: AsyncIterator[pb.ReportPart], context: Any) -> pb.SubmitReportResponse:
         """Take a cluster's final report and model."""
         parts = aiter(requests)
-        first = await anext(parts, None)
-        if first is None or first.WhichOneof("part") != "header":
-            raise PayloadError("a report begins with its header")
-        self._check(first.header.run_id)
+        header = await header_first(parts, "a report")
+        self._check(header.run_id)
         answered = self._run.reports.call_began()
         context.add_done_callback(lambda _: answered())
-        await self._run.reports.take(first.header, parts)
+        await self._run.reports.take(header, parts)
         self._run.tell()
         return pb.SubmitReportResponse(run_id=self._run_id)
 

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from fedstrata.errors import NotReadyError, NotServedError, PayloadError
+from fedstrata.errors import NotReadyError, NotServedError
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.rounds import RoundServer
+from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer
@@ -28,33 +29,37 @@ class LpsServicer(LpsServiceServicer):
             raise NotServedError(f"cluster {cluster_id[:80]!r} is not served here; ask the GPS for the assignment")
         return self._clusters[cluster_id]
 
-    async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
+    async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:
         """Stream the open round's model to a device."""
-        async for part in (await self._cluster(request.cluster_id)).fetch(request):
-            yield part
+        await write_all((await self._cluster(request.cluster_id)).fetch(request), context)
 
     async def SubmitUpdate(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
         """Take a device's update."""
         parts = aiter(requests)
-        first = await anext(parts, None)
-        if first is None or first.WhichOneof("part") != "header":
-            raise PayloadError("an update begins with its header")
-        cluster = await self._cluster(first.header.cluster_id)
-        return await cluster.submit(first.header, parts)
+        header = await header_first(parts, "an update")
+        return await (await self._cluster(header.cluster_id)).submit(header, parts)
 
-    async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
+    async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer a device's asking and its updates, one after the other, for as long as it stays."""
         parts = aiter(requests)
         async for part in parts:
-            if part.HasField("fetch"):
-                async for answer in self.FetchModel(part.fetch, context):
-                    yield answer
-            else:
-                update = _update_of(part, parts)
-                reply = await self.SubmitUpdate(update, context)
-                async for _ in update:
-                    pass  # what is left of an update that was late or there already
-                yield pb.ModelPart(reply=reply)
+            asked = part.fetch if part.HasField("fetch") else await self._take(part, parts, context)
+            del part  # while its sender waits for the next model, its update is not held
+            if asked is not None:
+                await self.FetchModel(asked, context)
+
+    async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
+        """Take an update where others follow it; gives what its sender asks for then."""
+        update = _update_of(first, parts)
+        reply = await self.SubmitUpdate(update, context)
+        async for _ in update:
+            pass  # what is left of an update that was late or there already
+        then = pb.FetchModelRequest()
+        then.CopyFrom(first.header.then_fetch)
+        is_asked = first.header.HasField("then_fetch")
+        if not (is_asked and reply.accepted):
+            await context.write(pb.ModelPart(reply=reply))
+        return then if is_asked else None
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""
@@ -72,19 +77,18 @@ class LpsServicer(LpsServiceServicer):
     ) -> lps_pb.SubmitModelResponse:
         """Take the model that a device last received, if it was asked for."""
         parts = aiter(requests)
-        first = await anext(parts, None)
-        if first is None or first.WhichOneof("part") != "header":
-            raise PayloadError("a model begins with its header")
-        cluster = await self._cluster(first.header.cluster_id)
+        header = await header_first(parts, "a model")
+        cluster = await self._cluster(header.cluster_id)
         if isinstance(cluster, Gathering):
-            await cluster.take_model(first.header, parts)
-        return lps_pb.SubmitModelResponse(run_id=first.header.run_id)
+            await cluster.take_model(header, parts)
+        return lps_pb.SubmitModelResponse(run_id=header.run_id)
 
 
 async def _update_of(first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> AsyncIterator[pb.UpdatePart]:
     """The parts of one update, where others follow it on the stream."""
     yield first
-    left = first.header.payload.payload_bytes - first.header.offset
+    left = first.header.payload.payload_bytes - first.header.offset - len(first.header.data)
     while left > 0 and (part := await anext(parts, None)) is not None:
         left -= len(part.data)
         yield part
+        del part  # the next may be long in coming

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import numpy as np
@@ -13,9 +13,10 @@ from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.rounds.server import MODEL_PART
+from fedstrata.rpc.chunk import serialised_chunk
 from fedstrata.rpc.client import is_passing, refusal
 from fedstrata.rpc.payload import accepted_codec, payload_header
-from fedstrata.tensors import Flat, Layout, PayloadCodec
+from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -26,6 +27,7 @@ class ParentCalls:
     fetch: Any
     submit: Any
     locate: Any
+    exchange: Any = None  # submit and fetch in one, where the parent has it
     patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
 
 
@@ -70,14 +72,14 @@ class Identity:
 
 @dataclass
 class _Download:
-    """What has arrived of a model."""
+    """What has arrived of a model; its header without data."""
 
     header: pb.ModelHeader
     codec: PayloadCodec
     flat: Flat
     offset: int = 0
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes | memoryview) -> None:
         values = self.codec.decode(data, self.offset)
         start = self.offset // self.codec.element_bytes
         self.flat[start : start + len(values)] = values
@@ -137,21 +139,26 @@ class RoundClient:
     async def _fetch_once(self, sent_round: int) -> Answer | None:
         """One call; None when there is nothing yet. What has arrived of a model that was cut stays in `_partial`."""
         call = self._calls.fetch(self._request(sent_round), timeout=self._timeout_s, wait_for_ready=self._waits)
+        return await self._read(call)
+
+    async def _read(self, call: AsyncIterator[pb.ModelPart]) -> Answer | None:
+        """What a call answers."""
         async for part in call:
             match part.WhichOneof("part"):
                 case "header":
-                    self._partial = self._resumed(self._partial, part.header)
+                    self._begin(part.header)
                 case "data" if self._partial is not None:
-                    self._partial.add(part.data)
-                    reach("download", self._partial.header.round)
+                    self._add(self._partial, part.data)
+                case "reply":  # in an exchange, where the update was not taken
+                    self._log.info("update_late", current_round=part.reply.current_round)
                 case "send_again":
                     self._partial = None
-                    return cast(pb.SendAgain, part.send_again)
+                    return part.send_again
                 case "send_model":
                     self._partial = None
-                    return cast(pb.SendModel, part.send_model)
+                    return part.send_model
                 case "finished":
-                    return cast(pb.Finished, part.finished)
+                    return part.finished
                 case _:
                     return None
         partial = self._partial
@@ -182,23 +189,65 @@ class RoundClient:
             resume_offset=partial.offset if partial else 0,
             held_round=self.held_round,
             term=who.term,
+            resume_digest=partial.header.digest if partial else b"",
         )
+
+    def _begin(self, header: pb.ModelHeader) -> None:
+        """Begin a download, or go on with the one that was cut, with what its header carries."""
+        data = header.data
+        header.ClearField("data")
+        self._partial = self._resumed(self._partial, header)
+        if data:
+            self._add(self._partial, data)
+
+    def _add(self, partial: _Download, data: bytes | memoryview) -> None:
+        partial.add(data)
+        reach("download", partial.header.round)
 
     def _resumed(self, partial: _Download | None, header: pb.ModelHeader) -> _Download:
         codec, _ = accepted_codec(header.payload, layout=self.layout, encoding=self.link.down, name=MODEL_PART)
-        if partial is not None and header.round == partial.header.round and header.offset == partial.offset:
+        if partial is not None and header.offset == partial.offset and _are_of_one_model(header, partial.header):
             return partial
         if header.offset:
             raise PayloadError(f"the model of round {header.round} begins at byte {header.offset}, which is not here")
         return _Download(header, codec, np.empty(self.layout.size, np.float32))
 
-    async def submit(self, update: Update) -> pb.UpdateReply:
-        """Send an update up, resuming where a cut left it.
+    async def exchange(self, update: Update) -> Answer:
+        """Send an update up and wait for what comes after it; raises as `submit` and `fetch` do."""
+        if self._calls.exchange is None:
+            await self.submit(update)
+            return await self.fetch(update.round)
+        is_sent = False
+
+        async def parts() -> AsyncIterator[pb.UpdatePart | bytes]:
+            nonlocal is_sent
+            async for part in self._parts(update, 0, then_fetch=self._request(update.round)):
+                yield part
+            is_sent = True
+
+        try:
+            answer = await self._read(
+                self._calls.exchange(parts(), timeout=self._timeout_s, wait_for_ready=self._waits)
+            )
+        except grpc.aio.AioRpcError as error:
+            is_elsewhere = error.code() is grpc.StatusCode.OUT_OF_RANGE  # the parent has a part of it already
+            if not is_elsewhere and not is_passing(error):
+                raise refusal(error) from None
+            self._log.debug("exchange_cut", status=error.code().name, round=update.round)
+            if is_elsewhere or not is_sent:
+                await self.submit(update, await self._locate(update.round))
+        else:
+            if answer is not None:
+                return answer
+        return await self.fetch(update.round)
+
+    async def submit(self, update: Update, offset: int = 0) -> pb.UpdateReply:
+        """Send an update up from one of its bytes on, resuming where a cut left it.
 
         Raises:
             FedstrataError: the parent refuses it; ParentAwayError: it does not answer.
         """
-        backoff, offset = Backoff(), 0
+        backoff = Backoff()
         while True:
             try:
                 reply: pb.UpdateReply = await self._calls.submit(
@@ -212,7 +261,9 @@ class RoundClient:
             await self._pause(backoff)
             offset = await self._locate(update.round)
 
-    async def _parts(self, update: Update, offset: int) -> AsyncIterator[pb.UpdatePart]:
+    async def _parts(
+        self, update: Update, offset: int, then_fetch: pb.FetchModelRequest | None = None
+    ) -> AsyncIterator[pb.UpdatePart | bytes]:
         who = self.identity
         header = pb.UpdateHeader(
             run_id=who.run_id,
@@ -228,10 +279,17 @@ class RoundClient:
             link_bytes=self.link_bytes(),
             lps_id=who.lps_id,
             term=who.term,
+            then_fetch=then_fetch,
         )
+        chunks = update.codec.chunks(update.read, offset)
+        if update.codec.payload_bytes <= SMALL_BYTES:
+            header.data = b"".join(chunks)
+            yield pb.UpdatePart(header=header)
+            reach("upload", update.round)
+            return
         yield pb.UpdatePart(header=header)
-        for chunk in update.codec.chunks(update.read, offset):
-            yield pb.UpdatePart(data=bytes(chunk))
+        for chunk in chunks:
+            yield serialised_chunk(pb.UpdatePart, chunk)
             reach("upload", update.round)
 
     async def _locate(self, round_number: int) -> int:
@@ -250,3 +308,7 @@ class RoundClient:
                 if not is_passing(error):
                     raise refusal(error) from None
             await self._pause(backoff)
+
+
+def _are_of_one_model(one: pb.ModelHeader, other: pb.ModelHeader) -> bool:
+    return (one.round, one.digest) == (other.round, other.digest)

@@ -155,7 +155,7 @@ class Intake:
             child.began = upload
         return upload
 
-    async def fold(self, upload: Upload, data: bytes) -> None:
+    async def fold(self, upload: Upload, data: bytes | memoryview) -> None:
         """Add one chunk to the sum, wholly or, when the caller is cancelled before its turn, not at all.
 
         Raises:
@@ -193,7 +193,7 @@ class Intake:
             self._sum.count(upload.num_examples)
             child.state, child.upload = ChildState.ACCEPTED, None
             self._notes.losses[upload.child_id] = (header.train_loss, upload.num_examples)
-            self._notes.evaluations[upload.child_id] = list(header.evaluations)
+            self._notes.evaluations[upload.child_id] = [_apart(evaluation) for evaluation in header.evaluations]
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
@@ -274,6 +274,13 @@ class Intake:
         if self.is_closed or child.upload is not upload:
             raise SupersededError(f"this upload of {upload.child_id} has been given up; ask where the round stands")
         return child
+
+
+def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:
+    """A copy: a message inside another keeps all of that one, here an update, in memory."""
+    copy = pb.Evaluation()
+    copy.CopyFrom(evaluation)
+    return copy
 
 
 async def _uninterrupted(job: "asyncio.Future[None]") -> bool:

@@ -4,7 +4,7 @@ The LPS uses one for each cluster with devices as children, the GPS one with clu
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -25,10 +25,11 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds.intake import ChildState, Gathered, Intake
 from fedstrata.rounds.notes import check_evaluation, check_notes
+from fedstrata.rounds.shared_chunks import SharedChunks
 from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.payload import accepted_codec, payload_header
 from fedstrata.store import ModelFile
-from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
+from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 MODEL_PART = "model"
@@ -46,7 +47,8 @@ class OpenRound:
     plan_version: int = 0
     header: pb.ModelHeader = field(init=False)
     codec: PayloadCodec = field(init=False)
-    small_reply: list[bytes] | None = field(init=False, default=None)  # serialised once for all readers
+    chunks: SharedChunks = field(init=False)
+    small_reply: bytes | None = field(init=False, default=None)  # all of it, serialised once for all readers
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
         """Prepare what every child is told first."""
@@ -59,11 +61,12 @@ class OpenRound:
             evaluate_only=self.evaluate_only,
             payload=payload_header(self.codec, name=MODEL_PART),
             plan_version=self.plan_version,
+            digest=self.model.digest,
         )
-        if self.codec.payload_bytes <= CHUNK_BYTES:
-            parts = [pb.ModelPart(header=self.header)]
-            parts += [pb.ModelPart(data=bytes(chunk)) for chunk in self.codec.chunks(self.model.read)]
-            self.small_reply = [part.SerializeToString() for part in parts]
+        self.chunks = SharedChunks(self.codec, self.model)
+        if self.codec.payload_bytes <= SMALL_BYTES:
+            self.header.data = b"".join(self.codec.chunks(self.model.read))
+            self.small_reply = pb.ModelPart(header=self.header).SerializeToString()
 
     def has(self, header: pb.UpdateHeader) -> bool:
         """Whether the update that a header announces is in."""
@@ -179,6 +182,7 @@ class RoundServer:
         else:
             async for part in self._stream(self._opened(), request):
                 yield part
+                del part  # a chunk; the next may be long in coming
 
     def _has_news(self, child_id: str) -> bool:
         if self._finished is not None:
@@ -191,25 +195,21 @@ class RoundServer:
         )
 
     async def _stream(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        offset = request.resume_offset if request.resume_round == opened.number else 0
-        if opened.small_reply is not None and not offset:
-            for data in opened.small_reply:
-                yield data
-                reach("download", opened.number)
+        if opened.small_reply is not None:
+            yield opened.small_reply
+            reach("download", opened.number)
             return
+        offset = request.resume_offset if _is_of(request, opened) else 0
         if not 0 <= offset <= opened.codec.payload_bytes or offset % opened.codec.element_bytes:
             raise OffsetError(f"cannot resume at byte {offset} of {opened.codec.payload_bytes}")
         header = pb.ModelHeader()
         header.CopyFrom(opened.header)
         header.offset = offset
         yield pb.ModelPart(header=header)
-        chunks = opened.codec.chunks(opened.model.read, offset)
-        loop = asyncio.get_running_loop()
         while offset < opened.codec.payload_bytes:
             async with self._turns.one():
-                chunk = await loop.run_in_executor(None, next, chunks)
-                offset += len(chunk)
-                yield pb.ModelPart(data=bytes(chunk))
+                yield await opened.chunks.at(offset)
+            offset = opened.chunks.end_of(offset)
             reach("download", opened.number)
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
@@ -240,12 +240,15 @@ class RoundServer:
             upload = await intake.begin(header.child_id, codec, num_examples, header.offset)
             if upload is None:
                 return True
-            is_large = codec.payload_bytes > CHUNK_BYTES
-            async with aclosing(self._turns.of(parts) if is_large else _as_they_come(parts)) as taken:
+            if header.data:
+                await intake.fold(upload, header.data)
+                reach("upload", opened.number)
+            async with aclosing(self._turns.of(parts)) as taken:
                 async for part in taken:
                     if part.WhichOneof("part") != "data":
                         raise PayloadError("after its header an update has data only")
                     await intake.fold(upload, part.data)
+                    del part  # the next has to wait for its turn
                     reach("upload", opened.number)
             await intake.finish(upload, header)
         except SupersededError:
@@ -304,6 +307,6 @@ class RoundServer:
             raise WrongRunError(f"this is run {self.exchange.run_id}, not {run_id[:80]!r}; restart with its experiment")
 
 
-async def _as_they_come(parts: AsyncIterator[pb.UpdatePart]) -> AsyncGenerator[pb.UpdatePart, None]:
-    async for part in parts:
-        yield part
+def _is_of(request: pb.FetchModelRequest, opened: OpenRound) -> bool:
+    """Whether a download that was cut is of the model that this round has now."""
+    return request.resume_round == opened.number and request.resume_digest == opened.header.digest

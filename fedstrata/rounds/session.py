@@ -1,5 +1,5 @@
 """FetchModel and SubmitUpdate in turn on one stream: what a child that stays uses, since each round then costs it
-messages and no new call. To its `RoundClient` a session looks like the two calls.
+messages and no new call, of a small model one each way.
 """
 
 import asyncio
@@ -33,35 +33,41 @@ class Session:
         """The parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
         self._begin(wait_for_ready=wait_for_ready)
         await self._within(timeout, self._write(pb.UpdatePart(fetch=request)))
-        part = await self._within(timeout, self._read())
-        left = part.header.payload.payload_bytes - part.header.offset if part.HasField("header") else 0
-        self._is_in_exchange = left > 0
-        yield part
-        while left > 0:
-            part = await self._within(timeout, self._read())
-            left -= len(part.data)
-            self._is_in_exchange = left > 0
+        async for part in self._answer(timeout):
             yield part
 
-    async def submit(
+    async def exchange(
         self,
-        parts: AsyncIterator[pb.UpdatePart],
+        parts: AsyncIterator[pb.UpdatePart | bytes],
         *,
         timeout: float,  # noqa: ASYNC109  # as of the calls it stands for
         wait_for_ready: bool = True,
-    ) -> pb.UpdateReply:
-        """What became of an update. Raises AioRpcError as the call does."""
+    ) -> AsyncIterator[pb.ModelPart]:
+        """Send an update; gives what `fetch` would after it, and before that the reply if it was not taken."""
         self._begin(wait_for_ready=wait_for_ready)
 
-        async def exchange() -> pb.UpdateReply:
+        async def send() -> None:
             async for part in parts:
                 await self._write(part)
-            answer: pb.UpdateReply = (await self._read()).reply
-            return answer
 
-        reply: pb.UpdateReply = await self._within(timeout, exchange())
-        self._is_in_exchange = False
-        return reply
+        await self._within(timeout, send())
+        async for part in self._answer(timeout):
+            yield part
+
+    async def _answer(self, timeout_s: float) -> AsyncIterator[pb.ModelPart]:
+        part = await self._within(timeout_s, self._read())
+        if part.HasField("reply"):
+            yield part
+            part = await self._within(timeout_s, self._read())
+        header = part.header if part.HasField("header") else pb.ModelHeader()
+        left = header.payload.payload_bytes - header.offset - len(header.data)
+        self._is_in_exchange = left > 0
+        yield part
+        while left > 0:
+            part = await self._within(timeout_s, self._read())
+            left -= len(part.data)
+            self._is_in_exchange = left > 0
+            yield part
 
     def close(self) -> None:
         """End the stream."""
@@ -77,7 +83,7 @@ class Session:
             self._call = self._attend(wait_for_ready=wait_for_ready)
         self._is_in_exchange = True
 
-    async def _write(self, part: pb.UpdatePart) -> None:
+    async def _write(self, part: pb.UpdatePart | bytes) -> None:
         try:
             await self._call.write(part)
         except asyncio.InvalidStateError:  # the parent has ended the stream; reading says why

@@ -38,6 +38,7 @@ class Turns:
                 except StopAsyncIteration:
                     return
                 yield part
+                del part  # whoever has to wait for the next turn holds nothing meanwhile
 
 
 def _once(what: Callable[[], None]) -> Callable[[], None]:

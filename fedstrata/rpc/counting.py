@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from fedstrata.metrics import LinkKey, LinkMeter
+from fedstrata.rpc.chunk import Chunk, chunk_parser
 from fedstrata.v1 import rounds_pb2
 
 FRAME_BYTES = 5
@@ -40,6 +41,10 @@ METHODS: Mapping[str, tuple[str, str]] = {
 Serialise = Callable[[Any], bytes]
 Parse = Callable[[bytes], Any]
 Count = Callable[[Any, int], None]  # the message and its bytes on the wire
+# The messages whose chunks are read where they lie.
+_CHUNKED: Mapping[Parse, Parse] = {
+    part.FromString: chunk_parser(part) for part in (rounds_pb2.UpdatePart, rounds_pb2.ModelPart)
+}
 
 
 def _counted_serialise(serialise: Serialise, count: Count) -> Serialise:
@@ -52,6 +57,8 @@ def _counted_serialise(serialise: Serialise, count: Count) -> Serialise:
 
 
 def _counted_parse(parse: Parse, count: Count) -> Parse:
+    parse = _CHUNKED.get(parse, parse)
+
     def run(data: bytes) -> Any:
         message = parse(data)
         count(message, len(data) + FRAME_BYTES)
@@ -69,17 +76,14 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
     model = meter.counter(LinkKey(link=link, direction=direction, kind="model", end=end))
     update = meter.counter(LinkKey(link=link, direction=direction, kind="update", end=end))
 
+    # a device asks for a model and else sends an update, the LPS answers an update and else sends a model
+    few, many, field = (model, update, "fetch") if direction == "up" else (update, model, "reply")
+
     def count(message: Any, size: int) -> None:
-        (update if _is_of_an_update(message) else model)(size)
+        is_chunk = isinstance(message, bytes | Chunk)  # sent serialised already, or read as what it is
+        (few if not is_chunk and message.HasField(field) else many)(size)
 
     return count
-
-
-def _is_of_an_update(message: Any) -> bool:
-    """Whether a message of Attend belongs to an update; what is sent serialised already is a model."""
-    if isinstance(message, rounds_pb2.UpdatePart):
-        return not message.HasField("fetch")
-    return isinstance(message, rounds_pb2.ModelPart) and message.HasField("reply")
 
 
 class CountingChannel:

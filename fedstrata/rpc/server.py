@@ -14,6 +14,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
 from fedstrata.rpc.counting import CountingServer
+from fedstrata.rpc.stream import Parts
 from fedstrata.tensors import CHUNK_BYTES
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
@@ -47,14 +48,28 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         if handler.unary_unary:
             return handler._replace(unary_unary=_answering(handler.unary_unary, details.method))
         if handler.stream_unary:
-            return handler._replace(stream_unary=_answering(handler.stream_unary, details.method))
+            return handler._replace(stream_unary=_reading(_answering(handler.stream_unary, details.method)))
         if handler.unary_stream:
-            # a stream is a generator, or (the health service's) a coroutine that writes to its context
-            wrapped = _streaming if isasyncgenfunction(handler.unary_stream) else _answering
-            return handler._replace(unary_stream=wrapped(handler.unary_stream, details.method))
+            return handler._replace(unary_stream=_streaming(handler.unary_stream, details.method))
         if handler.stream_stream:
-            return handler._replace(stream_stream=_streaming(handler.stream_stream, details.method))
+            return handler._replace(stream_stream=_reading(_streaming(handler.stream_stream, details.method)))
         return handler
+
+
+def _reading(behaviour: Any) -> Any:
+    """A handler of a stream whose parts are held by nobody but itself."""
+    if isasyncgenfunction(behaviour):
+
+        async def yielding(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            async for reply in behaviour(Parts(context), context):
+                yield reply
+
+        return yielding
+
+    async def run(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        return await behaviour(Parts(context), context)
+
+    return run
 
 
 def _answering(behaviour: Any, method: str) -> Any:
@@ -68,6 +83,9 @@ def _answering(behaviour: Any, method: str) -> Any:
 
 
 def _streaming(behaviour: Any, method: str) -> Any:
+    if not isasyncgenfunction(behaviour):  # a coroutine that writes to its context
+        return _answering(behaviour, method)
+
     async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
             async for reply in behaviour(request, context):

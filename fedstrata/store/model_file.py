@@ -99,6 +99,11 @@ class ModelFile:
             raise StateError(f"{self.path}: {size} bytes, expected {8 + length + 4 * self.layout.size}; truncated?")
         return metadata, 8 + length, digest
 
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 that the file has of the rest of itself; `verify` compares them."""
+        return self._digest.encode()
+
     def read(self, start: int, stop: int) -> Flat:
         """The elements [start, stop)."""
         with self._reading:  # a descriptor that is closed under a reader may name another file by then

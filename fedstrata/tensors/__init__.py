@@ -1,7 +1,7 @@
 """Tensors: their layout in a flat vector, their bytes on the wire, and their exact sums."""
 
-from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
+from fedstrata.tensors.codec import CHUNK_BYTES, SMALL_BYTES, PayloadCodec
 from fedstrata.tensors.exact_sum import ExactSum
 from fedstrata.tensors.layout import Flat, Layout, TensorSpec
 
-__all__ = ["CHUNK_BYTES", "ExactSum", "Flat", "Layout", "PayloadCodec", "TensorSpec"]
+__all__ = ["CHUNK_BYTES", "SMALL_BYTES", "ExactSum", "Flat", "Layout", "PayloadCodec", "TensorSpec"]

@@ -15,6 +15,7 @@ from fedstrata.experiment import Encoding
 from fedstrata.tensors.layout import Flat, Layout
 
 CHUNK_BYTES = 1 << 20
+SMALL_BYTES = 256 << 10  # a payload of no more travels in one message with its header
 ELEMENT_BYTES: dict[Encoding, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 FLOAT16_MAX = 65504.0
 
@@ -96,7 +97,7 @@ class PayloadCodec:
         spans = self._spans(start, stop)
         return b"".join(encode(values[a - start : b - start], "int8", scale) for a, b, scale in spans)
 
-    def decode(self, data: bytes, offset: int) -> Flat:
+    def decode(self, data: bytes | memoryview, offset: int) -> Flat:
         """The elements in a chunk that begins at byte `offset` of the payload.
 
         Raises:

@@ -14,6 +14,8 @@ GRID_BITS = 32
 GRID = 2.0**GRID_BITS
 PIECE = 1 << 15  # elements folded at once: scratch and sums stay in a core's cache
 # Adding 1.5·2²⁰ to a float64 below 2¹⁹ rounds it to a multiple of 2⁻³², whose number stands in the sum's low bits.
+# The bits of 1.5·2²⁰ itself are added along, once an example, and taken out again at the end: integers that
+# overflow go round, so what is left is exact.
 _MAGIC = 1.5 * 2.0 ** (52 - GRID_BITS)
 _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
@@ -41,11 +43,12 @@ class ExactSum:
         for at in range(0, len(values), PIECE):
             piece = values[at : at + PIECE]
             scratch = self._scratch[: len(piece)]
-            np.add(piece, _MAGIC, out=scratch, dtype=np.float64)
+            scratch[...] = piece
+            scratch += _MAGIC
             integers = scratch.view(np.int64)
-            integers -= _MAGIC_BITS
             integers *= num_examples
-            self._sums[start + at : start + at + len(piece)] += integers
+            sums = self._sums[start + at : start + at + len(piece)]
+            np.add(sums, integers, out=sums)
 
     def check(self, values: Flat) -> None:
         """Refuse values that are not finite or too large for the grid."""
@@ -77,9 +80,15 @@ class ExactSum:
         """
         if not self.num_examples:
             raise NoUpdatesError("the round was closed before any child had reported")
-        return (self._sums[start:stop] / (self.num_examples * GRID)).astype(np.float32)
+        sums = self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
+        return (sums / (self.num_examples * GRID)).astype(np.float32)
 
     def clear(self) -> None:
         """Forget all that was added."""
         self._sums.fill(0)
         self.num_examples = 0
+
+
+def _wrapped(number: int) -> int:
+    """A number as int64 arithmetic has it, modulo 2⁶⁴."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -88,7 +88,8 @@ class LpsServiceServicer:
 
     def Attend(self, request_iterator, context):
         """FetchModel and SubmitUpdate in turn on one stream, for a device that stays: a round costs it no new call.
-        A part that asks is answered as FetchModel answers, an update, once its payload is complete, with a reply.
+        A part that asks is answered as FetchModel answers, an update, once its payload is complete, with a reply or,
+        if it asks for what comes next and is accepted, with that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

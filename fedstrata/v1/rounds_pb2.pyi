@@ -104,7 +104,7 @@ class UpdatePart(_message.Message):
     def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "data")
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "data", "then_fetch")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class UpdateHeader(_message.Message):
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    THEN_FETCH_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -133,7 +134,8 @@ class UpdateHeader(_message.Message):
     lps_id: str
     term: int
     data: bytes
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    then_fetch: FetchModelRequest
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., data: _Optional[bytes] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")

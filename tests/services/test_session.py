@@ -9,7 +9,9 @@ import pytest
 from fedstrata.errors import PayloadError, UnknownChildError
 from fedstrata.metrics import LinkMeter
 from fedstrata.rounds import Session
+from fedstrata.rpc.chunk import serialised_chunk
 from fedstrata.rpc.client import is_passing, open_channel
+from fedstrata.rpc.counting import FRAME_BYTES
 from fedstrata.rpc.server import RpcServer
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1 import tensors_pb2
@@ -17,10 +19,15 @@ from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServ
 from lps.servicer import LpsServicer
 
 PAYLOAD = tensors_pb2.PayloadHeader(payload_bytes=12)
+MODEL = [b"01234567", b"89ab"]
+UPDATE = [b"abcdefgh", b"ijkl"]
 
 
 class Rounds:
-    """A cluster's rounds that answer without training: two chunks down, and what came up is kept."""
+    """A cluster's rounds that answer without training: two chunks down, and what came up is kept.
+
+    Sent for round 3 or later there is nothing new yet.
+    """
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
@@ -30,18 +37,19 @@ class Rounds:
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
         await self.hold.wait()
-        if request.sent_round < 0:
+        if request.sent_round not in {0, 1, 2}:
             yield pb.ModelPart(waiting=pb.Waiting(current_round=3))
             return
         yield pb.ModelPart(header=pb.ModelHeader(round=4, payload=PAYLOAD)).SerializeToString()
-        for data in (b"01234567", b"89ab"):
+        for data in MODEL:
             yield pb.ModelPart(data=data).SerializeToString()
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         if header.round < 0:
             raise PayloadError("round -1")
         if not self.is_late:
-            self.received += [part.data async for part in parts]
+            self.received += [header.data] if header.data else []
+            self.received += [bytes(part.data) async for part in parts]
         return pb.UpdateReply(accepted=not self.is_late, current_round=header.round)
 
 
@@ -91,37 +99,60 @@ async def fetched(session: Session, sent_round: int = 0, timeout_s: float = 20.0
     return [part async for part in session.fetch(request(sent_round), timeout=timeout_s)]
 
 
-async def update(round_number: int, *chunks: bytes) -> AsyncIterator[pb.UpdatePart]:
-    yield pb.UpdatePart(header=pb.UpdateHeader(cluster_id="lps-0", round=round_number, payload=PAYLOAD))
-    for data in chunks:
-        yield pb.UpdatePart(data=data)
+async def update(round_number: int, *, data: bytes = b"") -> AsyncIterator[pb.UpdatePart | bytes]:
+    """An update in two chunks, or with all data in its header."""
+    header = pb.UpdateHeader(
+        cluster_id="lps-0", round=round_number, payload=PAYLOAD, data=data, then_fetch=request(round_number)
+    )
+    yield pb.UpdatePart(header=header)
+    for chunk in UPDATE if not data else ():
+        yield serialised_chunk(pb.UpdatePart, chunk)
+
+
+async def exchanged(session: Session, round_number: int, *, data: bytes = b"") -> list[pb.ModelPart]:
+    return [part async for part in session.exchange(update(round_number, data=data), timeout=20)]
+
+
+def parts_of(answers: list[pb.ModelPart]) -> list[str | None]:
+    return [part.WhichOneof("part") for part in answers]
 
 
 async def test_rounds_follow_each_other_on_one_stream(link: Link) -> None:
     session = link.session()
-    for number in (1, 2, 3):
-        header, *chunks = await fetched(session)
+    answers = [await fetched(session), await exchanged(session, 1), await exchanged(session, 2)]
+    for header, *chunks in answers:
         assert header.header.round == 4
-        assert [part.data for part in chunks] == [b"01234567", b"89ab"]
-        reply = await session.submit(update(number, b"abcdefgh", b"ijkl"), timeout=20)
-        assert (reply.accepted, reply.current_round) == (True, number)
-    assert [part.WhichOneof("part") for part in await fetched(session, -1)] == ["waiting"]
-    assert link.rounds.received == [b"abcdefgh", b"ijkl"] * 3
+        assert [part.data for part in chunks] == MODEL
+    assert parts_of(await exchanged(session, 3)) == ["waiting"]
+    assert parts_of(await fetched(session, -1)) == ["waiting"]
+    assert link.rounds.received == UPDATE * 3
     assert link.streams == 1
+
+
+async def test_a_small_update_is_one_message(link: Link) -> None:
+    session = link.session()
+    small = b"".join(UPDATE)
+    assert parts_of(await exchanged(session, 1, data=small)) == ["header", "data", "data"]
+    assert parts_of(await exchanged(session, 2, data=small)) == ["header", "data", "data"]
+    assert link.rounds.received == [small, small]
 
 
 async def test_the_payload_of_an_update_that_nobody_wants_is_passed_over(link: Link) -> None:
     session = link.session()
     link.rounds.is_late = True
-    assert not (await session.submit(update(1, b"abcdefgh", b"ijkl"), timeout=20)).accepted
+    late, *model = await exchanged(session, 1)
+    assert late.HasField("reply")
+    assert not late.reply.accepted
+    assert parts_of(model) == ["header", "data", "data"]
     assert len(await fetched(session)) == 3
     assert link.streams == 1
 
 
 async def test_bytes_count_as_those_of_the_calls_it_stands_for_and_alike_at_both_ends(link: Link) -> None:
     session = link.session()
+    link.rounds.is_late = True  # the only update that is answered apart
     await fetched(session)
-    await session.submit(update(1, b"abcdefgh", b"ijkl"), timeout=20)
+    await exchanged(session, 1)
     counts = {(key.direction, key.kind): n for key, n in link.at_child.snapshot().items()}
     assert counts == {(key.direction, key.kind): n for key, n in link.at_parent.snapshot().items()}
 
@@ -129,18 +160,23 @@ async def test_bytes_count_as_those_of_the_calls_it_stands_for_and_alike_at_both
     channel, counting = open_channel(link.server.address, apart)
     stub = LpsServiceStub(counting)
     assert len([part async for part in stub.FetchModel(request())]) == 3
-    await stub.SubmitUpdate(update(1, b"abcdefgh", b"ijkl"))
+    await stub.SubmitUpdate(update(1))
+    assert len([part async for part in stub.FetchModel(request())]) == 3
     expected = {(key.direction, key.kind): n for key, n in apart.snapshot().items()}
     await channel.close(None)
     assert counts.keys() == expected.keys()
-    for key, envelope in ((("up", "model"), 2), (("down", "update"), 2), (("up", "update"), 0), (("down", "model"), 0)):
-        assert counts[key] == expected[key] + envelope  # the tag and length of the part that a call needs not name
+    asked = request().ByteSize() + FRAME_BYTES
+    # a tag and a length name the part, which a call needs not; what comes after an update is not asked for
+    assert counts["up", "model"] == expected["up", "model"] - asked + 2
+    assert counts["down", "update"] == expected["down", "update"] + 2
+    assert counts["up", "update"] == expected["up", "update"]
+    assert counts["down", "model"] == expected["down", "model"]
 
 
 async def test_a_refusal_ends_the_stream_with_its_reason_and_the_next_exchange_opens_another(link: Link) -> None:
     session = link.session()
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await session.submit(update(-1, b"abcdefgh", b"ijkl"), timeout=20)
+        await exchanged(session, -1)
     # where the reason comes while a chunk is being written gRPC tells only that the stream broke: it is tried again
     assert refused.value.code() is PayloadError.status or is_passing(refused.value)
     with pytest.raises(grpc.aio.AioRpcError) as unknown:

@@ -1,7 +1,7 @@
 """A round without a network, shared by the tests of its two sides: one tiny layout, children with whole updates."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -102,9 +102,13 @@ class Wire:
         self.server = server
         self._cut_down, self._cut_up = list(cut_down), list(cut_up)
         self.parts_up = self.parts_down = 0
+        self.on_cut: Callable[[], None] = lambda: None
 
-    def calls(self, patience: int | None = None) -> ParentCalls:
-        return ParentCalls(fetch=self.fetch, submit=self.submit, locate=self.locate, patience=patience)
+    def calls(self, patience: int | None = None, *, has_exchange: bool = False) -> ParentCalls:
+        exchange = self.exchange if has_exchange else None
+        return ParentCalls(
+            fetch=self.fetch, submit=self.submit, locate=self.locate, exchange=exchange, patience=patience
+        )
 
     async def fetch(self, request: pb.FetchModelRequest, **options: object) -> AsyncIterator[pb.ModelPart]:
         cut_after = self._cut_down.pop(0) if self._cut_down else None
@@ -112,13 +116,14 @@ class Wire:
         async with answered():
             async for part in self.server.fetch(request):
                 if count == cut_after:
+                    self.on_cut()
                     raise cut_off()
                 count, self.parts_down = count + 1, self.parts_down + 1
                 yield pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
         if cut_after is not None:
             raise cut_off()
 
-    async def submit(self, parts: AsyncIterator[pb.UpdatePart], **options: object) -> Any:
+    async def submit(self, parts: AsyncIterator[pb.UpdatePart | bytes], **options: object) -> Any:
         cut_after = self._cut_up.pop(0) if self._cut_up else None
         first = await anext(aiter(parts))
 
@@ -128,7 +133,7 @@ class Wire:
                 if count == cut_after:
                     raise asyncio.CancelledError  # as a servicer's handler sees a client that has gone
                 count, self.parts_up = count + 1, self.parts_up + 1
-                yield part
+                yield pb.UpdatePart.FromString(part) if isinstance(part, bytes) else part
 
         try:
             async with answered():
@@ -138,6 +143,26 @@ class Wire:
         if cut_after is not None:
             raise cut_off()
         return reply
+
+    async def exchange(self, parts: AsyncIterator[pb.UpdatePart | bytes], **options: object) -> AsyncIterator[Any]:
+        """An update and what comes after it, as a device's session has them in one."""
+        first = await anext(aiter(parts))
+        assert isinstance(first, pb.UpdatePart)
+
+        async def all_parts() -> AsyncIterator[pb.UpdatePart | bytes]:
+            yield first
+            async for part in parts:
+                yield part
+
+        reply = await self.submit(all_parts())
+        if not reply.accepted:
+            yield pb.ModelPart(reply=reply)
+        header = first.header
+        request = pb.FetchModelRequest(
+            run_id=header.run_id, child_id=header.child_id, sent_round=header.round, resume_round=-1
+        )
+        async for part in self.fetch(request):
+            yield part
 
     async def locate(self, request: pb.LocateUpdateRequest, **options: object) -> Any:
         async with answered():

@@ -18,12 +18,17 @@ NAME = "fedstrata.v1.LpsService"
 FRAME_BYTES = 1 + 4  # gRPC puts a flag and a length before each message
 
 
+HEADER = pb.ModelPart(header=pb.ModelHeader(run_id="r"))
+DATA = pb.ModelPart(data=b"x" * 1000)
+REPLY = pb.ModelPart(reply=pb.UpdateReply(run_id="r"))
+
+
 class Parent(LpsServiceServicer):
     """Answers with parts of known sizes; one of them serialised already, as rounds do with small models."""
 
     async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
-        yield pb.ModelPart(header=pb.ModelHeader(run_id=request.run_id))
-        yield pb.ModelPart(data=b"x" * 1000).SerializeToString()
+        yield HEADER
+        yield DATA.SerializeToString()
 
     async def SubmitUpdate(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
         async for _ in requests:
@@ -33,9 +38,9 @@ class Parent(LpsServiceServicer):
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> AsyncIterator[pb.ModelPart | bytes]:
         async for part in requests:
             if part.HasField("fetch"):
-                yield pb.ModelPart(data=b"x" * 1000).SerializeToString()
+                yield DATA.SerializeToString()
             elif part.HasField("data"):
-                yield pb.ModelPart(reply=pb.UpdateReply(run_id="r"))
+                yield REPLY
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         return pb.LocateUpdateResponse(offset=3)
@@ -69,14 +74,14 @@ async def test_both_ends_count_what_was_serialised(link: Link) -> None:
     async with channel:
         lps = LpsServiceStub(counting)  # type: ignore[no-untyped-call]
         fetch = pb.FetchModelRequest(run_id="r", child_id="device-000")
-        parts = [part async for part in lps.FetchModel(fetch, timeout=10)]
+        assert [part.WhichOneof("part") async for part in lps.FetchModel(fetch, timeout=10)] == ["header", "data"]
         update = [pb.UpdatePart(header=pb.UpdateHeader(run_id="r")), pb.UpdatePart(data=b"y" * 500)]
         reply = await lps.SubmitUpdate(iter(update), timeout=10)
         locate = pb.LocateUpdateRequest(run_id="r")
         located = await lps.LocateUpdate(locate, timeout=10)
     expected = {
         ("up", "model"): fetch.ByteSize() + FRAME_BYTES,
-        ("down", "model"): sum(part.ByteSize() + FRAME_BYTES for part in parts),
+        ("down", "model"): sum(part.ByteSize() + FRAME_BYTES for part in (HEADER, DATA)),
         ("up", "update"): sum(part.ByteSize() + FRAME_BYTES for part in update),
         ("down", "update"): reply.ByteSize() + FRAME_BYTES,
         ("up", "control"): locate.ByteSize() + FRAME_BYTES,
@@ -95,14 +100,13 @@ async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Lin
     channel, counting = open_channel(link.server.address, link.at_child)
     async with channel:
         stream = LpsServiceStub(counting).Attend(iter(asked), timeout=10)  # type: ignore[no-untyped-call]
-        answers = [answer async for answer in stream]
+        assert [answer.WhichOneof("part") async for answer in stream] == ["data", "reply"]
     up = [part.ByteSize() + FRAME_BYTES for part in asked]
-    down = [part.ByteSize() + FRAME_BYTES for part in answers]
     expected = {
         ("up", "model"): up[0],
         ("up", "update"): up[1] + up[2],
-        ("down", "model"): down[0],
-        ("down", "update"): down[1],
+        ("down", "model"): DATA.ByteSize() + FRAME_BYTES,
+        ("down", "update"): REPLY.ByteSize() + FRAME_BYTES,
     }
     assert link.counts(link.at_child) == expected
     assert link.counts(link.at_parent) == expected

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds_setting import LINK, PART, RUN_ID, Wire, cut_off, open_round, server_of, vector
+from rounds_setting import LAYOUT, LINK, PART, RUN_ID, Wire, cut_off, open_round, server_of, vector
 
 from fedstrata import link as link_module
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import LinkSettings
 from fedstrata.logs import EventLog
-from fedstrata.rounds import Identity, Model, ParentCalls, RoundClient, Update
-from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
+from fedstrata.rounds import Identity, Intake, Model, OpenRound, ParentCalls, RoundClient, Update
+from fedstrata.store import ModelFile, write_model
+from fedstrata.tensors import CHUNK_BYTES, ExactSum, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 # four chunks of float32, the last one short
@@ -25,9 +26,12 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "FIRST_PAUSE_S", 0.0)
 
 
-def client_of(wire: Wire, *, layout: Layout, child_id: str = "a", link: LinkSettings = LINK) -> RoundClient:
+def client_of(
+    wire: Wire, *, layout: Layout, child_id: str = "a", link: LinkSettings = LINK, has_exchange: bool = False
+) -> RoundClient:
     identity = Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
-    return RoundClient(wire.calls(), identity, layout, link=link, part=PART, log=EventLog("test"))
+    calls = wire.calls(has_exchange=has_exchange)
+    return RoundClient(calls, identity, layout, link=link, part=PART, log=EventLog("test"))
 
 
 def update_of(client: RoundClient, flat: Flat, *, round_number: int = 0, num_examples: int = 2) -> Update:
@@ -150,3 +154,75 @@ async def test_a_child_with_patience_says_when_its_parent_stays_away() -> None:
     with pytest.raises(ParentAwayError, match="after 3 tries"):
         await client.submit(update_of(client, np.zeros(2, np.float32)))
     assert tries == 5  # the update once, then where it stands, four times
+
+
+async def test_a_download_that_was_cut_is_not_completed_with_another_model_of_the_same_round(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2}, layout=LARGE)
+    another = np.full(LARGE.size, 7, np.float32)
+    path = tmp_path / "another.safetensors"
+    write_model(path, LARGE, [another], {})
+
+    def open_anew() -> None:
+        intake = Intake(children={"a": 2}, total=ExactSum(LARGE.size, 2), wait=server.exchange.wait)
+        server.open(OpenRound(number=0, global_round=0, model=ModelFile(path, LARGE), intake=intake))
+
+    wire = Wire(server, cut_down=(3,))  # header and two chunks of the first model
+    wire.on_cut = open_anew
+    model = await fetched(client_of(wire, layout=LARGE))
+    assert model.flat.tobytes() == another.tobytes()
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, LARGE], ids=["in one message", "in chunks"])
+async def test_an_exchange_sends_an_update_and_brings_what_comes_after_it(tmp_path: Path, layout: Layout) -> None:
+    server, total = server_of(tmp_path, children={"a": 2}, layout=layout)
+    client = client_of(Wire(server), layout=layout, has_exchange=True)
+    await fetched(client)
+    answer = asyncio.create_task(client.exchange(update_of(client, np.ones(layout.size, np.float32))))
+    await server.gather()
+    open_round(server, tmp_path, 1, {"a": 2})
+    model = await answer
+    assert isinstance(model, Model)
+    assert (model.round, model.flat[0]) == (1, 1.0)
+    assert set(total.mean().tolist()) == {1.0}
+
+
+@pytest.mark.parametrize("cuts", [(0,), (1,), (3,), (4,), (9,), (2, 2)])
+async def test_an_exchange_cut_anywhere_on_its_way_up_counts_once_and_goes_on(
+    tmp_path: Path, cuts: tuple[int, ...]
+) -> None:
+    server, total = server_of(tmp_path, children={"a": 2}, layout=LARGE)
+    client = client_of(Wire(server, cut_up=cuts), layout=LARGE, has_exchange=True)
+    answer = asyncio.create_task(client.exchange(update_of(client, LARGE_UPDATE)))
+    assert (await server.gather()).num_examples == 2
+    open_round(server, tmp_path, 1, {"a": 2})
+    model = await answer
+    assert isinstance(model, Model)
+    assert model.round == 1
+    assert np.array_equal(total.mean(), np.float32(np.rint(LARGE_UPDATE.astype(np.float64) * 2**32) / 2**32))
+
+
+async def test_an_exchange_whose_answer_is_cut_goes_on_with_it_and_sends_nothing_again(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2}, layout=LARGE)
+    wire = Wire(server, cut_down=(2,))
+    client = client_of(wire, layout=LARGE, has_exchange=True)
+    answer = asyncio.create_task(client.exchange(update_of(client, LARGE_UPDATE)))
+    await server.gather()
+    open_round(server, tmp_path, 1, {"a": 2})
+    assert isinstance(await answer, Model)
+    assert (wire.parts_up, wire.parts_down) == (4, 2 + 4)  # the model's header twice
+
+
+async def test_a_refused_exchange_says_why(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2})
+    client = client_of(Wire(server), layout=LAYOUT, has_exchange=True)
+    with pytest.raises(PayloadError, match="finite"):
+        await client.exchange(update_of(client, vector(float("nan"))))
+
+
+async def test_an_exchange_that_comes_too_late_brings_the_newest_model(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2})
+    client = client_of(Wire(server), layout=LAYOUT, has_exchange=True)
+    total = open_round(server, tmp_path, 1, {"a": 2})
+    model = await client.exchange(update_of(client, vector(1.0)))
+    assert isinstance(model, Model)
+    assert (model.round, total.num_examples) == (1, 0)

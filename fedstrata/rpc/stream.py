@@ -1,0 +1,42 @@
+"""Streams from a child, read part by part so that none is held longer than it takes to deal with it."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from fedstrata.errors import PayloadError
+
+
+class Parts:
+    """What a child sends: each part is read when it is asked for, and only the asker has it.
+
+    gRPC's own iterator keeps the last part until the next has come, a chunk for every child that waits for its turn.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __aiter__(self) -> "Parts":
+        return self
+
+    async def __anext__(self) -> Any:
+        part = await self._context.read()
+        if part is grpc.aio.EOF:  # type: ignore[attr-defined]
+            raise StopAsyncIteration
+        return part
+
+
+async def header_first(parts: AsyncIterator[Any], what: str) -> Any:
+    """The header that a stream begins with. Raises PayloadError for a stream that does not."""
+    first = await anext(parts, None)
+    if first is None or first.WhichOneof("part") != "header":
+        raise PayloadError(f"{what} begins with its header")
+    return first.header
+
+
+async def write_all(parts: AsyncIterator[Any], context: Any) -> None:
+    """Send parts to a child, holding none: unlike a handler that yields, which has the last until the next is made."""
+    async for part in parts:
+        await context.write(part)
+        del part

@@ -4,6 +4,7 @@ messages and no new call, of a small model one each way.
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -59,6 +60,8 @@ class Session:
         if part.HasField("reply"):
             yield part
             part = await self._within(timeout_s, self._read())
+        if part.HasField("finished"):
+            await self._take_leave(timeout_s)
         header = part.header if part.HasField("header") else pb.ModelHeader()
         left = header.payload.payload_bytes - header.offset - len(header.data)
         self._is_in_exchange = left > 0
@@ -74,6 +77,17 @@ class Session:
         if self._call is not None:
             self._call.cancel()
             self._call = None
+
+    async def _take_leave(self, timeout_s: float) -> None:
+        """End the stream from this side and let the parent end it too: one cut off would not know that it was heard."""
+
+        async def leave() -> None:
+            await self._call.done_writing()
+            while await self._call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                pass
+
+        with suppress(grpc.aio.AioRpcError):  # what was to be heard has been
+            await self._within(timeout_s, leave())
 
     def _begin(self, *, wait_for_ready: bool) -> None:
         """Start an exchange, on a new stream if there is none or the last exchange was left half-way."""

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tiers import Tiers, small
+from tiers import Tiers, small, whole_run
 
 from fedstrata.experiment import Experiment
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
@@ -138,6 +138,7 @@ async def send(channels: dict[str, Any], method: MethodDescriptor, sent: list[by
 @pytest.mark.parametrize("experiment", [EXPERIMENT, WITH_PROFILES], ids=["oracle", "with profiles"])
 def test_no_message_makes_a_server_fault_hang_or_grow(tmp_path: Path, experiment: Experiment) -> None:
     loop = asyncio.new_event_loop()
+    loop.run_until_complete(whole_run(experiment, tmp_path / "before"))  # has loaded all that a run loads once
     tiers = Tiers(experiment, tmp_path / "run")
     loop.run_until_complete(start(tiers))
     addresses = {GPS: tiers.address, RUN: tiers.address, LPS: tiers.lps["lps-0"].server.address}

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS ?= .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-kills test-cluster bench images kind-up clean
+.PHONY: help setup demo test check format protos test-kills test-cluster bench bench-docs images kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,9 +34,12 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt
 	$(PEERS)/bin/pip install --quiet --requirement benchmarks/peers/requirements.txt
 	@touch $@
 
-bench: setup ## the benchmark suite with its peers, about ten minutes: a table with ratios, runs/bench.json, docs/cost.svg
+bench: setup ## the benchmark suite beside its peers, about ten minutes: a table with ratios, and runs/bench.json
 	@timeout 600 $(MAKE) --no-print-directory $(PEERS)/.installed || echo "no peers here: the suite goes on without them"
-	$(BIN)/python -m benchmarks.suite --peers $(PEERS)/bin/python --json runs/bench.json --figure docs/cost.svg
+	$(BIN)/python -m benchmarks.suite --peers $(PEERS)/bin/python --json runs/bench.json --figure runs/cost.svg
+
+bench-docs: setup ## put what `make bench` measured last into docs/performance.md and its figure
+	$(BIN)/python -m benchmarks.suite --draw runs/bench.json --figure docs/cost.svg --document docs/performance.md
 
 images: ## container images of the three services, with docker, podman or buildah
 	scripts/images

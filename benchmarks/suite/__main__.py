@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.suite import machine
+from benchmarks.suite.document import write_document
 from benchmarks.suite.figure import draw
 from benchmarks.suite.parts import PARTS, ROW_PARTS, Setting, growth
 from benchmarks.suite.programs import ProgramError
@@ -34,6 +35,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peers", type=Path, help="the Python of the peers' environment")
     parser.add_argument("--json", type=Path, help="where the results are written")
     parser.add_argument("--figure", type=Path, help="where the figure of cost by size is drawn")
+    parser.add_argument("--document", type=Path, help="a Markdown file that keeps a place for the results")
     parser.add_argument("--draw", type=Path, metavar="JSON", help="measure nothing; print and draw an earlier run")
     return parser.parse_args()
 
@@ -77,6 +79,8 @@ def main() -> int:
     print_results(results, console)
     if options.figure and results.points:
         draw(results, options.figure)
+    if options.document:
+        write_document(results, options.document, options.figure)
     return 0
 
 

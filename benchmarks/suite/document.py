@@ -1,0 +1,70 @@
+"""The results as Markdown, in the place that a document keeps for them."""
+
+from pathlib import Path
+
+from benchmarks.suite.results import Point, Results, number, spread
+from benchmarks.suite.table import verdict
+
+BEGIN, END = "<!-- results of make bench -->", "<!-- end of results -->"
+
+
+def write_document(results: Results, path: Path, figure: Path | None) -> None:
+    """Put the results between the two marks of a document; the rest of it stays."""
+    text = path.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no place for the results: a line {BEGIN} and a line {END} after it")
+    lines = [*described(results), "", *rows(results), "", *points(results)]
+    if figure and results.points:
+        lines += ["", f"![Cost and memory of a global round by devices, model size and LPSs]({figure.name})"]
+    lines += [line for note in results.notes for line in ("", f"Note: {note}")]
+    path.write_text("\n".join([before + BEGIN, "", *lines, "", END + after]), encoding="utf-8")
+
+
+def described(results: Results) -> list[str]:
+    """Machine, versions and date in a paragraph."""
+    machine = results.machine
+    told = [", ".join(f"{name} {version}" for name, version in machine[key].items()) for key in ("versions", "peers")]
+    return [
+        f"{machine['date']}, commit {machine['commit']}. {machine['cores']} cores of {machine['processor']}, "
+        f"{machine['memory_gb']} GB, {machine['system']}.",
+        f"Python {machine['python']}, {told[0]}. Peers: {told[1] or 'none installed'}.",
+    ]
+
+
+def rows(results: Results) -> list[str]:
+    """One row a comparison."""
+    lines = [
+        "| work | unit | Fedstrata | beside us | | ratio | aim | | load |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results.rows:
+        load = " to ".join(f"{value:.1f}" for value in results.loads.get(row.part, ()))
+        cells = [
+            row.measured, row.unit, spread(row.ours), row.other, spread(row.theirs) if row.theirs else "",
+            spread(row.ratios) if row.ratios else "", str(row.aim or ""), verdict(row), load,
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def points(results: Results) -> list[str]:
+    """One row a size, with the cost of a global round."""
+    if not results.points:
+        return []
+    load = " to ".join(f"{value:.1f}" for value in results.loads.get("growth", ()))
+    return [
+        f"Cost of a global round by size, load {load}:",
+        "",
+        "| devices | model, MB | LPSs | s a round | CPU s: devices | LPSs | GPS | peak MB: an LPS | GPS |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        *dict.fromkeys(_line(point) for point in results.points),
+    ]
+
+
+def _line(point: Point) -> str:
+    cpu = [number(point.cpu_s[tier]) for tier in ("device", "lps", "gps")]
+    peaks = [number(point.peak_mb.get(tier, 0.0)) for tier in ("lps", "gps")]
+    sizes = [str(point.devices), number(point.model_mb), str(point.lps)]
+    return f"| {' | '.join([*sizes, number(point.wall_s), *cpu, *peaks])} |"

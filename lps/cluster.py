@@ -312,8 +312,10 @@ class ClusterSession:
         await asyncio.to_thread(self._state.save_final, report)
         self.server.finish()
         measured = {evaluation.device_id for evaluation in gathered.evaluations}
-        if not await self.server.wait_all_told(measured, TELL_S):
-            self._log.warning("devices_not_told", reason=f"not all asked again within {TELL_S:g} s")
+        deadline_s = self._experiment.deadlines.gps.deadline_s
+        tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
+        if not await self.server.wait_all_told(measured, tell_s):
+            self._log.warning("devices_not_told", reason=f"not all asked again within {tell_s:g} s")
         return report
 
 

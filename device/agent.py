@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -49,6 +49,8 @@ class Host:
     metrics: ProcessMetrics
     process_id: str
     pod_name: str
+    # what devices of a cluster received last, one model a cluster: for an LPS that has lost it or never had it
+    held: dict[str, Received] = field(default_factory=dict)
 
 
 class DeviceAgent:
@@ -60,7 +62,6 @@ class DeviceAgent:
         self.device_id = host.experiment.device_ids()[device_index]
         self._log = EventLog("device", device=self.device_id)
         self._sent: Update | None = None
-        self._held: Received | None = None  # with deadlines only: for an LPS that takes the cluster over
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
@@ -130,11 +131,12 @@ class DeviceAgent:
         client = self._client(lps, session, served.by.cluster_id)
         sent: Update | None = None  # what goes up before the next is asked for
         while True:
-            client.held_round = self._held.round if self._held else None
+            held = self._host.held.get(served.by.cluster_id)
+            client.held_round = held.round if held else None
             offer = await served.hear(client.exchange(sent) if sent else client.fetch(self._sent_round))
             sent = None
-            if isinstance(offer, Received) and self._silence_s is not None:
-                self._held = offer
+            if isinstance(offer, Received):
+                self._host.held[served.by.cluster_id] = offer
             match offer:
                 case rounds_pb2.Finished():
                     if offer.reason:
@@ -143,9 +145,9 @@ class DeviceAgent:
                 case rounds_pb2.SendAgain() if self._sent is not None:
                     self._log.info("sent_again", round=offer.round)
                     sent = self._sent
-                case rounds_pb2.SendModel() if self._held is not None:
-                    self._log.info("model_sent", round=self._held.round)
-                    await served.hear(self._send_held(lps, client, self._held))
+                case rounds_pb2.SendModel() if held is not None:
+                    self._log.info("model_sent", round=held.round)
+                    await served.hear(self._send_held(lps, client, held))
                 case Received() if offer.evaluate_only:
                     await served.hear(self._measure(lps, client, offer, data))
                 case Received():
@@ -158,7 +160,7 @@ class DeviceAgent:
         return self._sent.round if self._sent else -1
 
     async def _send_held(self, lps: Any, client: RoundClient, held: Received) -> None:
-        """Send the model last received to an LPS that has taken the cluster over."""
+        """Send the model last received to an LPS that has taken the cluster over, or lost its state."""
         codec = PayloadCodec(client.layout, "float32")
         chunks = partial(codec.chunks, lambda start, stop: held.flat[start:stop])
         digest = await self._host.bench.compute(lambda: _sha256(chunks()))

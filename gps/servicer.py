@@ -99,7 +99,12 @@ class GpsServicer(GpsServiceServicer):
             )
             for d in self._run.plan.members(cluster_id)
         ]
-        return pb.Cluster(cluster_id=cluster_id, members=members, term=self._run.serving.term_of(cluster_id))
+        return pb.Cluster(
+            cluster_id=cluster_id,
+            members=members,
+            term=self._run.serving.term_of(cluster_id),
+            has_begun=self._run.rounds.global_round > 0,
+        )
 
     async def FetchShared(self, request: rounds_pb2.FetchModelRequest, context: Any) -> None:
         """Stream the shared layers of the open global round to the LPS that serves the cluster."""

@@ -137,7 +137,7 @@ class LpsAgent:
             else:
                 session = self._session(cluster)
                 self._services[cluster.cluster_id] = service = _Service(session)
-                if not session.term:  # devices that come at once are held until the first round is open
+                if not session.may_lack_state():  # devices that come at once are held until the first round is open
                     self.clusters[cluster.cluster_id] = session.server
                 service.job = jobs.create_task(self._serve(cluster.cluster_id, service))
 

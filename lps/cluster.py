@@ -52,6 +52,7 @@ class ClusterSession:
         self._log = log
         self.take_members(cluster)
         self.term = cluster.term
+        self._has_begun = cluster.has_begun
         self._state = ClusterState(
             around.state_folder / uplink.identity.run_id / cluster.cluster_id,
             run_id=uplink.identity.run_id,
@@ -81,11 +82,15 @@ class ClusterSession:
         """The devices of a global round, with the examples they stand for."""
         return {m.device_id: m.num_examples for m in self._members if m.from_global_round <= global_round}
 
-    # --- a cluster that another LPS served ----------------------------------------------------
+    # --- a cluster that has begun, and whose state is not here --------------------------------
+
+    def may_lack_state(self) -> bool:
+        """Whether another LPS served the cluster last, or this one in a life of which there are no files."""
+        return bool(self.term) or (self._has_begun and self._state.is_empty)
 
     def needs_takeover(self) -> bool:
-        """Whether another LPS served the cluster last, and nothing of this term is on disk yet."""
-        if not self.term:
+        """Whether the cluster has begun and nothing whole of this term is on disk."""
+        if not self.term and not self._has_begun:
             return False
         found = self._state.newest(self._log)
         if found is not None:
@@ -108,6 +113,11 @@ class ClusterSession:
         earlier = await asyncio.to_thread(self._state.of_an_earlier_term, self._log)
         if held is not None:
             pieces, held_round = iter([held.flat]), held.lps_round
+        elif self._experiment.deadlines.gps.deadline_s is None:
+            raise StateError(
+                f"{self._state.folder}: no whole state of {self._cluster_id} is here, and none of its devices holds a "
+                "model any more; put the files back, or begin the run anew"
+            )
         else:
             self._log.warning("model_held_by_no_device", starts_from="own old model" if earlier else "initial model")
             pieces, held_round = earlier.model.pieces() if earlier else iter([self._initial()]), None

@@ -56,6 +56,11 @@ class ClusterState:
     def _folder_of(self, term: int) -> Path:
         return self._first.with_name(f"{self._first.name}.{term}") if term else self._first
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file of any round."""
+        return next(self.folder.glob("round-*"), None) is None
+
     def empty_report(self) -> pb.ReportHeader:
         """The report of a cluster of which there is nothing to report yet."""
         return pb.ReportHeader(run_id=self._metadata["run_id"], cluster_id=self._cluster_id)

@@ -4,18 +4,13 @@ import csv
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from conftest import wait_for_record
-from programs import Program, events
-
-from fedstrata.v1 import gps_service_pb2 as pb
-from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from hand_started import Processes
+from programs import events
 
 pytestmark = pytest.mark.kills
 
@@ -36,49 +31,8 @@ deadlines:
 LONG = 300  # more rounds than go by while an LPS comes back
 
 
-class Processes:
-    """The programs of one run, started by the test one by one. A context manager that leaves none behind."""
-
-    def __init__(self, folder: Path, *, rounds: int) -> None:
-        self.folder = folder
-        folder.mkdir()
-        (folder / "adoption.yaml").write_text(EXPERIMENT.replace("ROUNDS", str(rounds)))
-        self._common = ("--experiment", str(folder / "adoption.yaml"))
-        self._stack = ExitStack()
-        self._started: Counter[str] = Counter()
-
-    def __enter__(self) -> "Processes":
-        gps = self._start("gps", "gps", *self._common, "--state", str(self.folder / "gps"))
-        self.gps = gps.addresses()["grpc"]
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._stack.__exit__(*raised)
-
-    def _start(self, module: str, name: str, *words: str) -> Program:
-        self._started[name] += 1
-        log = self.folder / f"{name}.{self._started[name]}.log"
-        return self._stack.enter_context(Program(module, *words, log=log))
-
-    def lps(self, number: int) -> Program:
-        name = f"lps-{number}"
-        words = (*self._common, "--gps", self.gps, "--lps-id", name, "--state", str(self.folder / name))
-        return self._start("lps", name, *words)
-
-    def devices(self, indexes: str) -> Program:
-        return self._start("device", f"devices-{indexes}", *self._common, "--gps", self.gps, "--devices", indexes)
-
-    def until(self, is_so: Callable[[pb.RunStatus], bool]) -> None:
-        """Wait for a status of the run."""
-        with grpc.insecure_channel(self.gps) as channel:
-            assert any(is_so(status) for status in RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=90))
-
-    def until_said(self, log: str, event: str) -> None:
-        """Wait for an event in a log; the run's statuses, of which there is one a round, are when it is looked for."""
-        self.until(lambda status: any(told["event"] == event for told in events(self.folder / log)))
-
-    def record(self) -> Path:
-        return self.folder / "gps" / wait_for_record(self.gps) / "record"
+def experiment(rounds: int) -> str:
+    return EXPERIMENT.replace("ROUNDS", str(rounds))
 
 
 def summary_of(record: Path) -> dict[str, Any]:
@@ -116,7 +70,7 @@ def assert_nobody_stopped(processes: Processes) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The models of a short run in which nobody was away."""
-    with Processes(tmp_path_factory.mktemp("adoption") / "undisturbed", rounds=3) as processes:
+    with Processes(tmp_path_factory.mktemp("adoption") / "undisturbed", experiment(3)) as processes:
         processes.lps(0)
         processes.lps(1)
         processes.devices("0-3")
@@ -128,7 +82,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_the_devices_of_an_lps_that_never_comes_train_at_another_with_the_same_result(
     tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
-    with Processes(tmp_path / "run", rounds=3) as processes:
+    with Processes(tmp_path / "run", experiment(3)) as processes:
         processes.lps(1)
         processes.devices("0-3")
         record = processes.record()
@@ -142,7 +96,7 @@ def test_the_devices_of_an_lps_that_never_comes_train_at_another_with_the_same_r
 @pytest.fixture(scope="module", params=["killed", "stopped"])
 def away_and_back(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """A finished run whose lps-0 was killed, or stood still, until lps-1 had adopted its devices, and came back."""
-    with Processes(tmp_path_factory.mktemp(request.param) / "run", rounds=LONG) as processes:
+    with Processes(tmp_path_factory.mktemp(request.param) / "run", experiment(LONG)) as processes:
         first = processes.lps(0)
         processes.lps(1)
         processes.devices("0-3")

@@ -1,0 +1,59 @@
+"""A run whose programs a test starts, stops and starts again one by one."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+from conftest import wait_for_record
+from programs import Program, events
+
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+
+
+class Processes:
+    """The programs of one run, started by the test one by one. A context manager that leaves none behind."""
+
+    def __init__(self, folder: Path, experiment: str) -> None:
+        self.folder = folder
+        folder.mkdir()
+        (folder / "experiment.yaml").write_text(experiment)
+        self._common = ("--experiment", str(folder / "experiment.yaml"))
+        self._stack = ExitStack()
+        self._started: Counter[str] = Counter()
+
+    def __enter__(self) -> "Processes":
+        gps = self._start("gps", "gps", *self._common, "--state", str(self.folder / "gps"))
+        self.gps = gps.addresses()["grpc"]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
+
+    def _start(self, module: str, name: str, *words: str) -> Program:
+        self._started[name] += 1
+        log = self.folder / f"{name}.{self._started[name]}.log"
+        return self._stack.enter_context(Program(module, *words, log=log))
+
+    def lps(self, number: int) -> Program:
+        name = f"lps-{number}"
+        words = (*self._common, "--gps", self.gps, "--lps-id", name, "--state", str(self.folder / name))
+        return self._start("lps", name, *words)
+
+    def devices(self, indexes: str) -> Program:
+        return self._start("device", f"devices-{indexes}", *self._common, "--gps", self.gps, "--devices", indexes)
+
+    def until(self, is_so: Callable[[pb.RunStatus], bool]) -> None:
+        """Wait for a status of the run."""
+        with grpc.insecure_channel(self.gps) as channel:
+            assert any(is_so(status) for status in RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=90))
+
+    def until_said(self, log: str, event: str) -> None:
+        """Wait for an event in a log; the run's statuses, of which there is one a round, are when it is looked for."""
+        self.until(lambda status: any(told["event"] == event for told in events(self.folder / log)))
+
+    def record(self) -> Path:
+        return self.folder / "gps" / wait_for_record(self.gps) / "record"

@@ -1,0 +1,79 @@
+"""An LPS that comes back without any of its files, as a pod without a volume does: its devices hold its model."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from hand_started import Processes
+from programs import events
+
+pytestmark = pytest.mark.kills
+
+EXPERIMENT = """
+name: lost-state
+partition:
+  kind: tasks
+  tasks:
+    - {name: low, labels: [0, 1, 2, 3, 4], devices: 2, examples_per_device: 40}
+    - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 40}
+model: {name: mlp, hidden: [16]}
+method: {name: oracle}
+training: {global_rounds: 60, lps_rounds_per_global_round: 3, local_steps: 1, batch_size: 16}
+"""
+
+
+def models(processes: Processes) -> dict[str, str]:
+    summary = json.loads((processes.record() / "summary.json").read_text())
+    assert summary["status"] == "completed"
+    return dict(summary["model_sha256"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    with Processes(tmp_path_factory.mktemp("lost-state") / "undisturbed", EXPERIMENT) as processes:
+        processes.lps(0)
+        processes.lps(1)
+        processes.devices("0-3")
+        return models(processes)
+
+
+@pytest.mark.parametrize("hosts", [("0-3",), ("0,2", "1,3")])
+def test_an_lps_without_its_files_goes_on_with_the_model_of_its_devices(
+    tmp_path: Path, undisturbed: dict[str, str], hosts: tuple[str, ...]
+) -> None:
+    with Processes(tmp_path / "run", EXPERIMENT) as processes:
+        first = processes.lps(0)
+        processes.lps(1)
+        for indexes in hosts:
+            processes.devices(indexes)
+        for done in (4, 10, 17):
+            processes.until(lambda status, done=done: status.global_round >= done)  # type: ignore[misc]
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait()
+            shutil.rmtree(tmp_path / "run" / "lps-0")
+            first = processes.lps(0)
+            processes.until_said(max((tmp_path / "run").glob("lps-0.*.log")).name, "taken_over")
+        assert models(processes) == undisturbed
+
+
+def test_a_run_whose_cluster_is_nowhere_any_more_stops_and_says_so(tmp_path: Path) -> None:
+    with Processes(tmp_path / "run", EXPERIMENT) as processes:
+        first = processes.lps(0)
+        processes.lps(1)
+        devices = processes.devices("0-3")
+        processes.until(lambda status: status.global_round >= 4)
+        for program in (first, devices):
+            program.process.send_signal(signal.SIGKILL)
+            program.process.wait()
+        shutil.rmtree(tmp_path / "run" / "lps-0")
+        processes.lps(0)
+        processes.devices("0-3")
+        processes.until(lambda status: status.has_record)
+    (record,) = (tmp_path / "run" / "gps").glob("*/record")
+    summary = json.loads((record / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "none of its devices holds a model" in summary["reason"]
+    told = [event["event"] for event in events(tmp_path / "run" / "lps-0.2.log")]
+    assert "taken_over" not in told

@@ -6,7 +6,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.suite.results import Point, Results
+from benchmarks.suite.results import Point, Results, number
 
 TIERS = {"device": ("devices", "#4477aa"), "lps": ("LPSs", "#ee6677"), "gps": ("GPS", "#228833")}
 AXES = {"devices": "devices", "model": "model, MB", "lps": "LPSs"}
@@ -26,6 +26,8 @@ def draw(results: Results, path: Path) -> None:
         grid[1, column].set_xlabel(label)
     grid[0, 0].set_ylabel("a global round, s")
     grid[1, 0].set_ylabel("peak resident, MB")
+    peaks = [point.peak_mb.get(tier, 0.0) for point in results.points for tier in ("lps", "gps")]
+    grid[1, 0].set_ylim(0, 1.1 * max(peaks))
     grid[0, 0].legend(fontsize="small", frameon=False)
     grid[1, 0].legend(fontsize="small", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +44,12 @@ def _costs(axes: Axes, points: list[Point]) -> None:
         cpu = [max(point.cpu_s[tier], 1e-3) for point in points]
         axes.loglog(sizes, cpu, marker="o", label=f"{label}, CPU", color=colour)
     axes.loglog(sizes, [point.wall_s for point in points], "k--", marker="x", label="by the clock")
+    _sizes_as_they_are(axes, sizes)
+
+
+def _sizes_as_they_are(axes: Axes, sizes: list[float]) -> None:
+    axes.set_xticks(sizes, [number(size) for size in sizes])
+    axes.set_xticks([], minor=True)
     axes.grid(visible=True, which="major", alpha=0.3)
 
 
@@ -50,5 +58,4 @@ def _memory(axes: Axes, points: list[Point]) -> None:
     for tier in ("lps", "gps"):
         label, colour = TIERS[tier]
         axes.semilogx(sizes, [point.peak_mb.get(tier, 0) for point in points], marker="o", label=label, color=colour)
-    axes.set_ylim(bottom=0)
-    axes.grid(visible=True, which="major", alpha=0.3)
+    _sizes_as_they_are(axes, sizes)

@@ -240,7 +240,7 @@ def growth(setting: Setting) -> Iterator[Point]:
 
 def _grown(setting: Setting, axis: str, devices: int, hidden: int, lps: int) -> Point:
     folder = setting.new_folder()
-    text = GROWTH.format(devices=devices, hidden=hidden, lps=lps, rounds=6 if setting.is_quick else 12)
+    text = GROWTH.format(devices=devices, hidden=hidden, lps=lps, rounds=6 if setting.is_quick else 8)
     (folder / "growth.yaml").write_text(text, encoding="utf-8")
     seen = observe(folder / "growth.yaml", folder, timeout_s=150)
     shutil.rmtree(folder)

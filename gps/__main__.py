@@ -9,6 +9,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import load_experiment
 from fedstrata.http import StatusServer
 from fedstrata.logs import EventLog
+from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments
 from fedstrata.rpc.server import RpcServer
@@ -56,7 +57,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         say_listening(grpc=server.address, http=status.address)
         await server.set_ready()
         log.info("serving", run_id=experiment.run_id, resumed=run.journal.is_resumed)
-        asyncio.get_running_loop().run_in_executor(None, _import_clustering)
+        if make_method(experiment.method).needs_profiles:
+            asyncio.get_running_loop().run_in_executor(None, _import_clustering)
 
         async def work() -> int:
             await run.conduct()

@@ -7,8 +7,8 @@ import csv
 import io
 import json
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,11 +115,19 @@ def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str,
     """Agreement of the clusters with the true tasks, 1 when they are the same; None where no truth is known."""
     if task_of is None or not clusters:
         return None
-    from sklearn.metrics import adjusted_rand_score
-
     places = {device: cluster for cluster, devices in clusters.items() for device in devices}
-    devices = sorted(places)
-    return float(adjusted_rand_score([task_of[d] for d in devices], [places[d] for d in devices]))
+    pairs = len(places) * (len(places) - 1)  # ordered, as all below
+    by_cluster = _pairs_alike(places.values())
+    by_task = _pairs_alike(task_of[device] for device in places)
+    by_both = _pairs_alike((task_of[device], cluster) for device, cluster in places.items())
+    spread = (by_cluster + by_task) * pairs - 2 * by_cluster * by_task
+    # (index − expected) / (maximum − expected) of Hubert & Arabie 1985, in whole numbers
+    return 2 * (by_both * pairs - by_cluster * by_task) / spread if spread else 1.0
+
+
+def _pairs_alike(labels: Iterable[Hashable]) -> int:
+    """Ordered pairs of different places with the same label."""
+    return sum(number * (number - 1) for number in Counter(labels).values())
 
 
 def _bytes(counts: Mapping[LinkKey, int]) -> dict[str, dict[str, int]]:

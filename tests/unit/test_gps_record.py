@@ -136,6 +136,17 @@ def test_where_no_truth_is_known_there_is_no_index() -> None:
 # --- files --------------------------------------------------------------------------------------------------
 
 
+def test_the_adjusted_rand_index_is_scikit_learns() -> None:
+    from sklearn.metrics import adjusted_rand_score
+
+    rng = np.random.default_rng(0)
+    for devices, clusters, tasks in [(2, 1, 1), (3, 3, 3), (7, 1, 3), (9, 4, 1), (20, 3, 4), (200, 10, 12)]:
+        found, true = rng.integers(0, clusters, devices).tolist(), rng.integers(0, tasks, devices).tolist()
+        members = {f"lps-{c}": [f"d{i}" for i in range(devices) if found[i] == c] for c in set(found)}
+        index = adjusted_rand_index(members, {f"d{i}": f"t{task}" for i, task in enumerate(true)})
+        assert index == pytest.approx(adjusted_rand_score(true, found), abs=1e-12)
+
+
 def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunResult) -> None:
     rows = list(csv.DictReader(io.StringIO(rounds_csv(result.rows))))
     assert tuple(rows[0]) == ROUND_COLUMNS

@@ -3,9 +3,11 @@
 `make test-cluster` runs them. Every module works in a namespace of its own and removes it at the end.
 """
 
+import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ import yaml
 from kubernetes import client, config
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG = ("training.global_rounds=100",)
 INSTANCE = "app.kubernetes.io/instance"
 # Small requests, so that the tests fit on a laptop; images are in the nodes already.
 VALUES: dict[str, Any] = {
@@ -68,6 +71,21 @@ class Lab:
             "up", str(experiment), *chosen, *files, "--timeout", str(timeout_s), release=release, code=code
         )
 
+    def status(self, release: str = "lab") -> dict[str, Any]:
+        """How a run stands."""
+        found: dict[str, Any] = json.loads(self.here("status", "--once", "--json", release=release).splitlines()[-1])
+        return found
+
+    def wait_global_round(self, number: int, release: str) -> None:
+        """Wait until so many global rounds are done; the run must not be over by then."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = self.status(release)
+            if found["global_round"] >= number:
+                assert found["phase"] == "training", f"over too soon: {found}"
+                return
+        raise AssertionError(f"{release} has not come to global round {number}: {found}")
+
     def pods(self, component: str, release: str = "lab") -> list[Any]:
         """The pods of one tier, by name."""
         selector = f"{INSTANCE}={release},app.kubernetes.io/component={component}"
@@ -97,7 +115,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def local_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of experiments/digits.yaml, run on this machine."""
-    folder = tmp_path_factory.mktemp("local") / "digits"
+    return _run_here(tmp_path_factory.mktemp("local") / "digits")
+
+
+@pytest.fixture(scope="session")
+def local_long_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with enough global rounds to disturb it on the way."""
+    return _run_here(tmp_path_factory.mktemp("local") / "long-digits", *LONG)
+
+
+def _run_here(folder: Path, *sets: str) -> Path:
     command = [sys.executable, "-m", "emulator", "run", "experiments/digits.yaml", "--out", str(folder), "--quiet"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=200)
+    chosen = [part for pair in sets for part in ("--set", pair)]
+    subprocess.run([*command, *chosen], cwd=ROOT, check=True, capture_output=True, timeout=200)
     return folder

@@ -82,16 +82,3 @@ def test_boards_train_on_the_data_of_their_own_nodes(lab: Lab, boards: tuple[Pat
     assert summary(folder)["clusters"] == {"lps-0": nodes}
     assert [pod.spec.node_name for pod in lab.pods("device", "boards")] != []
     lab.here("down", release="boards")
-
-
-@pytest.mark.parametrize("tier", ["gps", "lps", "device"])
-def test_a_pod_deleted_by_force_changes_no_bit(lab: Lab, local_digits: Path, tier: str) -> None:
-    release = f"killed-{tier}"
-    values = {"device": {"devicesPerPod": 5}}
-    lab.up("experiments/digits.yaml", values, release=release)
-    victim = lab.pods(tier, release) or lab.pods("device", release)
-    lab.core.delete_namespaced_pod(victim[0].metadata.name, lab.namespace, grace_period_seconds=0)
-    folder = lab.folder / release
-    lab.here("collect", "--out", str(folder), "--quiet", release=release)
-    assert_same_result(folder, local_digits)
-    lab.here("down", release=release)

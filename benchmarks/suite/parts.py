@@ -156,7 +156,7 @@ def deployment(setting: Setting) -> Iterator[Row]:
     """Rounds of 10 devices that return what they got, beside Flower's deployment engine."""
     if setting.peers is None:
         return
-    words = ("--devices", "10", "--bytes", "100000", "--rounds", "4")
+    words = ("--devices", "10", "--bytes", "100000", "--rounds", "3")
     measures = {
         "fedstrata": lambda: _echo(setting, 10, 0.1, 20, 1)["fedstrata"][0][0],
         "Flower deployment": lambda: peer(setting, "flower_deployment.py", words, 1, 240),

@@ -80,12 +80,15 @@ class ClusterState:
 
     def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
         """Write the start of an LPS round; flushed to disk where a global round starts."""
-        is_base = lps_round % self.rounds_per_global == 0
-        write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=is_base)
-        metadata = self._metadata | {"lps_round": str(lps_round)}
-        write_model(self._path(lps_round, "safetensors"), self._layout, pieces, metadata, durable=is_base)
+        self.write(lps_round, pieces, report, durable=lps_round % self.rounds_per_global == 0)
         self._prune(lps_round)
         return self.open(lps_round)
+
+    def write(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool) -> None:
+        """Write the start of an LPS round that does not count before the start of its global round is there, too."""
+        write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=durable)
+        metadata = self._metadata | {"lps_round": str(lps_round)}
+        write_model(self._path(lps_round, "safetensors"), self._layout, pieces, metadata, durable=durable)
 
     def save_final(self, report: pb.ReportHeader) -> None:
         """Keep the complete report, before devices hear that nothing more is wanted of them."""

@@ -55,9 +55,9 @@ class Gathering:
         """The newest model that a device holds; None when none holds one."""
         await self._hear_devices()
         timeout_s = payload_timeout_s(4 * self._layout.size)
-        for device_id in sorted(self._held, key=lambda name: (-self._held[name], name)):
-            if self._held[device_id] < 0:
-                break
+        tried: set[str] = set()
+        while (device_id := self._newest(tried)) is not None:
+            tried.add(device_id)
             self._asked = device_id
             self._tell()
             await wait_until(lambda: self._changed, lambda: self._model is not None or self._asked is None, timeout_s)
@@ -66,6 +66,11 @@ class Gathering:
                 return self._model
             self._log.warning("model_not_sent", device=device_id)
         return None
+
+    def _newest(self, tried: set[str]) -> str | None:
+        """The device with the newest model now, the first by name, of those that have not been asked."""
+        holders = [name for name in self._held if self._held[name] >= 0 and name not in tried]
+        return min(holders, key=lambda name: (-self._held[name], name), default=None)
 
     async def _hear_devices(self) -> None:
         """Wait for the first device, however long, and then for the others; with deadlines not for ever."""
@@ -89,7 +94,10 @@ class Gathering:
         self._check_run(request.run_id)
         device_id = request.child_id
         if device_id in self._members and self._model is None:
-            self._held[device_id] = request.held_round if request.HasField("held_round") else -1
+            held_round = request.held_round if request.HasField("held_round") else -1
+            if device_id == self._asked and held_round != self._held[device_id]:
+                self._asked = None  # it has been started again, and what it was asked for is gone
+            self._held[device_id] = held_round
             self._tell()
         await wait_until(lambda: self._changed, lambda: self._is_released or self._is_wanted(device_id), HOLD_S)
         if self._is_wanted(device_id):
@@ -179,7 +187,7 @@ def write_start(
     base = opened - opened % rounds
     report = state.empty_report()
     is_of_now = base == shared.round * rounds
+    if opened != base:  # first: a base that stands alone would pass for the round to go on from
+        state.write(opened, held.pieces(), report, durable=True)
     state.save(base, spliced(held, shared.flat, places) if is_of_now else held.pieces(), report).close()
-    if opened != base:
-        state.save(opened, held.pieces(), report).close()
     return opened

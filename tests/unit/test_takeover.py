@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.rounds import Model as Received
 from fedstrata.rpc.payload import payload_header
-from fedstrata.store import ModelFile
+from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -86,6 +87,21 @@ async def test_round_0_is_a_round_that_a_device_can_hold() -> None:
     assert (await told(gathering, "a", 0)).send_model.round == 0
     await gathering.take_model(header_of("a", 0, MODEL), parts_of(MODEL))
     assert isinstance(await finding, Held)
+
+
+async def test_a_device_that_was_started_again_is_asked_for_nothing_and_the_others_are() -> None:
+    gathering = gathering_of("a", "b", "c")
+    finding = asyncio.create_task(gathering.model())
+    calls = {name: asyncio.create_task(told(gathering, name, 5)) for name in "abc"}
+    await calls["a"]
+    again = [asyncio.create_task(told(gathering, name, None)) for name in "ab"]  # other processes, who hold nothing
+    async with asyncio.timeout(5):
+        assert (await calls["c"]).send_model.round == 5
+    assert not any(call.done() for call in again)
+    await gathering.take_model(header_of("c", 5, MODEL), parts_of(MODEL))
+    assert isinstance(await finding, Held)
+    gathering.release()
+    assert all(part.HasField("waiting") for part in await asyncio.gather(*again))
 
 
 async def test_without_deadlines_every_member_is_waited_for_and_strangers_do_not_count() -> None:
@@ -204,6 +220,28 @@ def test_the_last_round_of_the_global_round_before_is_opened_as_it_was(tmp_path:
     opened, model, _ = started(tmp_path, 5)
     assert opened == 5
     assert model.tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("held_round", [5, 7])
+def test_a_take_over_that_was_broken_off_between_its_files_is_made_again(
+    tmp_path: Path, held_round: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+
+    def write_one(path: Path, *args: Any, **kwargs: Any) -> None:
+        if written:
+            raise KeyboardInterrupt  # as a kill would have it
+        written.append(path)
+        write_model(path, *args, **kwargs)
+
+    state = state_in(tmp_path, term=1)
+    held = state.scratch(iter([MODEL]))
+    monkeypatch.setattr("lps.state.write_model", write_one)
+    shared = Received(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
+    with pytest.raises(KeyboardInterrupt):
+        write_start(state, held, held_round, shared, SHARED)
+    assert written
+    assert state_in(tmp_path, term=1).newest(LOG) is None
 
 
 def test_what_an_lps_wrote_in_an_earlier_term_is_no_state_to_resume_but_better_than_none(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from gps.journal import Journal
 from gps.plan import Plan
 from gps.serving import Serving
 
+DIRECTIONS, KINDS = ("up", "down"), ("model", "update", "control")
 MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
 
 
@@ -95,7 +96,6 @@ class Reports:
         self._check_current(header)
         self._check_evaluations(header)
         await self._take_model(header, parts)
-        self._check_current(header)
         self.note(header)
         self._journal.add_report(header.cluster_id, header.SerializeToString(deterministic=True))
 
@@ -124,6 +124,7 @@ class Reports:
                 file.write(part.data)
             if digest.hexdigest() != header.model_sha256:
                 raise PayloadError(f"the model file of {header.cluster_id} does not fit its checksum; send it again")
+            self._check_current(header)  # before the file takes its name: it may be the new LPS's already
 
     def all(self) -> dict[str, pb.ReportHeader]:
         """The final reports there are, by cluster."""
@@ -147,7 +148,8 @@ class Reports:
     def _note_link_bytes(self, lps_id: str, counts: Mapping[LinkKey, int]) -> None:
         """Keep an LPS's counts, which are of all it serves: of several notes the largest counts."""
         known = self._lps_link_bytes.setdefault(lps_id, {})
-        known.update({key: max(count, known.get(key, 0)) for key, count in counts.items()})
+        own = {key: count for key, count in counts.items() if _is_of_devices(key)}
+        known.update({key: max(count, known.get(key, 0)) for key, count in own.items()})
         self._keep(lps_id, known)
 
     def keep_link_bytes(self) -> None:
@@ -163,6 +165,10 @@ class Reports:
         counts = {key: n for key, n in self._metrics.links.snapshot().items() if key.end == "parent"}
         for reported in self._lps_link_bytes.values():
             for key, count in reported.items():
-                if key.end == "parent" and key.link == "device-lps":
-                    counts[key] = counts.get(key, 0) + count
+                counts[key] = counts.get(key, 0) + count
         return counts
+
+
+def _is_of_devices(key: LinkKey) -> bool:
+    """Whether bytes are those that an LPS counts for all: between it and its devices, at its end."""
+    return (key.link, key.end) == ("device-lps", "parent") and key.direction in DIRECTIONS and key.kind in KINDS

@@ -119,6 +119,29 @@ async def test_a_report_counts_from_the_serving_lps_only(setting: Setting) -> No
     assert (setting.folder / "models" / "lps-0.safetensors").read_bytes() == MODEL
 
 
+async def test_a_report_that_was_under_way_as_its_cluster_changed_hands_leaves_the_new_model_alone(
+    setting: Setting,
+) -> None:
+    async def slowly() -> AsyncIterator[pb.ReportPart]:
+        setting.serving.hand_over("lps-0", "lps-1", 1)
+        await setting.take("lps-1", term=1)
+        yield pb.ReportPart(data=b"an old model")
+
+    old = pb.ReportHeader(cluster_id="lps-0", model_sha256=hashlib.sha256(b"an old model").hexdigest())
+    with pytest.raises(NotServedError):
+        await setting.reports.take(old, slowly())
+    assert (setting.folder / "models" / "lps-0.safetensors").read_bytes() == MODEL
+
+
+def test_bytes_of_links_that_no_lps_counts_stay_out_of_the_record(setting: Setting) -> None:
+    strange = [vars(UP) | {"direction": "sideways"}, vars(UP) | {"kind": "x" * 99}, vars(UP) | {"link": "lps-gps"}]
+    counts = [rounds_pb2.LinkBytes(**key, bytes=1) for key in (*strange, vars(UP))]
+    setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", link_bytes=counts))
+    assert setting.reports.link_bytes() == {UP: 1}
+    setting.restart()
+    assert setting.reports.link_bytes() == {UP: 1}
+
+
 async def test_a_model_that_does_not_fit_its_checksum_leaves_no_report(setting: Setting) -> None:
     with pytest.raises(PayloadError, match="does not fit its checksum"):
         await setting.take("lps-0", model=b"another")

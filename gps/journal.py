@@ -8,6 +8,7 @@ carries a checksum of its values, and all are compared when a journal is opened.
 
 import hashlib
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,6 +56,7 @@ class Journal:
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
         """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for one of another run."""
         self._path = path
+        self._writing = threading.Lock()  # grouping writes from a thread of its own
         try:
             if not path.exists():
                 _create(path)
@@ -80,19 +82,20 @@ class Journal:
     def _transaction(self, *, durable: bool = False) -> Iterator[None]:
         """All statements of the block or none; with `durable`, flushed to disk with all that came before."""
         try:
-            if durable:
-                self._db.execute("PRAGMA synchronous=FULL")
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            finally:
+            with self._writing:
                 if durable:
-                    self._db.execute("PRAGMA synchronous=NORMAL")
+                    self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+                finally:
+                    if durable:
+                        self._db.execute("PRAGMA synchronous=NORMAL")
         except sqlite3.Error as error:
             raise StateError(f"cannot write {self._path}: {error}; free space and start again") from None
 

@@ -5,6 +5,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -46,6 +48,24 @@ def test_all_that_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -
     assert journal.lps_addresses() == {"lps-0": "127.0.0.1:1"}
     assert journal.global_rounds_closed() == 1
     assert journal.handovers() == [("lps-0", "lps-1", 1), ("lps-0", "lps-0", 4)]
+    journal.close()
+
+
+def test_what_two_threads_write_at_once_is_written_one_after_the_other(tmp_path: Path) -> None:
+    journal, is_under_way, may_end = opened(tmp_path), threading.Event(), threading.Event()
+
+    def rows() -> Iterator[tuple[str, int, bytes]]:
+        is_under_way.set()
+        may_end.wait(0.1)
+        yield "lps-0", 0, b"row"
+
+    writing = threading.Thread(target=journal.add_lps_rounds, args=(rows(),))
+    writing.start()
+    is_under_way.wait(5)
+    journal.register_lps("lps-0", "127.0.0.1:1")  # as while the thread that groups is half-way
+    may_end.set()
+    writing.join()
+    assert (journal.lps_rounds(), journal.lps_addresses()) == ([b"row"], {"lps-0": "127.0.0.1:1"})
     journal.close()
 
 

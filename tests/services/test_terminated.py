@@ -72,6 +72,7 @@ def process_of(mark: str, *words: str) -> int:
     raise AssertionError(f"no process with {words}")
 
 
+@pytest.mark.kills
 def test_a_device_process_stopped_from_outside_is_started_again_and_no_bit_changes(file: Path, tmp_path: Path) -> None:
     words = ("run", str(file), "--out", str(tmp_path / "run"), "--json", "--set", MANY_ROUNDS)
     with Program("emulator", *words, "--device-processes", "2", log=tmp_path / "log") as run:

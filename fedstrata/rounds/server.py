@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from fedstrata.errors import (
     ExcludedError,
+    NotReadyError,
     OffsetError,
     PayloadError,
     RunStoppedError,
@@ -281,12 +282,18 @@ class RoundServer:
         return pb.LocateUpdateResponse(run_id=self.exchange.run_id, offset=offset, current_round=number)
 
     def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
-        """Take what a child measured of the final model; idempotent."""
+        """Take what a child measured of the final model; idempotent.
+
+        Raises:
+            NotReadyError: after a restart the final model is not out again; asking for the round says what is wanted.
+        """
         self._check_run(run_id)
-        opened = self._opened()
-        if not opened.evaluate_only:
-            raise WrongRunError(f"the final model is not out yet; round {opened.number} is open")
         check_evaluation(evaluation)
+        if self._finished is not None:
+            return  # it is in already, or not wanted any more
+        opened = self._round
+        if opened is None or not opened.evaluate_only:
+            raise NotReadyError("the final model is not out; try again, or ask for the round that is open")
         opened.intake.accept_evaluation(evaluation.device_id, evaluation)
 
     def ban(self, child_id: str, reason: str) -> None:

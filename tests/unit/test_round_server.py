@@ -1,13 +1,23 @@
 """A parent's side of the rounds: who is told what, who is given up, and what a round ends with."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from rounds_setting import RUN_ID, bytes_of, header_of, open_round, parts_of, server_of, vector
 
-from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
+from fedstrata.errors import (
+    ExcludedError,
+    NotReadyError,
+    PayloadError,
+    RunStoppedError,
+    UnknownChildError,
+    WrongRunError,
+)
 from fedstrata.experiment import TierDeadline
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds import RoundServer
 from fedstrata.tensors import Flat
 from fedstrata.v1 import rounds_pb2 as pb
@@ -135,6 +145,18 @@ async def test_measurements_of_others_are_refused(tmp_path: Path) -> None:
     header.evaluations.add(device_id="b", num_examples=1)
     with pytest.raises(PayloadError, match="expected its own"):
         await server.submit(header, parts_of(bytes_of(vector(1.0))))
+
+
+async def test_a_measurement_sent_again_after_a_restart_stops_no_device(tmp_path: Path) -> None:
+    measured = pb.Evaluation(device_id="a", correct=1, num_examples=2)
+    restarted, _ = server_of(tmp_path, children={"a": 2})  # an earlier round is open again
+    with pytest.raises(NotReadyError):
+        restarted.evaluate(RUN_ID, measured)
+    restarted.finish()  # or it was the last, and nothing more is wanted
+    restarted.evaluate(RUN_ID, measured)
+    exchange = restarted.exchange
+    with pytest.raises(NotReadyError), ThreadPoolExecutor(1) as executor:  # or it has not come to a round yet
+        RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), executor).evaluate(RUN_ID, measured)
 
 
 async def test_a_finished_run_is_told_to_whoever_asks(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 from lps.pieces import difference, moved, spliced
 from lps.rows import add_evaluations, split_rows
 from lps.state import ClusterState, Standing
-from lps.takeover import Gathering, write_start
+from lps.takeover import Gathering, check_goes_on, write_start
 
 TELL_S = 10.0  # how long devices that have been measured may take to hear that the run is over
 
@@ -126,6 +126,8 @@ class ClusterSession:
         shared = await self._uplink.fetch(-1)
         if not isinstance(shared, Received):
             raise RunStoppedError("the GPS ended the run")
+        if self._experiment.deadlines.gps.deadline_s is None:
+            check_goes_on(held_round, shared.round, self._rounds_per_global, self._cluster_id)
         places = self._layout.slices_of(self._shared)
         opened = await asyncio.to_thread(write_start, self._state, model, held_round, shared, places)
         model.close()

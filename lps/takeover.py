@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedstrata.errors import NotReadyError, PayloadError, WrongRunError
+from fedstrata.errors import NotReadyError, PayloadError, StateError, WrongRunError
 from fedstrata.experiment import TierDeadline
 from fedstrata.link import HOLD_S, payload_timeout_s, wait_until
 from fedstrata.logs import EventLog
@@ -175,6 +175,20 @@ def round_to_open(held_round: int | None, global_round: int, rounds_per_global: 
     if held_round is not None and first - 1 <= held_round < first + rounds_per_global:
         return held_round
     return first
+
+
+def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: int, cluster_id: str) -> None:
+    """Refuse a model with which the cluster would not go on where it stood: without deadlines, that is a wrong one.
+
+    Raises:
+        StateError: the model is of an older or a newer global round than the GPS has open.
+    """
+    if round_to_open(held_round, global_round, rounds_per_global) != held_round:
+        raise StateError(
+            f"no whole state of {cluster_id} is here, and the newest model that its devices hold is of LPS round "
+            f"{held_round}, while the GPS is at global round {global_round + 1}; put the files back, or begin the run "
+            "anew"
+        )
 
 
 def write_start(

@@ -4,20 +4,26 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
+from gps_parts import TEXT
 
-from fedstrata.errors import PayloadError, WrongRunError
-from fedstrata.experiment import TierDeadline
+from fedstrata.errors import PayloadError, StateError, WrongRunError
+from fedstrata.experiment import TierDeadline, parse_experiment
 from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds import Model as Received
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1.gps_service_pb2 import Cluster, Member
+from lps.cluster import ClusterSession, Surroundings
 from lps.state import ClusterState
 from lps.takeover import Gathering, Held, round_to_open, write_start
 
@@ -179,6 +185,30 @@ async def aiter_of_nothing() -> AsyncIterator[pb.UpdatePart]:
 )
 def test_the_round_held_is_opened_if_the_global_round_allows_it(held_round: int | None, opened: int) -> None:
     assert round_to_open(held_round, 2, 3) == opened
+
+
+@pytest.mark.parametrize("held_round", [4, 9])
+async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(tmp_path: Path, held_round: int) -> None:
+    experiment = parse_experiment(TEXT, overrides=["training.lps_rounds_per_global_round=3"])
+    shared = Received(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
+    model, executor, metrics = (
+        SimpleNamespace(layout=LAYOUT, shared=("shared",)),
+        cast(Any, None),
+        ProcessMetrics("lps"),
+    )
+    around = Surroundings(
+        experiment=experiment, model=cast(Any, model), sum_name="fed_avg", state_folder=tmp_path, metrics=metrics,
+        executor=executor,
+    )  # fmt: skip
+    gps = SimpleNamespace(identity=SimpleNamespace(run_id=RUN_ID), fetch=AsyncMock(return_value=shared))
+    cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="a", num_examples=1)], has_begun=True)
+    session = ClusterSession(around, cluster, cast(Any, gps), LOG)
+    gathering = session.gathering()
+    taking_over = asyncio.create_task(session.take_over(gathering))
+    await told(gathering, "a", held_round)
+    await gathering.take_model(header_of("a", held_round, MODEL), parts_of(MODEL))
+    with pytest.raises(StateError, match=f"is of LPS round {held_round}, while the GPS is at global round 3"):
+        await taking_over
 
 
 def state_in(folder: Path, term: int) -> ClusterState:

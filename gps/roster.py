@@ -23,6 +23,9 @@ from fedstrata.tensors import Flat
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal import Journal
 
+# Of all devices together: the exact sum takes updates of up to ±1 then, and of fewer examples larger ones. One device
+# that claims more would have the updates of all others refused.
+MOST_EXAMPLES = 1 << 30
 POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 
@@ -101,6 +104,11 @@ class Roster:
             )
         if request.num_examples < 1:
             raise PayloadError(f"{request.device_id} has no examples to train on; give it data or leave it out")
+        most = max(1 << 20, MOST_EXAMPLES // len(self._ids))
+        if request.num_examples > most:
+            raise PayloadError(
+                f"{request.device_id} has {request.num_examples} examples; at most {most} may be claimed"
+            )
 
     def _claim(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
         device = self.devices.get(request.device_index)

@@ -37,6 +37,7 @@ def test_a_device_enrols_once_however_often_it_calls(gps: GpsParts) -> None:
         ("device_index", 3, UnknownChildError, "'device-002' with index 3"),
         ("device_id", "x" * 5000, UnknownChildError, "is not of this experiment"),
         ("num_examples", 0, PayloadError, "has no examples to train on"),
+        ("num_examples", 1 << 28, PayloadError, "268435456 examples; at most 214748364 may be claimed"),
     ],
 )
 def test_who_does_not_belong_is_told_why(

@@ -13,6 +13,7 @@ from gps.journal import Journal
 from gps.plan import Plan, cluster_name
 from gps.roster import Device
 
+LONGEST_NUMBER = 9  # digits of an LPS's number
 ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
 
 
@@ -57,7 +58,7 @@ class Serving:
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(f"{request.lps_id[:80]!r} was started with another experiment than the GPS")
         number = request.lps_id.removeprefix("lps-")
-        if not number.isdecimal() or cluster_name(int(number)) != request.lps_id:
+        if not number.isdecimal() or len(number) > LONGEST_NUMBER or cluster_name(int(number)) != request.lps_id:
             raise UnknownChildError(f"{request.lps_id[:80]!r} is no LPS's id; they are lps-0, lps-1, …")
         split_address(request.address)
         self._addresses[request.lps_id] = request.address

@@ -79,7 +79,7 @@ def test_an_lps_that_comes_back_elsewhere_is_found_there_by_a_restarted_gps_too(
     assert setting.serving.assignment(setting.gps.roster.devices[3]).lps_address == "10.0.0.8:50052"
 
 
-@pytest.mark.parametrize("lps_id", ["lps-", "lps-01", "gps-0", "lps-x", "lps--1", "", "lps-²"])
+@pytest.mark.parametrize("lps_id", ["lps-", "lps-01", "gps-0", "lps-x", "lps--1", "", "lps-²", "lps-" + "9" * 5000])
 def test_what_is_no_lps_is_refused(setting: Setting, lps_id: str) -> None:
     with pytest.raises(UnknownChildError, match="is no LPS's id"):
         setting.serving.register(setting.registration(lps_id))

@@ -30,11 +30,20 @@ class Served:
         hearing = asyncio.ensure_future(exchange)
         try:
             while not (await asyncio.wait({hearing}, timeout=self.silence_s))[0]:
-                now = await self.ask()
-                if now.lps_address != self.by.lps_address:
+                now = await self._asked_beside(hearing)
+                if now is not None and now.lps_address != self.by.lps_address:
                     raise ParentAwayError(f"{self.by.lps_id} is silent, and {now.lps_id} serves {now.cluster_id} now")
             answer = hearing.result()
             self.backoff.reset()
             return answer
         finally:
             hearing.cancel()
+
+    async def _asked_beside(self, hearing: "asyncio.Future[Any]") -> gps_pb.FetchAssignmentResponse | None:
+        """What the GPS says; None when the LPS answers first, as it may while the GPS itself is away."""
+        asking = asyncio.ensure_future(self.ask())
+        try:
+            await asyncio.wait({hearing, asking}, return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else None
+        finally:
+            asking.cancel()

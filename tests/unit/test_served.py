@@ -62,6 +62,19 @@ async def test_a_silent_lps_is_left_when_another_serves_the_cluster() -> None:
     assert exchange.was_cancelled
 
 
+async def test_an_lps_that_answers_is_heard_while_the_gps_is_away() -> None:
+    exchange = Exchange()
+
+    async def ask_in_vain() -> gps_pb.FetchAssignmentResponse:
+        exchange.may_end.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    device = Served(assignment(0), ask_in_vain, SOON_S, Backoff())
+    async with asyncio.timeout(5):
+        assert await device.hear(exchange.run()) == "a model"
+
+
 async def test_without_deadlines_the_gps_is_never_asked() -> None:
     exchange = Exchange()
     exchange.may_end.set()

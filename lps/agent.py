@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.datasets import dataset_info
-from fedstrata.errors import FedstrataError, RunStoppedError
+from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
 from fedstrata.link import CALL_S, HOLD_S, payload_timeout_s, wait_until
 from fedstrata.logs import EventLog
@@ -96,16 +96,16 @@ class LpsAgent:
     # --- what the GPS gives it to serve -------------------------------------------------------
 
     async def _plans(self) -> AsyncIterator[list[pb.Cluster]]:
-        """The clusters of this LPS, each time there is something new, until the run is over."""
+        """The clusters of this LPS, each time there is something new, until the run is over.
+
+        Raises:
+            RunStoppedError: it has ended without a result; devices are told, and this LPS stays for whoever stops it.
+        """
         while True:
-            try:
-                reply = await self._ask_clusters(self._plan_version)
-            except RunStoppedError as error:  # this LPS stays, for whoever stops it
-                self._log.error("run_stopped", reason=str(error))
-                return
+            reply = await self._ask_clusters(self._plan_version)
             if reply.is_over:
                 for cluster_id in [name for name, service in self._services.items() if not service.is_open]:
-                    self._drop(cluster_id)
+                    self._leave_out(cluster_id)
                 return
             if reply.is_grouped and reply.plan_version != self._plan_version:
                 yield list(reply.clusters)
@@ -151,6 +151,17 @@ class LpsAgent:
             service.job.cancel()
         self._log.info("cluster_dropped", cluster=cluster_id, term=service.session.term)
 
+    def _leave_out(self, cluster_id: str) -> None:
+        """Tell the devices of a cluster that the run is over: it was completed without them, who came too late."""
+        service, face = self._services[cluster_id], self.clusters.get(cluster_id)
+        service.session.server.finish()
+        self.clusters[cluster_id] = service.session.server
+        if isinstance(face, Gathering):
+            face.release()
+        if service.job is not None and service.job is not asyncio.current_task():
+            service.job.cancel()
+        self._log.warning("cluster_left_out", cluster=cluster_id, term=service.session.term)
+
     # --- one cluster --------------------------------------------------------------------------
 
     async def _serve(self, cluster_id: str, service: _Service) -> None:
@@ -165,21 +176,21 @@ class LpsAgent:
             report.lps_id, report.term = self._lps_id, session.term
             await self._report(report, session.final_model.path)
         except FedstrataError as error:
-            if await self._is_ours(cluster_id, session.term):
+            reply = await self._what_holds_now()
+            if reply is None or (_has(reply, cluster_id, session.term) and not reply.is_over):
                 raise
             self._log.warning("cluster_lost", cluster=cluster_id, reason=str(error))
             if self._services.get(cluster_id) is service:
-                self._drop(cluster_id)
+                (self._leave_out if reply.is_over else self._drop)(cluster_id)
 
-    async def _is_ours(self, cluster_id: str, term: int) -> bool:
-        """Whether a cluster that this LPS has trouble with is still its own: it may have stood still for long."""
+    async def _what_holds_now(self) -> pb.FetchClustersResponse | None:
+        """What an LPS that has trouble with a cluster may have missed: it may have stood still for long."""
         if self._experiment.deadlines.gps.deadline_s is None:
-            return True
+            return None
         try:
-            reply = await self._ask_clusters(0)
+            return await self._ask_clusters(0)
         except FedstrataError:
-            return True
-        return any((cluster.cluster_id, cluster.term) == (cluster_id, term) for cluster in reply.clusters)
+            return None
 
     def _session(self, cluster: pb.Cluster) -> ClusterSession:
         method = make_method(self._experiment.method)
@@ -220,6 +231,10 @@ class LpsAgent:
             "SubmitReport",
         )
         self._log.info("reported", cluster=report.cluster_id, model_sha256=report.model_sha256)
+
+
+def _has(reply: pb.FetchClustersResponse, cluster_id: str, term: int) -> bool:
+    return any((cluster.cluster_id, cluster.term) == (cluster_id, term) for cluster in reply.clusters)
 
 
 async def _report_parts(report: pb.ReportHeader, model: Path, metrics: ProcessMetrics) -> AsyncIterator[pb.ReportPart]:

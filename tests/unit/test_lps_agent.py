@@ -1,0 +1,81 @@
+"""An LPS when the run is over for a cluster that it still serves: the cluster's devices are told how it ended."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
+
+import grpc
+from gps_parts import TEXT
+
+from fedstrata.errors import RunStoppedError
+from fedstrata.experiment import parse_experiment
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rpc.server import ERROR_KEY
+from fedstrata.v1 import gps_service_pb2 as pb
+from lps.agent import LpsAgent
+
+CLUSTER = pb.Cluster(cluster_id="lps-0")
+GROUPED = pb.FetchClustersResponse(is_grouped=True, plan_version=1, clusters=[CLUSTER])
+OVER = pb.FetchClustersResponse(is_grouped=True, plan_version=1, clusters=[CLUSTER], is_over=True)
+STOPPED = grpc.aio.AioRpcError(
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.aio.Metadata(),
+    grpc.aio.Metadata((ERROR_KEY, "RunStoppedError")),
+    "lps-1: the disk is full",
+    None,
+)
+Rounds = Callable[[], Any]
+
+
+async def conducted(folder: Path, rounds: Rounds, *answers: Any) -> Any:
+    """The face that devices of a cluster see at the end, after an LPS with these rounds has heard these answers."""
+    experiment = parse_experiment(TEXT, overrides=["deadlines.gps.deadline_s=60"])
+    agent = LpsAgent(
+        experiment, lps_id="lps-0", gps="127.0.0.1:1", state=folder, metrics=ProcessMetrics("lps"), log=EventLog("test")
+    )
+    plans, may_answer = list(answers), asyncio.Event()
+
+    async def fetch_clusters(request: pb.FetchClustersRequest, **kwargs: Any) -> pb.FetchClustersResponse:
+        if request.known_version:
+            await may_answer.wait()
+        answer = plans.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(pb.FetchClustersResponse, answer)
+
+    async def run() -> None:
+        asyncio.get_running_loop().call_soon(may_answer.set)
+        await rounds()
+
+    server = Mock()
+    session = SimpleNamespace(
+        term=0, server=server, run=run, may_lack_state=lambda: False, needs_takeover=lambda: False,
+        take_members=lambda cluster: None,
+    )  # fmt: skip
+    agent.__dict__.update(
+        _gps=SimpleNamespace(FetchClusters=fetch_clusters), _session=lambda cluster: session,
+        _run=SimpleNamespace(StopRun=AsyncMock()),
+    )  # fmt: skip
+    async with asyncio.timeout(5):
+        await agent.run()
+    assert agent.clusters["lps-0"] is server
+    await agent.close()
+    return server
+
+
+async def raising() -> None:
+    raise RunStoppedError("the GPS ended the run")
+
+
+async def test_devices_of_a_cluster_that_a_completed_run_went_on_without_hear_that_it_is_over(tmp_path: Path) -> None:
+    server = await conducted(tmp_path, raising, GROUPED, OVER, OVER)
+    server.finish.assert_called_once_with()
+
+
+async def test_devices_hear_that_the_run_has_stopped_while_another_device_is_waited_for(tmp_path: Path) -> None:
+    server = await conducted(tmp_path, asyncio.Event().wait, GROUPED, STOPPED)
+    server.finish.assert_called_once_with("lps-0: lps-1: the disk is full")

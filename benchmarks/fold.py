@@ -2,8 +2,8 @@
 
     python benchmarks/fold.py --mb 100
 
-Client and server are two ends in two processes; the raw stream sends the same protobuf chunks of 1 MiB and adds them
-as float32. Both are measured in turn in one run.
+The raw stream sends protobuf chunks of 1 MiB and adds them as float32, to a server in a process of its own with
+gRPC's own options: nothing that Fedstrata sets reaches it. Both are measured in turn in one run.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from fedstrata.metrics import LinkMeter, ProcessMetrics
 from fedstrata.rounds import Exchange, Identity, Intake, OpenRound, ParentCalls, RoundClient, RoundServer, Session
 from fedstrata.rounds import Update as RoundUpdate
 from fedstrata.rpc.client import open_channel
-from fedstrata.rpc.server import SERVER_OPTIONS, RpcServer
+from fedstrata.rpc.server import RpcServer
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import ExactSum, Layout
 from fedstrata.v1 import rounds_pb2 as pb
@@ -38,6 +38,7 @@ from lps.servicer import LpsServicer
 
 RUN, CLUSTER, PART = "fold", "lps-0", "fed_avg"
 CHUNK = 1 << 20
+RAW_OPTIONS = (("grpc.max_receive_message_length", 2 << 20),)
 
 
 def layout_of(size: int) -> Layout:
@@ -54,12 +55,11 @@ async def serve(size: int, rounds: int) -> None:
     server = RpcServer(metrics.links)
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: served}, known), "fedstrata.v1.LpsService")
     await server.start("127.0.0.1:0")
-    raw, raw_address = await _raw_server(size)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         write_model(path, layout, [np.zeros(size, np.float32)], {}, durable=False)
         model = ModelFile(path, layout)
-        print(server.address, raw_address, flush=True)
+        print(server.address, flush=True)
         for number in range(rounds):
             total = ExactSum(size, 10)
             intake = Intake(children={"device-0": 10}, total=total, wait=TierDeadline(), executor=executor)
@@ -68,10 +68,11 @@ async def serve(size: int, rounds: int) -> None:
     served.finish()
     await served.wait_all_told({"device-0"}, 60)
     await server.stop()
-    await raw.stop(0)
 
 
-async def _raw_server(size: int) -> tuple[Any, str]:
+async def serve_raw(size: int) -> None:
+    """The raw stream's server, until it is ended."""
+
     async def fold(requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
         total, at = np.zeros(size, np.float32), 0
         async for part in requests:
@@ -80,14 +81,15 @@ async def _raw_server(size: int) -> tuple[Any, str]:
             at += len(values)
         return pb.UpdateReply(accepted=True)
 
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(options=RAW_OPTIONS)
     handler = grpc.stream_unary_rpc_method_handler(
         fold, pb.UpdatePart.FromString, pb.UpdateReply.SerializeToString
     )  # fmt: skip
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("raw.Raw", {"Fold": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    return server, f"127.0.0.1:{port}"
+    print(f"127.0.0.1:{port}", flush=True)
+    await server.wait_for_termination()
 
 
 async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[float], list[float]]:
@@ -130,18 +132,27 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=100)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true", help="one JSON line, with the seconds of every upload")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=("fedstrata", "raw"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     size, rounds = int(options.mb * 1e6) // 4, options.rounds
     if options.serve:
-        asyncio.run(serve(size, rounds))
+        asyncio.run(serve(size, rounds) if options.serve == "fedstrata" else serve_raw(size))
         return
-    command = [sys.executable, __file__, "--serve", "--mb", str(options.mb), "--rounds", str(rounds)]
-    root = str(Path(__file__).parent.parent)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root}) as server:
-        if server.stdout is None:
-            raise RuntimeError("no pipe to the server")
-        ours, raw = asyncio.run(measure(server.stdout.readline().split(), size, rounds))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+
+    def start(which: str) -> "subprocess.Popen[str]":
+        words = ["--serve", which, "--mb", str(options.mb), "--rounds", str(rounds)]
+        return subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, env=environment)
+
+    with start("fedstrata") as server, start("raw") as plain:
+        if server.stdout is None or plain.stdout is None:
+            raise RuntimeError("no pipe to a server")
+        try:
+            ours, raw = asyncio.run(
+                measure([out.readline().strip() for out in (server.stdout, plain.stdout)], size, rounds)
+            )
+        finally:
+            plain.terminate()
     if options.json:
         print(json.dumps({"mb": options.mb, "fedstrata": ours[1:], "raw": raw[1:]}))
         return

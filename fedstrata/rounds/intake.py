@@ -25,7 +25,7 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.tensors import ExactSum, Flat, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
-INLINE_ELEMENTS = 64 << 10  # arithmetic on fewer, a tenth of a millisecond, costs less than handing it to a thread
+INLINE_ELEMENTS = 256 << 10  # arithmetic on no more, 0.3 ms, costs less than handing it to a thread and waiting
 
 
 class ChildState(Enum):
@@ -175,7 +175,7 @@ class Intake:
 
     async def _add(self, start: int, values: Flat, num_examples: int) -> bool:
         """Add elements to the sum; True when the caller was cancelled meanwhile."""
-        if len(values) < INLINE_ELEMENTS or self._executor is None:
+        if len(values) <= INLINE_ELEMENTS or self._executor is None:
             self._sum.fold(start, values, num_examples)
             return False
         loop = asyncio.get_running_loop()

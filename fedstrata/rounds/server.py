@@ -24,7 +24,7 @@ from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.rounds.intake import ChildState, Gathered, Intake
+from fedstrata.rounds.intake import ChildState, Gathered, Intake, Upload
 from fedstrata.rounds.notes import check_evaluation, check_notes
 from fedstrata.rounds.shared_chunks import SharedChunks
 from fedstrata.rounds.turns import Turns
@@ -244,13 +244,8 @@ class RoundServer:
             if header.data:
                 await intake.fold(upload, header.data)
                 reach("upload", opened.number)
-            async with aclosing(self._turns.of(parts)) as taken:
-                async for part in taken:
-                    if part.WhichOneof("part") != "data":
-                        raise PayloadError("after its header an update has data only")
-                    await intake.fold(upload, part.data)
-                    del part  # the next has to wait for its turn
-                    reach("upload", opened.number)
+            else:
+                await self._fold_chunks(opened, upload, parts)
             await intake.finish(upload, header)
         except SupersededError:
             if not intake.is_closed:
@@ -259,6 +254,16 @@ class RoundServer:
             return False
         self._metrics.update("accepted")
         return True
+
+    async def _fold_chunks(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[pb.UpdatePart]) -> None:
+        """Add what follows an update's header to the sum, each chunk in a turn of its own."""
+        async with aclosing(self._turns.of(parts)) as taken:
+            async for part in taken:
+                if part.WhichOneof("part") != "data":
+                    raise PayloadError("after its header an update has data only")
+                await opened.intake.fold(upload, part.data)
+                del part  # the next has to wait for its turn
+                reach("upload", opened.number)
 
     def _is_awaited(self, opened: OpenRound, header: pb.UpdateHeader) -> bool:
         """Whether an update is for the open round and its sender has not been given up."""

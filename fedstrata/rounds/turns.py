@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-CHUNKS_AT_ONCE = 8
+CHUNKS_AT_ONCE = 4
 LONGEST_TURN_S = 0.5  # who takes longer is on a slow link, and goes on beside the others
 Part = TypeVar("Part")
 

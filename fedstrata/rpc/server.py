@@ -13,13 +13,14 @@ from fedstrata.errors import AddressError, FedstrataError, PayloadError
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
+from fedstrata.rpc.arena import keep_one_arena
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
 from fedstrata.tensors import CHUNK_BYTES
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
-LOOKAHEAD_BYTES = 256 << 10
+LOOKAHEAD_BYTES = 64 << 10
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
@@ -116,6 +117,7 @@ class RpcServer:
     """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
 
     def __init__(self, meter: LinkMeter) -> None:
+        keep_one_arena()
         self._server = grpc.aio.server(interceptors=[ErrorTable()], options=SERVER_OPTIONS)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]

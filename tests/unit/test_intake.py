@@ -13,7 +13,8 @@ from rounds_setting import CODEC, LAYOUT, bytes_of, header_of, intake_of, send, 
 from fedstrata.errors import ExcludedError, OffsetError, PayloadError, RunStoppedError, SupersededError
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake
-from fedstrata.rounds.intake import INLINE_ELEMENTS, ChildState
+from fedstrata.rounds import intake as intake_module
+from fedstrata.rounds.intake import ChildState
 from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 
 values = st.floats(-100, 100, width=32)
@@ -240,9 +241,15 @@ class HeldExecutor(Executor):
         future.set_result(function(*arguments))
 
 
-LARGE = Layout.of({"w": (2 * INLINE_ELEMENTS,)})
+HANDED_OVER = 64 << 10  # elements that these tests have added in a thread
+LARGE = Layout.of({"w": (2 * HANDED_OVER,)})
 LARGE_CODEC = PayloadCodec(LARGE, "float32")
-HALF = 4 * INLINE_ELEMENTS
+HALF = 4 * HANDED_OVER
+
+
+@pytest.fixture
+def _in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "INLINE_ELEMENTS", HANDED_OVER - 1)
 
 
 async def begun_chunk() -> tuple[Intake, ExactSum, HeldExecutor, "asyncio.Task[None]"]:
@@ -251,11 +258,12 @@ async def begun_chunk() -> tuple[Intake, ExactSum, HeldExecutor, "asyncio.Task[N
     intake = Intake(children={"a": 1, "b": 1}, total=total, wait=TierDeadline(), executor=executor)
     upload = await intake.begin("a", LARGE_CODEC, 1, 0)
     assert upload is not None
-    job = asyncio.create_task(intake.fold(upload, np.ones(INLINE_ELEMENTS, "<f4").tobytes()))
+    job = asyncio.create_task(intake.fold(upload, np.ones(HANDED_OVER, "<f4").tobytes()))
     await executor.has_job.wait()
     return intake, total, executor, job
 
 
+@pytest.mark.usefixtures("_in_a_thread")
 async def test_a_call_cancelled_while_its_chunk_is_added_leaves_the_chunk_counted_once() -> None:
     intake, _, executor, job = await begun_chunk()
     job.cancel()
@@ -266,6 +274,7 @@ async def test_a_call_cancelled_while_its_chunk_is_added_leaves_the_chunk_counte
     assert intake.offset_of("a") == HALF
 
 
+@pytest.mark.usefixtures("_in_a_thread")
 async def test_a_resume_that_comes_while_a_chunk_is_added_goes_on_behind_it() -> None:
     intake, _, executor, job = await begun_chunk()
     resumed = asyncio.create_task(intake.begin("a", LARGE_CODEC, 1, HALF))
@@ -275,6 +284,7 @@ async def test_a_resume_that_comes_while_a_chunk_is_added_goes_on_behind_it() ->
     assert await resumed is not None
 
 
+@pytest.mark.usefixtures("_in_a_thread")
 async def test_a_void_while_a_chunk_is_added_empties_the_sum_of_it_too() -> None:
     intake, total, executor, job = await begun_chunk()
     intake.exclude("a")
@@ -284,7 +294,7 @@ async def test_a_void_while_a_chunk_is_added_empties_the_sum_of_it_too() -> None
     upload = await intake.begin("b", LARGE_CODEC, 1, 0)
     assert upload is not None
     for _ in range(2):
-        sending = asyncio.create_task(intake.fold(upload, np.full(INLINE_ELEMENTS, 3, "<f4").tobytes()))
+        sending = asyncio.create_task(intake.fold(upload, np.full(HANDED_OVER, 3, "<f4").tobytes()))
         await executor.has_job.wait()
         executor.run_one()
         await sending

@@ -25,7 +25,7 @@ from gps.record import RunResult, recorded_end, wall_seconds, write_record
 from gps.reports import Reports
 from gps.roster import Device, Roster
 from gps.rounds import GlobalRounds
-from gps.serving import Handover, Serving
+from gps.serving import Serving
 
 NEWS_S = 0.1  # how long what devices say may wait to be shown
 EVENT_EVERY = 10  # global rounds between two notes to the operator
@@ -213,7 +213,7 @@ class Run:
         before = self.serving.lps_of(cluster_id)
         handover = self.serving.hand_over(cluster_id, lps_id, self.rounds.global_round)
         self.rounds.server.restart(cluster_id)
-        told = f"{cluster_id} from {before} to {lps_id}, {_stage(handover)}"
+        told = f"{cluster_id} from {before} to {lps_id}, {self.serving.stage_of(handover)}"
         self._log.warning("returned" if handover.is_return else "adopted", cluster=cluster_id, lps=lps_id, was=before)
         self._tell_operator("Returned" if handover.is_return else "Adopted", told, is_warning=not handover.is_return)
         self._soon(self._backend.label_pods(self.serving.pods()))
@@ -324,7 +324,7 @@ class Run:
             rows=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
             link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
-            adoptions=[(h.cluster_id, h.lps_id, _stage(h)) for h in self.serving.handovers],
+            adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],
             wall_seconds=wall_seconds(self.journal.phases()),
             global_rounds=self.rounds.global_round,
             relevance=self.relevance,
@@ -341,8 +341,3 @@ class Run:
         task = asyncio.ensure_future(note)
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
-
-
-def _stage(handover: Handover) -> str:
-    """When a cluster has changed hands, as exclusions say it."""
-    return f"global round {handover.global_round + 1}"

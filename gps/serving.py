@@ -161,6 +161,11 @@ class Serving:
         self._plan.version += 1
         return handover
 
+    def stage_of(self, handover: Handover) -> str:
+        """When a cluster has changed hands, as exclusions say it."""
+        is_trained = handover.global_round == self._experiment.training.global_rounds
+        return "evaluation" if is_trained else f"global round {handover.global_round + 1}"
+
 
 def _number(lps_id: str) -> int:
     return int(lps_id.removeprefix("lps-"))

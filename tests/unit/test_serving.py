@@ -233,3 +233,10 @@ def test_a_restarted_gps_knows_who_serves_what_and_gives_everybody_a_deadline_to
     assert setting.serving.adoptable() == {}
     setting.pass_s(30, 2)
     assert setting.serving.adoptable() == {"lps-0": "lps-2", "lps-1": "lps-2"}
+
+
+def test_a_handover_is_of_the_global_round_then_open_and_after_the_last_of_the_evaluation(setting: Setting) -> None:
+    rounds = setting.gps.experiment.training.global_rounds
+    changed = [setting.serving.hand_over("lps-0", "lps-1", number) for number in (0, rounds - 1, rounds)]
+    told = ["global round 1", f"global round {rounds}", "evaluation"]
+    assert [setting.serving.stage_of(handover) for handover in changed] == told

@@ -119,8 +119,9 @@ class Cluster:
         pods: dict[str, Any] = {}
         watcher = watch.Watch()
         for event in watcher.stream(
-            self._core.list_namespaced_pod, self.namespace, label_selector=selector, timeout_seconds=WATCH_S
-        ):
+            self._core.list_namespaced_pod, self.namespace, label_selector=selector, timeout_seconds=WATCH_S,
+            _request_timeout=REQUEST_S,
+        ):  # fmt: skip
             pod = event["object"]
             if event["type"] == "DELETED":
                 pods.pop(pod.metadata.name, None)

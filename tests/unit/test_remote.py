@@ -1,12 +1,14 @@
 """Values, refusals and readiness of a run on Kubernetes, without one."""
 
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kubernetes import client
 
 from emulator.helm import Helm, _refused
-from emulator.kubernetes import _is_ready, _is_set_ready
+from emulator.kubernetes import Cluster, _is_ready, _is_set_ready
 from emulator.remote import load_for_cluster, load_values, merge_values
 from fedstrata.errors import AddressError, ExperimentError
 
@@ -74,3 +76,13 @@ def test_a_workload_is_ready_when_all_pods_of_its_newest_form_are(workload: Simp
 
 def test_a_pod_without_conditions_is_not_ready() -> None:
     assert not _is_ready(SimpleNamespace(status=SimpleNamespace(conditions=None)))
+
+
+def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulator.kubernetes.REQUEST_S", 0.02)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cluster = Cluster.__new__(Cluster)
+        api = client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        cluster.namespace, cluster._core = "default", client.CoreV1Api(api)
+        with pytest.raises(AddressError, match="does not answer"), cluster._answering():
+            cluster._watch_briefly("app.kubernetes.io/instance=run")

@@ -140,13 +140,15 @@ class Serving:
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
         """By cluster whose LPS is away the LPS to adopt it: its own if that is back, else the one with the fewest
         clusters, of these the first; `done` clusters need none."""
+        away = [name for name in self._plan.clusters if name not in done and self._left_s(self.lps_of(name)) <= 0]
+        if not away:
+            return {}
         load = {name: len(self.clusters_of(name)) for name in sorted(self._addresses, key=_number)}
         there = {name: load[name] for name in load if self._is_there(name)}
         chosen = {}
-        for cluster_id in self._plan.clusters:
-            if there and cluster_id not in done and self._left_s(self.lps_of(cluster_id)) <= 0:
-                chosen[cluster_id] = cluster_id if cluster_id in there else min(there, key=lambda name: there[name])
-                there[chosen[cluster_id]] += 1
+        for cluster_id in away if there else ():
+            chosen[cluster_id] = cluster_id if cluster_id in there else min(there, key=lambda name: there[name])
+            there[chosen[cluster_id]] += 1
         return chosen
 
     def returnable(self) -> dict[str, str]:

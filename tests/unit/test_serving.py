@@ -1,6 +1,7 @@
 """Who serves which cluster: addresses, who is away, who adopts, and when clusters go back."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from gps_parts import IDS, GpsParts
@@ -240,3 +241,19 @@ def test_a_handover_is_of_the_global_round_then_open_and_after_the_last_of_the_e
     changed = [setting.serving.hand_over("lps-0", "lps-1", number) for number in (0, rounds - 1, rounds)]
     told = ["global round 1", f"global round {rounds}", "evaluation"]
     assert [setting.serving.stage_of(handover) for handover in changed] == told
+
+
+def test_while_all_lps_are_there_looking_for_one_that_is_away_costs_one_look_at_the_clusters(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    clusters, looks = setting.plan.clusters, Mock()
+
+    def look(plan: Plan) -> dict[str, list[str]]:
+        looks()
+        return clusters
+
+    monkeypatch.setattr(Plan, "clusters", property(look))
+    assert setting.serving.adoptable() == {}
+    looks.assert_called_once_with()

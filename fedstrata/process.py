@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NoReturn
 
-from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError
+from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
 from fedstrata.logs import EventLog, configure_logs
 
 log = EventLog("process")
@@ -41,9 +41,14 @@ def service_arguments(tier: str, description: str) -> Arguments:
 
 
 def folder(text: str) -> Path:
-    """A folder, made if it is not there."""
+    """A folder, made if it is not there. Raises OutputError when it cannot be made or written to."""
     path = Path(text)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {path}: {error.strerror}; give another") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise OutputError(f"{path} is not writable; give another folder")
     return path
 
 

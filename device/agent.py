@@ -133,7 +133,7 @@ class DeviceAgent:
         while True:
             held = self._host.held.get(served.by.cluster_id)
             client.held_round = held.round if held else None
-            offer = await served.hear(client.exchange(sent) if sent else client.fetch(self._sent_round))
+            offer = await served.hear(client.exchange(sent) if sent else client.fetch(*self._sent_of))
             sent = None
             if isinstance(offer, Received):
                 self._host.held[served.by.cluster_id] = offer
@@ -156,8 +156,9 @@ class DeviceAgent:
                     raise PayloadError("asked to send what was never sent or received")
 
     @property
-    def _sent_round(self) -> int:
-        return self._sent.round if self._sent else -1
+    def _sent_of(self) -> tuple[int, bytes]:
+        """The round and the model that the last update is against."""
+        return (self._sent.round, self._sent.base_digest) if self._sent else (-1, b"")
 
     async def _send_held(self, lps: Any, client: RoundClient, held: Received) -> None:
         """Send the model last received to an LPS that has taken the cluster over, or lost its state."""
@@ -219,6 +220,7 @@ class DeviceAgent:
             read=lambda start, stop: update[start:stop],
             train_loss=result.train_loss,
             evaluations=(self._evaluation(received, result.evaluation),) if result.evaluation else (),
+            base_digest=received.digest,
         )
 
     def _evaluation(self, received: Received, measured: Evaluation) -> rounds_pb2.Evaluation:

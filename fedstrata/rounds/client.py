@@ -40,6 +40,7 @@ class Model:
     evaluate_only: bool
     plan_version: int
     flat: Flat
+    digest: bytes
 
 
 Answer = Model | pb.SendAgain | pb.SendModel | pb.Finished
@@ -57,6 +58,7 @@ class Update:
     evaluations: tuple[pb.Evaluation, ...] = ()
     lps_rounds: tuple[pb.LpsRound, ...] = ()
     exclusions: tuple[pb.Exclusion, ...] = ()
+    base_digest: bytes = b""  # of the model that it is against; empty where the parent's round alone says which
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +109,10 @@ class RoundClient:
         """The codec in which a vector of this child goes up."""
         return PayloadCodec.for_vector(self.layout, self.link.up, flat)
 
-    async def fetch(self, sent_round: int) -> Answer:
+    async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Answer:
         """Wait for the next round's model, or for word that something has to be sent again or the run is over.
+
+        `sent_round` and `sent_digest` say what the update is against that this child has sent last; -1 for none.
 
         Raises:
             FedstrataError: the parent refuses this child; ParentAwayError: it does not answer.
@@ -117,7 +121,7 @@ class RoundClient:
         while True:
             offset = self._partial.offset if self._partial else 0
             try:
-                reply = await self._fetch_once(sent_round)
+                reply = await self._fetch_once(sent_round, sent_digest)
             except grpc.aio.AioRpcError as error:
                 if not is_passing(error):
                     raise refusal(error) from None
@@ -136,9 +140,10 @@ class RoundClient:
             raise ParentAwayError(f"no answer after {backoff.attempts} tries")
         await backoff.pause()
 
-    async def _fetch_once(self, sent_round: int) -> Answer | None:
+    async def _fetch_once(self, sent_round: int, sent_digest: bytes) -> Answer | None:
         """One call; None when there is nothing yet. What has arrived of a model that was cut stays in `_partial`."""
-        call = self._calls.fetch(self._request(sent_round), timeout=self._timeout_s, wait_for_ready=self._waits)
+        request = self._request(sent_round, sent_digest)
+        call = self._calls.fetch(request, timeout=self._timeout_s, wait_for_ready=self._waits)
         return await self._read(call)
 
     async def _read(self, call: AsyncIterator[pb.ModelPart]) -> Answer | None:
@@ -171,6 +176,7 @@ class RoundClient:
             evaluate_only=header.evaluate_only,
             plan_version=header.plan_version,
             flat=partial.flat,
+            digest=header.digest,
         )
 
     @property
@@ -178,13 +184,14 @@ class RoundClient:
         """Whether a call waits for a parent that is away, instead of coming back at once."""
         return self._calls.patience is None
 
-    def _request(self, sent_round: int) -> pb.FetchModelRequest:
+    def _request(self, sent_round: int, sent_digest: bytes) -> pb.FetchModelRequest:
         who, partial = self.identity, self._partial
         return pb.FetchModelRequest(
             run_id=who.run_id,
             child_id=who.child_id,
             cluster_id=who.cluster_id,
             sent_round=sent_round,
+            sent_digest=sent_digest,
             resume_round=partial.header.round if partial else -1,
             resume_offset=partial.offset if partial else 0,
             held_round=self.held_round,
@@ -216,12 +223,12 @@ class RoundClient:
         """Send an update up and wait for what comes after it; raises as `submit` and `fetch` do."""
         if self._calls.exchange is None:
             await self.submit(update)
-            return await self.fetch(update.round)
-        is_sent = False
+            return await self.fetch(update.round, update.base_digest)
+        asks, is_sent = self._request(update.round, update.base_digest), False
 
         async def parts() -> AsyncIterator[pb.UpdatePart | bytes]:
             nonlocal is_sent
-            async for part in self._parts(update, 0, then_fetch=self._request(update.round)):
+            async for part in self._parts(update, 0, then_fetch=asks):
                 yield part
             is_sent = True
 
@@ -239,7 +246,7 @@ class RoundClient:
         else:
             if answer is not None:
                 return answer
-        return await self.fetch(update.round)
+        return await self.fetch(update.round, update.base_digest)
 
     async def submit(self, update: Update, offset: int = 0) -> pb.UpdateReply:
         """Send an update up from one of its bytes on, resuming where a cut left it.
@@ -280,6 +287,7 @@ class RoundClient:
             lps_id=who.lps_id,
             term=who.term,
             then_fetch=then_fetch,
+            base_digest=update.base_digest,
         )
         chunks = update.codec.chunks(update.read, offset)
         if update.codec.payload_bytes <= SMALL_BYTES:

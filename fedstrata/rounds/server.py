@@ -69,6 +69,10 @@ class OpenRound:
             self.header.data = b"".join(self.codec.chunks(self.model.read))
             self.small_reply = pb.ModelPart(header=self.header).SerializeToString()
 
+    def is_base_of(self, round_number: int, digest: bytes) -> bool:
+        """Whether an update of a round, against the model of a digest if it says one, is one of this round."""
+        return self.number == round_number and digest in {b"", self.header.digest}
+
     def has(self, header: pb.UpdateHeader) -> bool:
         """Whether the update that a header announces is in."""
         is_ours = self.number == header.round and not self.evaluate_only
@@ -178,7 +182,7 @@ class RoundServer:
             self._tell()
         elif not self._has_news(child_id):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
-        elif request.sent_round == self._opened().number:
+        elif self._opened().is_base_of(request.sent_round, request.sent_digest):
             yield pb.ModelPart(send_again=pb.SendAgain(round=request.sent_round))
         else:
             async for part in self._stream(self._opened(), request):
@@ -267,7 +271,8 @@ class RoundServer:
 
     def _is_awaited(self, opened: OpenRound, header: pb.UpdateHeader) -> bool:
         """Whether an update is for the open round and its sender has not been given up."""
-        if opened.number != header.round or opened.intake.is_closed or opened.evaluate_only:
+        is_ours = opened.is_base_of(header.round, header.base_digest)
+        if not is_ours or opened.intake.is_closed or opened.evaluate_only:
             return False
         state = opened.intake.state_of(header.child_id)
         if state is None:

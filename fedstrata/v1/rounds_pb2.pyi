@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FetchModelRequest(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest")
+    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest", "sent_digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class FetchModelRequest(_message.Message):
     HELD_ROUND_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     RESUME_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SENT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -27,7 +28,8 @@ class FetchModelRequest(_message.Message):
     held_round: int
     term: int
     resume_digest: bytes
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ...) -> None: ...
+    sent_digest: bytes
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ..., sent_digest: _Optional[bytes] = ...) -> None: ...
 
 class ModelPart(_message.Message):
     __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply", "send_model")
@@ -104,7 +106,7 @@ class UpdatePart(_message.Message):
     def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "data", "then_fetch")
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "data", "then_fetch", "base_digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +122,7 @@ class UpdateHeader(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     THEN_FETCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -135,7 +138,8 @@ class UpdateHeader(_message.Message):
     term: int
     data: bytes
     then_fetch: FetchModelRequest
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., data: _Optional[bytes] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
+    base_digest: bytes
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., data: _Optional[bytes] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")

@@ -1,6 +1,7 @@
 """A child's side of a round against a real parent's side: what is cut goes on, what is lost is sent again."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,20 @@ async def test_after_a_restart_of_the_parent_the_child_is_asked_to_send_again(tm
     assert isinstance(answer, pb.SendAgain)
     await client.submit(update)
     await restarted.gather()
+    assert total.mean()[0] == 1.0
+
+
+async def test_an_update_against_another_model_of_the_round_is_late_and_not_asked_for(tmp_path: Path) -> None:
+    server, total = server_of(tmp_path, children={"a": 2})
+    client = client_of(Wire(server), layout=server.exchange.layout)
+    received = await client.fetch(sent_round=-1)
+    assert isinstance(received, Model)
+    elsewhere = replace(update_of(client, vector(9.0)), base_digest=b"of another LPS's model of this round")
+    assert not (await client.submit(elsewhere)).accepted
+    assert isinstance(await client.fetch(0, elsewhere.base_digest), Model)
+    assert isinstance(await client.fetch(0, received.digest), pb.SendAgain)
+    assert (await client.submit(replace(update_of(client, vector(1.0)), base_digest=received.digest))).accepted
+    await server.gather()
     assert total.mean()[0] == 1.0
 
 

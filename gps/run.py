@@ -127,7 +127,7 @@ class Run:
         finally:
             stopped.cancel()
         if not self.has_record:
-            await asyncio.to_thread(self._write_record)
+            await asyncio.to_thread(write_record, self.record_folder, self._result())
             self.has_record = True
         self.tell()
 
@@ -159,7 +159,7 @@ class Run:
         self.rounds.server.finish()
         self.tell()
         await self.reports.all_answered()
-        await asyncio.to_thread(self._write_record)
+        await asyncio.to_thread(write_record, self.record_folder, self._result())
         self._enter("completed")
         self.has_record = True  # not before: who watches takes the status with the record for the last
         self._tell_operator("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
@@ -312,9 +312,10 @@ class Run:
 
     # --- the record ---------------------------------------------------------------------------
 
-    def _write_record(self) -> None:
+    def _result(self) -> RunResult:
+        """All that the record says, as it stands now; made where nothing changes meanwhile."""
         candidates = self.enrolment.related() if self.relevance is not None else []
-        result = RunResult(
+        return RunResult(
             experiment=self.experiment,
             status="completed" if not self.reason else "failed",
             reason=self.reason or None,
@@ -330,7 +331,6 @@ class Run:
             relevance=self.relevance,
             relevance_ids=[device.device_id for device in candidates],
         )
-        write_record(self.record_folder, result)
 
     # --- notes to the operator ----------------------------------------------------------------
 

@@ -46,6 +46,7 @@ PASSING = frozenset({
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 })  # fmt: skip
+TOO_LARGE = "larger than max"  # what gRPC says of a message that no trying again makes smaller
 # What gRPC itself says of a stream that broke under it; a parent's own fault has the same status and a name.
 BROKEN = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 _REFUSALS = (
@@ -65,6 +66,8 @@ def open_channel(address: str, meter: LinkMeter) -> tuple[grpc.aio.Channel, Any]
 
 def is_passing(error: grpc.aio.AioRpcError) -> bool:
     """Whether the same call may succeed later."""
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and TOO_LARGE in (error.details() or ""):
+        return False
     return error.code() in PASSING or (error.code() in BROKEN and _told(error) is None)
 
 

@@ -103,7 +103,7 @@ class GpsServicer(GpsServiceServicer):
             cluster_id=cluster_id,
             members=members,
             term=self._run.serving.term_of(cluster_id),
-            has_begun=self._run.rounds.global_round > 0,
+            global_round=self._run.rounds.global_round,
         )
 
     async def FetchShared(self, request: rounds_pb2.FetchModelRequest, context: Any) -> None:

@@ -52,7 +52,7 @@ class ClusterSession:
         self._log = log
         self.take_members(cluster)
         self.term = cluster.term
-        self._has_begun = cluster.has_begun
+        self._oldest = self._oldest_to_go_on_from(cluster.global_round)
         self._state = ClusterState(
             around.state_folder / uplink.identity.run_id / cluster.cluster_id,
             run_id=uplink.identity.run_id,
@@ -85,17 +85,29 @@ class ClusterSession:
     # --- a cluster that has begun, and whose state is not here --------------------------------
 
     def may_lack_state(self) -> bool:
-        """Whether another LPS served the cluster last, or this one in a life of which there are no files."""
-        return bool(self.term) or (self._has_begun and self._state.is_empty)
+        """Whether another LPS served the cluster last, or this one in a life that left no files, or old ones."""
+        return bool(self.term) or self._state.newest_named < self._oldest
+
+    def _oldest_to_go_on_from(self, global_round: int) -> int:
+        """The LPS round that this LPS must have a state of, or a later one; -1 where none is needed.
+
+        While the GPS has a global round open, nobody can be further back than in the last LPS round of the one before:
+        its aggregate is in, and the next start not written. With deadlines others go on without this LPS.
+        """
+        if not global_round:
+            return -1
+        is_exact = self._experiment.deadlines.gps.deadline_s is None
+        return global_round * self._rounds_per_global - 1 if is_exact else 0
 
     def needs_takeover(self) -> bool:
-        """Whether the cluster has begun and nothing whole of this term is on disk."""
-        if not self.term and not self._has_begun:
+        """Whether the cluster has begun and nothing whole of this term, or nothing new enough, is on disk."""
+        if not self.term and self._oldest < 0:
             return False
         found = self._state.newest(self._log)
-        if found is not None:
-            found.close()
-        return found is None
+        if found is None:
+            return True
+        found.close()
+        return found.lps_round < self._oldest
 
     def gathering(self) -> Gathering:
         """What speaks to the devices before there is a round to open."""

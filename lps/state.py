@@ -57,9 +57,10 @@ class ClusterState:
         return self._first.with_name(f"{self._first.name}.{term}") if term else self._first
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is no file of any round."""
-        return next(self.folder.glob("round-*"), None) is None
+    def newest_named(self) -> int:
+        """The newest LPS round that a file is called after, whole or not; -1 for none."""
+        names = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors"))
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def empty_report(self) -> pb.ReportHeader:
         """The report of a cluster of which there is nothing to report yet."""

@@ -40,7 +40,7 @@ class Model:
     evaluate_only: bool
     plan_version: int
     flat: Flat
-    digest: bytes
+    digest: bytes = b""  # as its header says
 
 
 Answer = Model | pb.SendAgain | pb.SendModel | pb.Finished

@@ -167,16 +167,16 @@ class FetchClustersResponse(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("cluster_id", "members", "term", "has_begun")
+    __slots__ = ("cluster_id", "members", "term", "global_round")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
-    HAS_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
     term: int
-    has_begun: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., has_begun: _Optional[bool] = ...) -> None: ...
+    global_round: int
+    def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("device_id", "device_index", "num_examples", "from_global_round")

@@ -1,4 +1,4 @@
-"""An LPS that comes back without any of its files, as a pod without a volume does: its devices hold its model."""
+"""An LPS that comes back without its files, as a pod without a volume does, or with old ones: its devices help."""
 
 import json
 import shutil
@@ -43,6 +43,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_an_lps_without_its_files_goes_on_with_the_model_of_its_devices(
     tmp_path: Path, undisturbed: dict[str, str], hosts: tuple[str, ...]
 ) -> None:
+    state = tmp_path / "run" / "lps-0"
     with Processes(tmp_path / "run", EXPERIMENT) as processes:
         first = processes.lps(0)
         processes.lps(1)
@@ -52,7 +53,11 @@ def test_an_lps_without_its_files_goes_on_with_the_model_of_its_devices(
             processes.until(lambda status, done=done: status.global_round >= done)  # type: ignore[misc]
             first.process.send_signal(signal.SIGKILL)
             first.process.wait()
-            shutil.rmtree(tmp_path / "run" / "lps-0")
+            if done == 4:
+                shutil.copytree(state, tmp_path / "old")
+            shutil.rmtree(state)
+            if done == 17:
+                shutil.copytree(tmp_path / "old", state)
             first = processes.lps(0)
             processes.until_said(max((tmp_path / "run").glob("lps-0.*.log")).name, "taken_over")
         assert models(processes) == undisturbed

@@ -201,7 +201,7 @@ async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(t
         executor=executor,
     )  # fmt: skip
     gps = SimpleNamespace(identity=SimpleNamespace(run_id=RUN_ID), fetch=AsyncMock(return_value=shared))
-    cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="a", num_examples=1)], has_begun=True)
+    cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=2)
     session = ClusterSession(around, cluster, cast(Any, gps), LOG)
     gathering = session.gathering()
     taking_over = asyncio.create_task(session.take_over(gathering))

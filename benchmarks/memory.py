@@ -30,7 +30,7 @@ from fedstrata.models import build_model
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.payload import payload_header
 from fedstrata.rpc.server import RpcServer
-from fedstrata.tensors import CHUNK_BYTES, PayloadCodec
+from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, add_GpsServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
@@ -58,15 +58,18 @@ class Child:
     """A device that does not train: its update is one number, over and over."""
 
     def __init__(self, stub: Any, experiment: Experiment, index: int, gate: asyncio.Semaphore) -> None:
-        self._stub = stub
-        self._who = {
-            "run_id": experiment.run_id,
-            "child_id": experiment.device_ids()[index],
-            "cluster_id": "lps-0",
-        }
-        layout = build_model(experiment.model, dataset_info(experiment.data)).layout
-        self._codec = PayloadCodec(layout, "float32")
+        self.stub = stub
+        self._who = self.who(experiment, index)
+        self._codec = PayloadCodec(self.layout(experiment), "float32")
         self._gate = gate
+
+    def who(self, experiment: Experiment, index: int) -> dict[str, str]:
+        """What every call says of who calls."""
+        return {"run_id": experiment.run_id, "child_id": experiment.device_ids()[index], "cluster_id": "lps-0"}
+
+    def layout(self, experiment: Experiment) -> Layout:
+        """What goes up and down."""
+        return build_model(experiment.model, dataset_info(experiment.data)).layout
 
     async def run(self) -> None:
         """Take part until told that the run is over."""
@@ -77,17 +80,26 @@ class Child:
                 if header is None:
                     return
                 if header.evaluate_only:
-                    await self._evaluate(header.round)
+                    if await self.evaluate(header.round):
+                        return
                 elif header.round > sent:
-                    await self._stub.SubmitUpdate(self._parts(header.round))
+                    await self.submit(self._parts(header.round))
                     sent = header.round
+
+    def fetch(self, request: rounds_pb2.FetchModelRequest) -> Any:
+        """The call that streams a model down."""
+        return self.stub.FetchModel(request)
+
+    def submit(self, parts: AsyncIterator[rounds_pb2.UpdatePart]) -> Any:
+        """The call that streams an update up."""
+        return self.stub.SubmitUpdate(parts)
 
     async def _fetch(self, sent: int) -> rounds_pb2.ModelHeader | None:
         """The header of the next model, whose bytes are read and dropped; None when the run is over."""
         while True:
             request = rounds_pb2.FetchModelRequest(**self._who, sent_round=sent, resume_round=-1)
             header = None
-            async for part in self._stub.FetchModel(request):
+            async for part in self.fetch(request):
                 if part.HasField("finished"):
                     return None
                 if part.HasField("header"):
@@ -104,15 +116,17 @@ class Child:
             yield rounds_pb2.UpdatePart(data=chunk[:left])
             left -= min(left, len(chunk))
 
-    async def _evaluate(self, number: int) -> None:
+    async def evaluate(self, number: int) -> bool:
+        """Say what the final model measures; whether nothing more is to come."""
         evaluation = rounds_pb2.Evaluation(
             device_id=self._who["child_id"], round=number, loss_sum=1.0, correct=1, num_examples=1
         )
-        await self._stub.SubmitEvaluation(
+        await self.stub.SubmitEvaluation(
             lps_service_pb2.SubmitEvaluationRequest(
                 run_id=self._who["run_id"], cluster_id="lps-0", evaluation=evaluation
             )
         )
+        return False
 
 
 async def measure(children: int, model_mb: float, at_once: int, folder: Path) -> tuple[float, float, float]:
@@ -134,7 +148,7 @@ async def measure(children: int, model_mb: float, at_once: int, folder: Path) ->
     try:
         await wait_until(lambda: run.changed, lambda: bool(run.journal.lps_addresses()), 60)
         before = resident_mb(lps.pid, "VmRSS")
-        await _enrol(server.address, experiment)
+        await enrol(server.address, experiment)
         await wait_until(lambda: run.changed, lambda: run.phase == "training", 60)
         channel, _ = open_channel(run.journal.lps_addresses()["lps-0"], LinkMeter())
         gate = asyncio.Semaphore(at_once)
@@ -152,7 +166,8 @@ async def measure(children: int, model_mb: float, at_once: int, folder: Path) ->
     return 4 * layout.size / 1e6, before, peak
 
 
-async def _enrol(address: str, experiment: Experiment) -> None:
+async def enrol(address: str, experiment: Experiment) -> None:
+    """Make all devices of an experiment known to a GPS."""
     async with grpc.aio.insecure_channel(address) as channel:
         for index, device_id in enumerate(experiment.device_ids()):
             await GpsServiceStub(channel).Enroll(

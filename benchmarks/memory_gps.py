@@ -1,0 +1,127 @@
+"""Memory of the GPS by its number of clusters, as memory.py has that of an LPS by its number of devices.
+
+    python benchmarks/memory_gps.py --model-mb 100 --clusters 2 8 32 128
+
+Starts `python -m gps` for each number, and LPSs that run here: each fetches the shared layers and sends an aggregate
+made up chunk by chunk, all at once, for two global rounds. Prints the peak resident size of the GPS (VmHWM), what it
+was before the first device came, and the growth in models; fails when that is over 2.5 models and 30 MB.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import grpc
+from memory import EXAMPLES, LIMIT_MODELS, Child, enrol, resident_mb
+
+from fedstrata.datasets import dataset_info
+from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.metrics import LinkMeter
+from fedstrata.models import build_model
+from fedstrata.rpc.client import open_channel
+from fedstrata.tensors import Layout
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
+
+CONSTANT_MB = 30.0
+
+
+def experiment_of(clusters: int, model_mb: float) -> Experiment:
+    """So many clusters of one device, with a dense model whose shared layers are of about that size."""
+    hidden = round(model_mb * 1e6 / 4 / (64 + 1))
+    return parse_experiment(f"""
+name: memory-gps
+partition: {{kind: iid, devices: {clusters}, examples_per_device: {EXAMPLES}}}
+model: {{name: mlp, hidden: [{hidden}]}}
+method: {{name: random, clusters: {clusters}}}
+training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_steps: 1}}
+""")
+
+
+def shared_layout(experiment: Experiment) -> Layout:
+    """What goes between LPSs and the GPS."""
+    model = build_model(experiment.model, dataset_info(experiment.data))
+    return model.layout.select(model.shared)
+
+
+class Cluster(Child):
+    """A cluster whose aggregate is one number, over and over."""
+
+    def who(self, experiment: Experiment, index: int) -> dict[str, str]:
+        """An LPS calls for its cluster."""
+        name = f"lps-{index}"
+        return {"run_id": experiment.run_id, "child_id": name, "cluster_id": name}
+
+    def layout(self, experiment: Experiment) -> Layout:
+        """The shared layers only."""
+        return shared_layout(experiment)
+
+    def fetch(self, request: Any) -> Any:
+        """The shared layers down."""
+        return self.stub.FetchShared(request)
+
+    def submit(self, parts: Any) -> Any:
+        """The aggregate up."""
+        return self.stub.SubmitAggregate(parts)
+
+    async def evaluate(self, number: int) -> bool:
+        """After the last global round the GPS waits for reports; here is nobody who would make one."""
+        return True
+
+
+async def measure(clusters: int, model_mb: float, folder: Path) -> tuple[float, float, float]:
+    """Size of the shared layers, memory before the first device, and peak memory of the GPS, in MB of 10⁶ bytes."""
+    experiment = experiment_of(clusters, model_mb)
+    (folder / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
+    gps = subprocess.Popen(  # noqa: ASYNC220  # it starts while nothing else is to be done
+        [sys.executable, "-m", "gps", "--experiment", str(folder / "experiment.yaml"), "--state", str(folder / "gps"),
+         "--lps-backend", "local", "--exit-with-parent"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / "gps.log").open("wb"), text=True,
+    )  # fmt: skip
+    try:
+        assert gps.stdout is not None
+        address = str(json.loads(gps.stdout.readline())["grpc"])
+        before = resident_mb(gps.pid, "VmRSS")
+        await enrol(address, experiment)
+        channel, _ = open_channel(address, LinkMeter())
+        async with grpc.aio.insecure_channel(address) as calls:
+            for index in range(clusters):
+                request = pb.RegisterLpsRequest(
+                    lps_id=f"lps-{index}", address="127.0.0.1:9", experiment_sha256=experiment.digest
+                )
+                await GpsServiceStub(calls).RegisterLps(request)
+        gate = asyncio.Semaphore(clusters)
+        stub = GpsServiceStub(channel)
+        await asyncio.gather(*(Cluster(stub, experiment, index, gate).run() for index in range(clusters)))
+        peak = resident_mb(gps.pid, "VmHWM")
+        await channel.close()
+    finally:
+        gps.terminate()
+        gps.wait()
+    return 4 * shared_layout(experiment).size / 1e6, before, peak
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--model-mb", type=float, default=100.0)
+    arguments.add_argument("--clusters", type=int, nargs="+", default=[2, 8, 32, 128])
+    options = arguments.parse_args()
+    print("clusters  shared MB  before MB  peak MB  growth in models")
+    exceeded = False
+    for clusters in options.clusters:
+        with tempfile.TemporaryDirectory() as folder:
+            size, before, peak = asyncio.run(measure(clusters, options.model_mb, Path(folder)))
+        exceeded |= peak - before > LIMIT_MODELS * size + CONSTANT_MB
+        print(f"{clusters:8d}  {size:9.1f}  {before:9.1f}  {peak:7.1f}  {(peak - before) / size:16.2f}", flush=True)
+    return 1 if exceeded else 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    sys.exit(main())

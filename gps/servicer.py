@@ -6,6 +6,7 @@ from typing import Any
 
 from fedstrata.errors import RunStoppedError, WrongRunError
 from fedstrata.link import HOLD_S, wait_until
+from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -23,8 +24,7 @@ class GpsServicer(GpsServiceServicer):
         self._run_id = run.experiment.run_id
 
     def _check(self, run_id: str) -> None:
-        if run_id != self._run_id:
-            raise WrongRunError(f"this is run {self._run_id}, not {run_id[:80]!r}; restart with its experiment")
+        check_run(self._run_id, run_id)
 
     def _check_going(self, run_id: str) -> None:
         self._check(run_id)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedstrata.errors import NotReadyError, PayloadError, StateError, WrongRunError
+from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.experiment import TierDeadline
 from fedstrata.link import HOLD_S, payload_timeout_s, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.rounds import Model as Received
+from fedstrata.rounds.notes import check_run
 from fedstrata.rounds.server import MODEL_PART
 from fedstrata.rpc.payload import accepted_codec
 from fedstrata.store import ModelFile
@@ -91,7 +92,7 @@ class Gathering:
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
         """Note what a device holds, and hold the call until it is asked for that or the rounds begin."""
-        self._check_run(request.run_id)
+        check_run(self._run_id, request.run_id)
         device_id = request.child_id
         if device_id in self._members and self._model is None:
             held_round = request.held_round if request.HasField("held_round") else -1
@@ -114,7 +115,7 @@ class Gathering:
         Raises:
             PayloadError: it is not what was asked for, not whole, or not finite; another device is asked.
         """
-        self._check_run(header.run_id)
+        check_run(self._run_id, header.run_id)
         if not self._is_wanted(header.device_id):
             return
         try:
@@ -147,21 +148,17 @@ class Gathering:
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Any update is late here: no round is open yet, and the device sends it again when one is."""
-        self._check_run(header.run_id)
+        check_run(self._run_id, header.run_id)
         return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
         """Nothing of any upload is here."""
-        self._check_run(request.run_id)
+        check_run(self._run_id, request.run_id)
         return pb.LocateUpdateResponse(run_id=self._run_id, offset=0, current_round=-1)
 
     def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
         """Refuse a measurement for now."""
         raise NotReadyError("this LPS is taking the cluster over; try again")
-
-    def _check_run(self, run_id: str) -> None:
-        if run_id != self._run_id:
-            raise WrongRunError(f"this is run {self._run_id}, not {run_id[:80]!r}; restart with its experiment")
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:

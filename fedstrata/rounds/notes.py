@@ -2,8 +2,14 @@
 
 import math
 
-from fedstrata.errors import PayloadError
+from fedstrata.errors import PayloadError, WrongRunError
 from fedstrata.v1 import rounds_pb2 as pb
+
+
+def check_run(run_id: str, said: str) -> None:
+    """Refuse a call that is about another run than this one. Raises WrongRunError."""
+    if said != run_id:
+        raise WrongRunError(f"this is run {run_id}, not {said[:80]!r}; restart with its experiment")
 
 
 def check_notes(header: pb.UpdateHeader) -> None:

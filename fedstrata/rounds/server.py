@@ -17,7 +17,6 @@ from fedstrata.errors import (
     RunStoppedError,
     SupersededError,
     UnknownChildError,
-    WrongRunError,
 )
 from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
 from fedstrata.fault_points import reach
@@ -25,7 +24,7 @@ from fedstrata.link import HOLD_S, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds.intake import ChildState, Gathered, Intake, Upload
-from fedstrata.rounds.notes import check_evaluation, check_notes
+from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.shared_chunks import SharedChunks
 from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.payload import accepted_codec, payload_header
@@ -171,7 +170,7 @@ class RoundServer:
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
         """Hold the call until there is something for this child, then stream it."""
-        self._check_run(request.run_id)
+        check_run(self.exchange.run_id, request.run_id)
         child_id = request.child_id
         if child_id in self._banned:
             raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
@@ -219,7 +218,7 @@ class RoundServer:
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Take one child's update for the open round; one that misses it is an answer, not an error."""
-        self._check_run(header.run_id)
+        check_run(self.exchange.run_id, header.run_id)
         try:
             accepted = await self._take(header, parts)
         except PayloadError as error:
@@ -283,7 +282,7 @@ class RoundServer:
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
         """Say where a child's upload stands."""
-        self._check_run(request.run_id)
+        check_run(self.exchange.run_id, request.run_id)
         opened = self._round
         offset = 0
         if opened is not None and opened.number == request.round and opened.intake.state_of(request.child_id):
@@ -297,7 +296,7 @@ class RoundServer:
         Raises:
             NotReadyError: after a restart the final model is not out again; asking for the round says what is wanted.
         """
-        self._check_run(run_id)
+        check_run(self.exchange.run_id, run_id)
         check_evaluation(evaluation)
         if self._finished is not None:
             return  # it is in already, or not wanted any more
@@ -318,10 +317,6 @@ class RoundServer:
         self.on_ban(child_id, reason)
         opened.intake.exclude(child_id)
         self._tell()
-
-    def _check_run(self, run_id: str) -> None:
-        if run_id != self.exchange.run_id:
-            raise WrongRunError(f"this is run {self.exchange.run_id}, not {run_id[:80]!r}; restart with its experiment")
 
 
 def _is_of(request: pb.FetchModelRequest, opened: OpenRound) -> bool:

@@ -23,10 +23,6 @@ class Served:
 
     async def hear(self, exchange: Coroutine[Any, Any, Answer]) -> Answer:
         """What an exchange with the LPS ends with. Raises ParentAwayError when it is silent and another serves now."""
-        if self.silence_s is None:
-            answer = await exchange
-            self.backoff.reset()
-            return answer
         hearing = asyncio.ensure_future(exchange)
         try:
             while not (await asyncio.wait({hearing}, timeout=self.silence_s))[0]:

@@ -133,7 +133,8 @@ class DeviceAgent:
         while True:
             held = self._host.held.get(served.by.cluster_id)
             client.held_round = held.round if held else None
-            offer = await served.hear(client.exchange(sent) if sent else client.fetch(*self._sent_of))
+            with self._host.bench.listening(served.by.cluster_id):
+                offer = await served.hear(client.exchange(sent) if sent else client.fetch(*self._sent_of))
             sent = None
             if isinstance(offer, Received):
                 self._host.held[served.by.cluster_id] = offer
@@ -211,7 +212,7 @@ class DeviceAgent:
             local_loss=host.method.local_loss,
             held_out=data.test,
         )
-        result = await host.bench.train(job)
+        result = await host.bench.train(job, client.identity.cluster_id)
         update = result.weights - received.flat
         return Update(
             round=received.round,
@@ -231,9 +232,9 @@ class DeviceAgent:
 
     async def _measure(self, lps: Any, client: RoundClient, received: Received, data: DeviceData) -> None:
         """Measure the final model and say so."""
-        job = EvaluationJob(model=self._host.model, received=received.flat, examples=data.test)
-        evaluation = self._evaluation(received, await self._host.bench.evaluate(job))
         who = client.identity
+        job = EvaluationJob(model=self._host.model, received=received.flat, examples=data.test)
+        evaluation = self._evaluation(received, await self._host.bench.evaluate(job, who.cluster_id))
         request = pb.SubmitEvaluationRequest(run_id=who.run_id, cluster_id=who.cluster_id, evaluation=evaluation)
         await call_until_answered(
             lambda: lps.SubmitEvaluation(request, timeout=CALL_S), self._log, "SubmitEvaluation", attempts=LPS_PATIENCE

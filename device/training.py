@@ -149,12 +149,17 @@ def limit_threads() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set by property
 
 
-def batch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Which examples each batch holds, epoch after epoch without end, each in an order of its own."""
+def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
+    """In which order a device goes through its examples, epoch after epoch without end, each in an order of its own."""
     rng = np.random.default_rng([job.seed, job.device_index, job.lps_round])
-    size = job.training.batch_size
     while True:
-        order = rng.permutation(len(job.examples))
+        yield rng.permutation(len(job.examples))
+
+
+def batch_orders(job: TrainingJob) -> Iterator[Indices]:
+    """Which examples each batch holds."""
+    size = job.training.batch_size
+    for order in epoch_orders(job):
         yield from (order[start : start + size] for start in range(0, len(order), size))
 
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets import Dataset, Examples
+from fedstrata.datasets import Dataset, Examples, Pixels
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import (
     DirichletPartition,
@@ -32,8 +32,8 @@ TRAIN_ORDER, TEST_ORDER, LABEL_SHARES = 101, 102, 103
 class DeviceData:
     """What one device owns; `test` may be empty where there are fewer test examples than devices."""
 
-    train: Examples
-    test: Examples
+    train: Examples | Pixels
+    test: Examples | Pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
     else:
         assignment = _assignment(experiment, dataset)
         train, test = (np.sort(part[device_index]) for part in (assignment.train, assignment.test))
-    return DeviceData(train=dataset.train.take(train), test=dataset.test.take(test))
+    return DeviceData(train=dataset.train.part(train), test=dataset.test.part(test))
 
 
 def check_partition(experiment: Experiment, dataset: Dataset) -> None:

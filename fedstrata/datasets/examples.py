@@ -1,7 +1,7 @@
 """Labelled examples in memory, checked when made."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fedstrata.errors import DataError
 
 Indices = NDArray[np.int64]
+PIXEL_SCALE = 255
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -17,6 +18,7 @@ class Examples:
 
     inputs: NDArray[np.float32]
     labels: NDArray[np.int64]
+    scale: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         _check(self.inputs, self.labels, dtype=np.float32)
@@ -32,9 +34,18 @@ class Examples:
         """The shape of one example."""
         return self.inputs.shape[1:]
 
+    @property
+    def stored(self) -> NDArray[np.float32]:
+        """The inputs as they are kept: divided by `scale`, if there is one, they are `inputs`."""
+        return self.inputs
+
     def take(self, indices: Indices) -> "Examples":
         """A copy of the examples at these indices, in this order."""
         return Examples(inputs=self.inputs[indices], labels=self.labels[indices])
+
+    def part(self, indices: Indices) -> "Examples":
+        """As `take`: these examples, kept as all are."""
+        return self.take(indices)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +54,7 @@ class Pixels:
 
     values: NDArray[np.uint8]
     labels: NDArray[np.int64]
+    scale: ClassVar[int | None] = PIXEL_SCALE
 
     def __post_init__(self) -> None:
         _check(self.values, self.labels, dtype=np.uint8)
@@ -60,9 +72,18 @@ class Pixels:
         """All examples scaled to [0, 1], made anew at every call: prefer `take`."""
         return _scaled(self.values)
 
+    @property
+    def stored(self) -> NDArray[np.uint8]:
+        """The values as they are kept: divided by `scale` they are `inputs`."""
+        return self.values
+
     def take(self, indices: Indices) -> Examples:
         """The examples at these indices, in this order, scaled to [0, 1]."""
         return Examples(inputs=_scaled(self.values[indices]), labels=self.labels[indices])
+
+    def part(self, indices: Indices) -> "Pixels":
+        """A copy of the examples at these indices, in this order, still as bytes."""
+        return Pixels(values=self.values[indices], labels=self.labels[indices])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +124,7 @@ class Dataset:
 
 
 def _scaled(values: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return np.divide(values, 255, dtype=np.float32)
+    return np.divide(values, PIXEL_SCALE, dtype=np.float32)
 
 
 def _check(inputs: NDArray[Any], labels: NDArray[Any], *, dtype: type[np.generic]) -> None:

@@ -34,12 +34,12 @@ class PoisonedBench:
     """A bench whose training ends in one NaN, at a place of its own."""
 
     def __init__(self, bench: Any, place: int) -> None:
-        self.compute, self.evaluate = bench.compute, bench.evaluate
+        self.compute, self.evaluate, self.listening = bench.compute, bench.evaluate, bench.listening
         self._bench = bench
         self._place = place
 
-    async def train(self, job: TrainingJob) -> LocalResult:
-        result: LocalResult = await self._bench.train(job)
+    async def train(self, job: TrainingJob, group: str) -> LocalResult:
+        result: LocalResult = await self._bench.train(job, group)
         weights = result.weights.copy()
         weights[self._place] = np.nan
         return replace(result, weights=weights)

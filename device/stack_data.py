@@ -1,0 +1,114 @@
+"""The examples of many devices side by side: each device's own, in orders of its own generator, (devices, rows, …).
+
+All arrays of a stack have as many rows for each device. Where a device has fewer examples left, its rows repeat one of
+them and a mask says so: what they stand for is multiplied by 0, so that what they hold changes no bit.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from device.training import TrainingJob, epoch_orders
+from fedstrata.datasets import Examples, Pixels
+
+Indices = NDArray[np.int64]
+SLAB_STEPS = 32  # steps prepared at once: memory does not grow with the length of the training
+
+
+class Inputs:
+    """The inputs of one step, shape (devices, rows, width): what a model takes, with columns of zeros to its width."""
+
+    def __init__(self, examples: Sequence[Examples | Pixels], rows: int, width: int) -> None:
+        """`width` is at least the size of an example."""
+        size = math.prod(examples[0].input_shape)
+        self.values = torch.zeros(len(examples), rows, width)
+        self._own = self.values[..., :size]
+        self._scale = examples[0].scale
+        dtype = torch.uint8 if self._scale else torch.float32
+        is_direct = width == size and not self._scale
+        self._gathered = self.values if is_direct else torch.empty(len(examples), rows, size, dtype=dtype)
+        self._sources = [each.stored.reshape(-1, size) for each in examples]
+        self._targets = list(self._gathered.numpy())
+
+    def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
+        """The examples at these places, `rows` a device, of the first devices; the result is overwritten next time."""
+        for source, target, order in zip(self._sources, self._targets, orders, strict=False):
+            source.take(order, axis=0, out=target, mode="clip")
+        active = len(orders)
+        if self._gathered is not self.values:
+            self._own[:active] = self._gathered[:active]
+        if self._scale:
+            self._own[:active].div_(self._scale)
+        return self.values[:active]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slab:
+    """Some steps of a stack, prepared: which examples, their labels, and what each row counts."""
+
+    orders: Sequence[Indices]  # by device, shape (its steps, rows)
+    labels: torch.Tensor  # (steps, devices, rows, 1)
+    shares: torch.Tensor  # (steps, devices, rows, 1): a row's share in its batch's mean, 1/n; 0 where none is
+    counts: NDArray[np.int64]  # (steps, devices): examples in each batch; 0 where a device has finished
+
+
+class Batches:
+    """The batches of a stack's devices, step by step; `jobs` with the most steps first."""
+
+    def __init__(self, jobs: Sequence[TrainingJob], rows: int, width: int) -> None:
+        self.inputs = Inputs([job.examples for job in jobs], rows, width)
+        self._rows = rows
+        self._labels = [job.examples.labels for job in jobs]
+        self._orders = [_Orders(job, rows) for job in jobs]
+
+    def slab(self, steps: int) -> Slab:
+        """The next so many steps."""
+        taken = [orders.take(steps) for orders in self._orders]
+        labels = torch.zeros(steps, len(taken), self._rows, 1, dtype=torch.int64)
+        counts = np.zeros((steps, len(taken)), np.int64)
+        views = labels.numpy()[..., 0]
+        for device, (orders, count) in enumerate(taken):
+            views[: len(orders), device] = self._labels[device][orders]
+            counts[: len(orders), device] = count
+        shares = np.where(
+            np.arange(self._rows) < counts[..., None], np.float32(1) / np.maximum(counts, 1)[..., None], 0
+        )
+        return Slab(
+            orders=[orders for orders, _ in taken],
+            labels=labels,
+            shares=torch.from_numpy(shares.astype(np.float32)[..., None]),
+            counts=counts,
+        )
+
+
+class _Orders:
+    """One device's batches as rows of indexes, epoch after epoch, until its steps are done."""
+
+    def __init__(self, job: TrainingJob, rows: int) -> None:
+        self._epochs = epoch_orders(job)
+        self._rows = rows
+        self._left = job.steps
+        self._ready: tuple[Indices, Indices] = np.empty((0, rows), np.int64), np.empty(0, np.int64)
+
+    def take(self, steps: int) -> tuple[Indices, Indices]:
+        """The next batches, shape (at most `steps`, rows), and how many of each batch's rows count."""
+        steps = min(steps, self._left)
+        self._left -= steps
+        while len(self._ready[0]) < steps:
+            more = self._in_rows(next(self._epochs))
+            self._ready = np.concatenate([self._ready[0], more[0]]), np.concatenate([self._ready[1], more[1]])
+        orders, counts = self._ready
+        self._ready = orders[steps:], counts[steps:]
+        return orders[:steps], counts[:steps]
+
+    def _in_rows(self, order: Indices) -> tuple[Indices, Indices]:
+        """One epoch; its last batch is filled up with examples that count for nothing."""
+        batches = -(-len(order) // self._rows)
+        filled = np.append(order, order[: batches * self._rows - len(order)]).reshape(batches, self._rows)
+        counts = np.full(batches, self._rows)
+        counts[-1] -= filled.size - len(order)
+        return filled, counts

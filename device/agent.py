@@ -210,7 +210,7 @@ class DeviceAgent:
             lps_round=received.round,
             global_round=received.global_round,
             local_loss=host.method.local_loss,
-            held_out=data.test,
+            held_out=data.test if host.experiment.training.is_measured(received.global_round) else None,
         )
         result = await host.bench.train(job, client.identity.cluster_id)
         update = result.weights - received.flat

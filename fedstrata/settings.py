@@ -208,6 +208,7 @@ class TrainingSettings(Settings):
     local_epochs: int | None = Field(default=None, ge=1)
     local_steps: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=32, ge=1)
+    evaluate_every: int = Field(default=1, ge=1)  # global rounds; the final model is measured in any case
     optimiser: SgdSettings = SgdSettings()
 
     @model_validator(mode="before")
@@ -222,6 +223,10 @@ class TrainingSettings(Settings):
         if self.local_epochs is not None and self.local_steps is not None:
             raise ValueError("give local_epochs or local_steps, not both")
         return self
+
+    def is_measured(self, global_round: int) -> bool:
+        """Whether devices measure the models that they receive in a global round, counted from 0."""
+        return global_round % self.evaluate_every == 0
 
     @property
     def lps_rounds(self) -> int:

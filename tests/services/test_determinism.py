@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 from conftest import FinishedRun
+from safetensors.numpy import load_file
 from tiers import outcome, run_in_process, small
 
 from fedstrata.experiment import LinkSettings, TierDeadline
@@ -53,6 +54,25 @@ def test_another_seed_gives_other_models(undisturbed: dict[str, Any], tmp_path: 
     other = outcome(run_in_process(small("seed=1"), tmp_path / "other").folder)
     assert other["model_sha256"] != undisturbed["model_sha256"]
     assert other["relevance.csv"] != undisturbed["relevance.csv"]
+
+
+def test_a_model_that_is_not_measured_is_the_same_model(tmp_path: Path) -> None:
+    rounds = "training.global_rounds=4"
+    always, seldom = (
+        run_in_process(small(rounds, f"training.evaluate_every={every}"), tmp_path / str(every)) for every in (1, 3)
+    )
+    assert all(row.accuracy is not None for row in always.rounds)
+    # Received in global round g is what the LPS rounds before it produced: of 8, those that end in round 1 and 4,
+    # and the final one.
+    measured = {row.lps_round for row in seldom.rounds if row.accuracy is not None}
+    assert measured == {1, 6, 7, 8}
+    same = [row.accuracy for row in always.rounds if row.lps_round in measured]
+    assert [row.accuracy for row in seldom.rounds if row.accuracy is not None] == same
+    assert seldom.summary.accuracy == always.summary.accuracy
+    for cluster_id in always.summary.clusters:
+        models = [load_file(record.folder / "models" / f"{cluster_id}.safetensors") for record in (always, seldom)]
+        for name, tensor in models[0].items():
+            assert np.array_equal(tensor, models[1][name])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

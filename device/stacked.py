@@ -80,7 +80,7 @@ def _kinds(job: TrainingJob) -> tuple[int | None, int | None]:
     return job.examples.scale, job.held_out.scale if job.held_out is not None else None
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
     """What `train` gives for each of these jobs alike, all at once."""
     places = sorted(range(len(jobs)), key=lambda place: -jobs[place].steps)
@@ -120,7 +120,7 @@ def _descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
     return [float(total) / int(count) for total, count in zip(loss_sums, seen, strict=True)]
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
     """What `evaluate` gives for each of these jobs of one model, all at once."""
     stack = DenseStack(jobs[0].model, [job.received for job in jobs])

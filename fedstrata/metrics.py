@@ -3,10 +3,9 @@
 Bytes are counted where messages are serialised and parsed (`fedstrata.rpc.counting`), never computed.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as PrometheusCounter
@@ -30,15 +29,15 @@ class LinkMeter(Collector):
     """Bytes by link, direction, kind and end."""
 
     def __init__(self) -> None:
-        self._bytes: Counter[LinkKey] = Counter()
+        self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(lambda: [0])  # a count that its counter holds
         self._earlier: Counter[LinkKey] = Counter()  # of it, what was counted before this process
 
     def counter(self, key: LinkKey) -> Callable[[int], None]:
         """A function that adds to one count."""
-        counts = self._bytes
+        count = self._bytes[key]
 
         def add(size: int) -> None:
-            counts[key] += size
+            count[0] += size
 
         return add
 
@@ -47,16 +46,18 @@ class LinkMeter(Collector):
         for key, count in counts.items():
             more = max(0, count - self._earlier[key])
             self._earlier[key] += more
-            self._bytes[key] += more
+            self._bytes[key][0] += more
 
     def snapshot(self) -> Mapping[LinkKey, int]:
         """All counts so far."""
-        return MappingProxyType(dict(self._bytes))
+        return {key: count for key, [count] in self._bytes.items() if count}
 
     def total(self, link: str, direction: str, end: str) -> int:
         """Bytes of every kind."""
         return sum(
-            count for key, count in self._bytes.items() if (key.link, key.direction, key.end) == (link, direction, end)
+            count
+            for key, [count] in self._bytes.items()
+            if (key.link, key.direction, key.end) == (link, direction, end)
         )
 
     def collect(self) -> Iterable[CounterMetricFamily]:
@@ -64,7 +65,7 @@ class LinkMeter(Collector):
         family = CounterMetricFamily(
             "fedstrata_link_bytes", "Serialised bytes by link, direction, kind and counting end", labels=LINK_LABELS
         )
-        for key, count in sorted(self._bytes.items(), key=lambda item: str(item[0])):
+        for key, count in sorted(self.snapshot().items(), key=lambda item: str(item[0])):
             family.add_metric([key.link, key.direction, key.kind, key.end], count)
         yield family
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedstrata.errors import RunStoppedError, WrongRunError
 from fedstrata.link import HOLD_S, wait_until
+from fedstrata.rounds.attending import Attending
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.tensors import CHUNK_BYTES
@@ -129,6 +130,10 @@ class GpsServicer(GpsServiceServicer):
         if not run.serving.is_current(header.cluster_id, header.term):
             return rounds_pb2.UpdateReply(run_id=self._run_id, current_round=run.rounds.global_round)
         return await run.rounds.server.submit(header, parts)
+
+    async def Attend(self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any) -> None:
+        """Answer an LPS's asking and its aggregates of one cluster, one after the other, for as long as it stays."""
+        await Attending(self.FetchShared, self.SubmitAggregate).answer(requests, context)
 
     async def LocateUpdate(
         self, request: rounds_pb2.LocateUpdateRequest, context: Any

@@ -15,7 +15,7 @@ from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
-from fedstrata.rounds import Identity, ParentCalls, RoundClient, RoundServer
+from fedstrata.rounds import Identity, ParentCalls, RoundClient, RoundServer, Session
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.tensors import CHUNK_BYTES
@@ -182,6 +182,8 @@ class LpsAgent:
             self._log.warning("cluster_lost", cluster=cluster_id, reason=str(error))
             if self._services.get(cluster_id) is service:
                 (self._leave_out if reply.is_over else self._drop)(cluster_id)
+        finally:
+            session.close()
 
     async def _what_holds_now(self) -> pb.FetchClustersResponse | None:
         """What an LPS that has trouble with a cluster may have missed: it may have stood still for long."""
@@ -199,8 +201,12 @@ class LpsAgent:
         identity = Identity(
             run_id=self._experiment.run_id, child_id=name, cluster_id=name, lps_id=self._lps_id, term=cluster.term
         )
+        attended = Session(self._gps.Attend)
         calls = ParentCalls(
-            fetch=self._gps.FetchShared, submit=self._gps.SubmitAggregate, locate=self._gps.LocateUpdate
+            fetch=attended.fetch,
+            submit=self._gps.SubmitAggregate,
+            locate=self._gps.LocateUpdate,
+            exchange=attended.exchange,
         )
         shared = self._model.layout.select(self._model.shared)
         link = self._experiment.links.lps_gps
@@ -215,7 +221,7 @@ class LpsAgent:
             executor=self._executor,
         )
         session = ClusterSession(around, cluster, uplink, log)
-        session.on_plan = self._until_heard
+        session.on_plan, session.close = self._until_heard, attended.close
         log.info("cluster_served", devices=len(cluster.members), term=cluster.term)
         return session
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,10 @@ from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Gathered, Intake, OpenRound, RoundClient, RoundServer, Update
 from fedstrata.rounds import Model as Received
 from fedstrata.rpc.messages import link_bytes_to_proto
-from fedstrata.store.model_file import ModelFile
 from fedstrata.tensors import ExactSum, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.pieces import difference, moved, spliced
+from lps.pieces import AnyModel, difference, moved, spliced
 from lps.rows import add_evaluations, split_rows
 from lps.state import ClusterState, Standing
 from lps.takeover import Gathering, check_goes_on, write_start
@@ -73,6 +73,7 @@ class ClusterSession:
         self._exclusions: list[pb.Exclusion] = []
         self._bytes_before = (0, 0)
         self.on_plan = _nothing
+        self.close: Callable[[], None] = lambda: None  # gives the stream to the GPS up
 
     def take_members(self, cluster: gps_pb.Cluster) -> None:
         """Take who belongs to the cluster; each device from its first global round on."""
@@ -258,7 +259,7 @@ class ClusterSession:
     # --- the global round ---------------------------------------------------------------------
 
     async def _global_round(
-        self, standing: Standing, local: ModelFile, report: gps_pb.ReportHeader, num_examples: int
+        self, standing: Standing, local: AnyModel, report: gps_pb.ReportHeader, num_examples: int
     ) -> Standing:
         """Send the shared layers' update up, take the average of all clusters, keep the head."""
         global_round = standing.lps_round // self._rounds_per_global
@@ -303,15 +304,13 @@ class ClusterSession:
             )
 
     async def _exchange(self, update: Update) -> Received:
-        await self._uplink.submit(update)
         while True:
-            answer = await self._uplink.fetch(update.round)
-            match answer:
+            match await self._uplink.exchange(update):
                 case pb.SendAgain():
-                    await self._uplink.submit(update)
-                case Received():
-                    return answer
-                case _:
+                    pass
+                case Received() as received:
+                    return received
+                case answer:
                     raise RunStoppedError(getattr(answer, "reason", "") or "the GPS ended the run")
 
     # --- the end ------------------------------------------------------------------------------

@@ -4,8 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedstrata.store.model_file import ModelFile, pieces_of
+from fedstrata.store import ModelFile, ModelInMemory
+from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import ExactSum, Flat
+
+AnyModel = ModelFile | ModelInMemory
 
 
 def moved(model: ModelFile, total: ExactSum) -> Iterator[Flat]:
@@ -13,7 +16,7 @@ def moved(model: ModelFile, total: ExactSum) -> Iterator[Flat]:
     return (model.read(start, stop) + total.mean(start, stop) for start, stop in pieces_of(model.layout.size))
 
 
-def difference(local: ModelFile, base: ModelFile, places: Sequence[slice]) -> Flat:
+def difference(local: AnyModel, base: ModelFile, places: Sequence[slice]) -> Flat:
     """Trained minus received, of the shared layers; one copy of them large."""
     difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
     filled = 0
@@ -25,7 +28,7 @@ def difference(local: ModelFile, base: ModelFile, places: Sequence[slice]) -> Fl
     return difference
 
 
-def spliced(local: ModelFile, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
+def spliced(local: AnyModel, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
     """The local model with its shared layers replaced, piece by piece."""
     position, taken = 0, 0
     for place in places:

@@ -7,6 +7,7 @@ from typing import Any
 from fedstrata.errors import NotReadyError, NotServedError
 from fedstrata.link import HOLD_S, wait_until
 from fedstrata.rounds import RoundServer
+from fedstrata.rounds.attending import Attending
 from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -42,25 +43,7 @@ class LpsServicer(LpsServiceServicer):
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer a device's asking and its updates, one after the other, for as long as it stays."""
-        parts = aiter(requests)
-        async for part in parts:
-            asked = part.fetch if part.HasField("fetch") else await self._take(part, parts, context)
-            del part  # while its sender waits for the next model, its update is not held
-            if asked is not None:
-                await self.FetchModel(asked, context)
-
-    async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
-        """Take an update where others follow it; gives what its sender asks for then."""
-        update = _update_of(first, parts)
-        reply = await self.SubmitUpdate(update, context)
-        async for _ in update:
-            pass  # what is left of an update that was late or there already
-        then = pb.FetchModelRequest()
-        then.CopyFrom(first.header.then_fetch)
-        is_asked = first.header.HasField("then_fetch")
-        if not (is_asked and reply.accepted):
-            await context.write(pb.ModelPart(reply=reply))
-        return then if is_asked else None
+        await Attending(self.FetchModel, self.SubmitUpdate).answer(requests, context)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""
@@ -83,13 +66,3 @@ class LpsServicer(LpsServiceServicer):
         if isinstance(cluster, Gathering):
             await cluster.take_model(header, parts)
         return lps_pb.SubmitModelResponse(run_id=header.run_id)
-
-
-async def _update_of(first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> AsyncIterator[pb.UpdatePart]:
-    """The parts of one update, where others follow it on the stream."""
-    yield first
-    left = first.header.payload.payload_bytes - first.header.offset - len(first.header.data)
-    while left > 0 and (part := await anext(parts, None)) is not None:
-        left -= len(part.data)
-        yield part
-        del part  # the next may be long in coming

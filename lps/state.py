@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.logs import EventLog
-from fedstrata.store import ModelFile, clear_asides, read_sealed, write_model, write_sealed
-from fedstrata.tensors import Flat, Layout
+from fedstrata.store import ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
+from fedstrata.tensors import SMALL_BYTES, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 
 FINAL = "final.pb"
@@ -106,8 +107,10 @@ class ClusterState:
             log.warning("state_passed_over", reason=str(error))
             return None
 
-    def scratch(self, pieces: Iterator[Flat]) -> ModelFile:
-        """A model that needs to outlive nothing."""
+    def scratch(self, pieces: Iterator[Flat]) -> ModelFile | ModelInMemory:
+        """A model that needs to outlive nothing; on disk unless it is small."""
+        if 4 * self._layout.size <= SMALL_BYTES:
+            return ModelInMemory(self._layout, np.concatenate(list(pieces)))
         path = self.folder / "scratch.safetensors"
         write_model(path, self._layout, pieces, self._metadata, durable=False)
         return ModelFile(path, self._layout)

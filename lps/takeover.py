@@ -19,11 +19,10 @@ from fedstrata.rounds import Model as Received
 from fedstrata.rounds.notes import check_run
 from fedstrata.rounds.server import MODEL_PART
 from fedstrata.rpc.payload import accepted_codec
-from fedstrata.store import ModelFile
 from fedstrata.tensors import Flat, Layout
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.pieces import spliced
+from lps.pieces import AnyModel, spliced
 from lps.state import ClusterState
 
 REUNION_S = 10.0  # twice as long as devices take to notice that their LPS is away
@@ -189,7 +188,7 @@ def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: 
 
 
 def write_start(
-    state: ClusterState, held: ModelFile, held_round: int | None, shared: Received, places: Sequence[slice]
+    state: ClusterState, held: AnyModel, held_round: int | None, shared: Received, places: Sequence[slice]
 ) -> int:
     """Write the state that a cluster goes on from, of a model of `held_round`, or of none in particular, and of the
     shared layers of the global round now open, which stand at `places` of a model; gives the LPS round to open."""

@@ -28,6 +28,7 @@ METHODS: Mapping[str, tuple[str, str]] = {
     _GPS + "FetchClusters": ("lps-gps", "control"),
     _GPS + "FetchShared": ("lps-gps", "shared"),
     _GPS + "SubmitAggregate": ("lps-gps", "shared"),
+    _GPS + "Attend": ("lps-gps", "shared"),
     _GPS + "LocateUpdate": ("lps-gps", "control"),
     _GPS + "SubmitReport": ("lps-gps", "model"),
     _LPS + "FetchModel": ("device-lps", "model"),

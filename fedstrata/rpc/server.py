@@ -16,11 +16,11 @@ from fedstrata.rpc.address import split_address
 from fedstrata.rpc.arena import keep_one_arena
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
-from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
-LOOKAHEAD_BYTES = 64 << 10
+LOOKAHEAD_BYTES = SMALL_BYTES + (32 << 10)  # a small model comes with its header in one go
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),

@@ -1,6 +1,15 @@
 """State on disk: written aside, flushed, renamed, checksummed."""
 
 from fedstrata.store.files import claim, clear_asides, read_sealed, write_aside, write_sealed
-from fedstrata.store.model_file import ModelFile, write_model
+from fedstrata.store.model_file import ModelFile, ModelInMemory, write_model
 
-__all__ = ["ModelFile", "claim", "clear_asides", "read_sealed", "write_aside", "write_model", "write_sealed"]
+__all__ = [
+    "ModelFile",
+    "ModelInMemory",
+    "claim",
+    "clear_asides",
+    "read_sealed",
+    "write_aside",
+    "write_model",
+    "write_sealed",
+]

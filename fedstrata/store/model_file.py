@@ -142,3 +142,22 @@ class ModelFile:
         """Give the file up; a reader that comes after gets a SupersededError."""
         with self._reading:
             self._file.close()
+
+
+class ModelInMemory:
+    """A model that is read as one on disk is."""
+
+    def __init__(self, layout: Layout, flat: Flat) -> None:
+        self.layout = layout
+        self._flat = flat
+
+    def read(self, start: int, stop: int) -> Flat:
+        """The elements [start, stop)."""
+        return self._flat[start:stop]
+
+    def pieces(self) -> Iterator[Flat]:
+        """The whole vector, in one piece."""
+        yield self._flat
+
+    def close(self) -> None:
+        """Nothing to give up."""

@@ -81,6 +81,11 @@ class GpsServiceStub:
                 request_serializer=fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.SerializeToString,
                 response_deserializer=fedstrata_dot_v1_dot_rounds__pb2.UpdateReply.FromString,
                 _registered_method=True)
+        self.Attend = channel.stream_stream(
+                '/fedstrata.v1.GpsService/Attend',
+                request_serializer=fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.SerializeToString,
+                response_deserializer=fedstrata_dot_v1_dot_rounds__pb2.ModelPart.FromString,
+                _registered_method=True)
         self.LocateUpdate = channel.unary_unary(
                 '/fedstrata.v1.GpsService/LocateUpdate',
                 request_serializer=fedstrata_dot_v1_dot_rounds__pb2.LocateUpdateRequest.SerializeToString,
@@ -161,6 +166,13 @@ class GpsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Attend(self, request_iterator, context):
+        """FetchShared and SubmitAggregate in turn on one stream, as LpsService has them for devices: one stream a cluster.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LocateUpdate(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -221,6 +233,11 @@ def add_GpsServiceServicer_to_server(servicer, server):
                     servicer.SubmitAggregate,
                     request_deserializer=fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.FromString,
                     response_serializer=fedstrata_dot_v1_dot_rounds__pb2.UpdateReply.SerializeToString,
+            ),
+            'Attend': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attend,
+                    request_deserializer=fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.FromString,
+                    response_serializer=fedstrata_dot_v1_dot_rounds__pb2.ModelPart.SerializeToString,
             ),
             'LocateUpdate': grpc.unary_unary_rpc_method_handler(
                     servicer.LocateUpdate,
@@ -477,6 +494,33 @@ class GpsService:
             '/fedstrata.v1.GpsService/SubmitAggregate',
             fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.SerializeToString,
             fedstrata_dot_v1_dot_rounds__pb2.UpdateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attend(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/fedstrata.v1.GpsService/Attend',
+            fedstrata_dot_v1_dot_rounds__pb2.UpdatePart.SerializeToString,
+            fedstrata_dot_v1_dot_rounds__pb2.ModelPart.FromString,
             options,
             channel_credentials,
             insecure,

@@ -120,9 +120,14 @@ async def and_no_more(*parts: Any) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("number", [0, 7], ids=["the open round", "another round"])
-@pytest.mark.parametrize("name", ["SubmitUpdate", "Attend", "SubmitAggregate"])
-async def test_an_update_that_claims_10_gb_is_refused_by_its_header(grouped: Tiers, name: str, number: int) -> None:
-    is_aggregate = name == "SubmitAggregate"
+@pytest.mark.parametrize(
+    ("name", "is_aggregate"),
+    [("SubmitUpdate", False), ("Attend", False), ("SubmitAggregate", True), ("Attend", True)],
+    ids=["SubmitUpdate", "Attend", "SubmitAggregate", "Attend of an LPS"],
+)
+async def test_an_update_that_claims_10_gb_is_refused_by_its_header(
+    grouped: Tiers, name: str, is_aggregate: bool, number: int
+) -> None:
     header = rounds_pb2.UpdateHeader(
         run_id=EXPERIMENT.run_id, child_id="lps-0" if is_aggregate else "device-000", cluster_id="lps-0", round=number
     )

@@ -54,7 +54,7 @@ async def conducted(folder: Path, rounds: Rounds, *answers: Any) -> Any:
     server = Mock()
     session = SimpleNamespace(
         term=0, server=server, run=run, may_lack_state=lambda: False, needs_takeover=lambda: False,
-        take_members=lambda cluster: None,
+        take_members=lambda cluster: None, close=lambda: None,
     )  # fmt: skip
     agent.__dict__.update(
         _gps=SimpleNamespace(FetchClusters=fetch_clusters), _session=lambda cluster: session,

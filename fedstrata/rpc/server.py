@@ -13,8 +13,8 @@ from fedstrata.errors import AddressError, FedstrataError, PayloadError
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
-from fedstrata.rpc.arena import keep_one_arena
 from fedstrata.rpc.counting import CountingServer
+from fedstrata.rpc.heap import keep_chunks
 from fedstrata.rpc.stream import Parts
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 
@@ -117,7 +117,7 @@ class RpcServer:
     """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
 
     def __init__(self, meter: LinkMeter) -> None:
-        keep_one_arena()
+        keep_chunks(in_one_arena=True)
         self._server = grpc.aio.server(interceptors=[ErrorTable()], options=SERVER_OPTIONS)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]

@@ -46,6 +46,11 @@ class GlobalRounds:
         self.on_closed: Callable[[int], None] = lambda global_round: None
         self.on_missing: Callable[[str, str], None] = lambda cluster_id, stage: None
 
+    @property
+    def model_bytes(self) -> int:
+        """The size of the shared layers as float32."""
+        return 4 * self._layout.size
+
     async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
         """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""
         shared = await asyncio.to_thread(self._begin)

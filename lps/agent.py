@@ -57,6 +57,11 @@ class LpsAgent:
         self.clusters: dict[str, RoundServer | Gathering] = {}
         self.knows_clusters = asyncio.Event()
 
+    @property
+    def model_bytes(self) -> int:
+        """The size of a model as float32."""
+        return 4 * self._model.layout.size
+
     async def close(self) -> None:
         """Give up the connection to the GPS and the folding thread."""
         await self._channel.close(None)

@@ -6,7 +6,7 @@ import ctypes
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 # A chunk of 1 MiB is several buffers on its way. Given back to the kernel and asked for again, each costs 256 page
 # faults, more than its bytes cost to send. So such buffers stay in the heap; only larger ones are given back at once.
-KEPT_BYTES, LARGE_BYTES = 16 << 20, 4 << 20
+KEPT_BYTES, LARGE_BYTES = 8 << 20, 2 << 20
 
 
 def keep_chunks(*, in_one_arena: bool) -> None:

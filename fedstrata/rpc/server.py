@@ -20,7 +20,10 @@ from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
-LOOKAHEAD_BYTES = SMALL_BYTES + (32 << 10)  # a small model comes with its header in one go
+# What a child may send ahead of being read: gRPC's own estimate lets every stream hold many megabytes. An update of a
+# small model is sent ahead whole; of larger ones memory counts more, with a hundred children.
+LOOKAHEAD_BYTES = 64 << 10
+HEADER_BYTES = 32 << 10
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
@@ -28,9 +31,7 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # what a child may send ahead of being read; gRPC's own estimate lets every stream hold many megabytes
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
 )
 ERROR_KEY = "fedstrata-error"  # of a reply's metadata: which of the errors that share a status it was
 log = EventLog("rpc")
@@ -116,9 +117,12 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
 class RpcServer:
     """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
 
-    def __init__(self, meter: LinkMeter) -> None:
+    def __init__(self, meter: LinkMeter, *, model_bytes: int = 0) -> None:
+        """`model_bytes` is the size of what children send up, where they all send models."""
         keep_chunks(in_one_arena=True)
-        self._server = grpc.aio.server(interceptors=[ErrorTable()], options=SERVER_OPTIONS)
+        ahead = model_bytes + HEADER_BYTES if model_bytes <= SMALL_BYTES else LOOKAHEAD_BYTES
+        options = (*SERVER_OPTIONS, ("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, ahead)))
+        self._server = grpc.aio.server(interceptors=[ErrorTable()], options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._names: list[str] = []

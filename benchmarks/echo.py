@@ -23,6 +23,7 @@ from floor import parse as parse_end
 from floor import peak_mb
 
 from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.heap import keep_for_training
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
 from fedstrata.rounds import (
@@ -93,6 +94,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 async def attend(options: argparse.Namespace) -> None:
     """One device: returns what it gets."""
+    keep_for_training()  # as any device process does
     channel, counting = open_channel(options.address, LinkMeter())
     stub = LpsServiceStub(counting)
     session = Session(stub.Attend)

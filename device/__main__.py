@@ -20,6 +20,7 @@ from device.training import limit_threads  # noqa: E402
 from fedstrata.datasets import dataset_info, load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
 from fedstrata.experiment import Experiment, load_experiment  # noqa: E402
+from fedstrata.heap import keep_for_training  # noqa: E402
 from fedstrata.http import StatusServer  # noqa: E402
 from fedstrata.logs import EventLog  # noqa: E402
 from fedstrata.methods import make_method  # noqa: E402
@@ -43,6 +44,7 @@ def parse() -> argparse.Namespace:
 def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics) -> Host:
     """Everything that the devices of this process share, data included."""
     limit_threads()
+    keep_for_training()
     return Host(
         experiment=experiment,
         dataset=load_dataset(experiment.data),

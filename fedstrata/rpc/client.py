@@ -24,7 +24,6 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
 from fedstrata.rpc.counting import CountingChannel
-from fedstrata.rpc.heap import keep_chunks
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
 
 Reply = TypeVar("Reply")
@@ -61,7 +60,6 @@ _BY_STATUS: dict[grpc.StatusCode, type[FedstrataError]] = {error.status: error f
 def open_channel(address: str, meter: LinkMeter) -> tuple[grpc.aio.Channel, Any]:
     """A channel to a parent and its counting face, which generated stubs take."""
     split_address(address)
-    keep_chunks(in_one_arena=False)
     channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     return channel, CountingChannel(channel, meter)
 

@@ -10,11 +10,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fedstrata.errors import AddressError, FedstrataError, PayloadError
+from fedstrata.heap import keep_for_chunks
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.rpc.address import split_address
 from fedstrata.rpc.counting import CountingServer
-from fedstrata.rpc.heap import keep_chunks
 from fedstrata.rpc.stream import Parts
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 
@@ -119,7 +119,7 @@ class RpcServer:
 
     def __init__(self, meter: LinkMeter, *, model_bytes: int = 0) -> None:
         """`model_bytes` is the size of what children send up, where they all send models."""
-        keep_chunks(in_one_arena=True)
+        keep_for_chunks()
         ahead = model_bytes + HEADER_BYTES if model_bytes <= SMALL_BYTES else LOOKAHEAD_BYTES
         options = (*SERVER_OPTIONS, ("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, ahead)))
         self._server = grpc.aio.server(interceptors=[ErrorTable()], options=options)

@@ -56,6 +56,8 @@ class Pace:
 
 async def wait_until(event: Callable[[], asyncio.Event], is_true: Callable[[], bool], timeout_s: float | None) -> bool:
     """Wait until a condition holds, looking again whenever the (current) event is set; False on time-out."""
+    if is_true():
+        return True
     try:
         async with asyncio.timeout(timeout_s):
             while not is_true():

@@ -7,9 +7,8 @@ a restart of the parent.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -85,6 +84,7 @@ class Intake:
         self, *, children: Mapping[str, int], total: ExactSum, wait: TierDeadline, executor: Executor | None = None
     ) -> None:
         self._children = {child_id: _Child(max_examples=most) for child_id, most in children.items()}
+        self._awaited = len(self._children)  # how many: counted, since every update asks
         self._sum = total
         self._quorum = max(1, math.ceil(wait.quorum_ratio * len(children) - 1e-9))
         self._executor = executor
@@ -115,7 +115,7 @@ class Intake:
     @property
     def is_complete(self) -> bool:
         """Whether nobody is awaited any more."""
-        return not self.missing
+        return not self._awaited
 
     def check_quorum(self, refusals: Mapping[str, str]) -> None:
         """Raise RunStoppedError when too few children have reported; `refusals` say why some never will."""
@@ -145,7 +145,7 @@ class Intake:
         if not 0 < num_examples <= child.max_examples:
             raise PayloadError(f"{child_id} stands for {num_examples} examples, expected 1 to {child.max_examples}")
         child.upload = upload = Upload(child_id, codec, num_examples, offset)
-        async with self._adding():  # a chunk of the upload before this one may be on its way into the sum
+        async with self._folding:  # a chunk of the upload before this one may be on its way into the sum
             self._current(upload)
             if offset != child.offset:
                 raise OffsetError(f"the upload of {child_id} goes on at byte {child.offset}, not at {offset}")
@@ -161,8 +161,9 @@ class Intake:
         Raises:
             SupersededError: the child has begun anew. PayloadError: the chunk is not what was declared.
         """
-        async with self._adding():
+        async with self._folding:
             child = self._current(upload)
+            self._empty_if_void()
             values = upload.codec.decode(data, upload.offset)
             start = upload.offset // upload.codec.element_bytes
             voided = self.voided
@@ -183,15 +184,17 @@ class Intake:
 
     async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
         """Count an upload whose bytes are all in. Raises OffsetError when some are missing."""
-        async with self._adding():
+        async with self._folding:
             child = self._current(upload)
+            self._empty_if_void()
             if upload.offset != upload.codec.payload_bytes:
                 raise OffsetError(
                     f"the upload of {upload.child_id} ended at byte {upload.offset} of {upload.codec.payload_bytes}; "
                     "resume it there"
                 )
             self._sum.count(upload.num_examples)
-            child.state, child.upload = ChildState.ACCEPTED, None
+            child.upload = None
+            self._move(child, ChildState.ACCEPTED)
             self._notes.losses[upload.child_id] = (header.train_loss, upload.num_examples)
             self._notes.evaluations[upload.child_id] = [_apart(evaluation) for evaluation in header.evaluations]
         self._tell()
@@ -200,7 +203,7 @@ class Intake:
         """Take a child's measurement in a round that gathers no updates; one that comes too late changes nothing."""
         child = self._child(child_id)
         if child.state is ChildState.AWAITED and not self.is_closed:
-            child.state = ChildState.ACCEPTED
+            self._move(child, ChildState.ACCEPTED)
             self._notes.evaluations[child_id] = [evaluation]
             self._tell()
 
@@ -212,7 +215,8 @@ class Intake:
         if child is None or child.state is ChildState.EXCLUDED:
             return
         had_part = child.offset > 0 or child.upload is not None  # its first chunk may be on its way
-        child.state, child.upload = ChildState.EXCLUDED, None
+        child.upload = None
+        self._move(child, ChildState.EXCLUDED)
         if had_part:
             self.void()
         self._tell()
@@ -232,21 +236,24 @@ class Intake:
         for child in self._children.values():
             child.offset, child.upload, child.began = 0, None, None
             if child.state is ChildState.ACCEPTED:
-                child.state = ChildState.AWAITED
+                self._move(child, ChildState.AWAITED)
         self.on_void()
 
-    @asynccontextmanager
-    async def _adding(self) -> AsyncIterator[None]:
-        """The turn of one chunk: nobody else adds, and what is void has been emptied."""
-        async with self._folding:
-            if self._is_void:
-                self._sum.clear()
-                self._is_void = False
-            yield
+    def _move(self, child: _Child, state: ChildState) -> None:
+        """Set where a child stands; the one place that does."""
+        self._awaited += (state is ChildState.AWAITED) - (child.state is ChildState.AWAITED)
+        child.state = state
+
+    def _empty_if_void(self) -> None:
+        """For whoever adds, while nobody else does."""
+        if self._is_void:
+            self._sum.clear()
+            self._is_void = False
 
     async def close(self) -> Gathered:
         """End the gathering and let go of the sum, which belongs to the caller from now on."""
-        async with self._adding():
+        async with self._folding:
+            self._empty_if_void()
             self.is_closed = True
             num_examples, self._sum = self._sum.num_examples, ExactSum(0, 1)
         weight = sum(examples for _, examples in self._notes.losses.values())

@@ -11,7 +11,7 @@ from fedstrata.http import StatusServer
 from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments
+from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
@@ -54,6 +54,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
         await server.start(options.listen)
+        spare_what_is_loaded()
         say_listening(grpc=server.address, http=status.address)
         await server.set_ready()
         log.info("serving", run_id=experiment.run_id, resumed=run.journal.is_resumed)

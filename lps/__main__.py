@@ -11,7 +11,7 @@ from fedstrata.experiment import load_experiment
 from fedstrata.http import StatusServer
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments
+from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
@@ -55,6 +55,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
         await server.start(options.listen)
+        spare_what_is_loaded()
         say_listening(grpc=server.address, http=status.address)
 
         async def work() -> int:

@@ -231,8 +231,7 @@ class LpsAgent:
         return session
 
     async def _report(self, report: pb.ReportHeader, model: Path) -> None:
-        with model.open("rb") as file:
-            report.model_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        report.model_sha256 = await asyncio.to_thread(_sha256, model)
         timeout_s = payload_timeout_s(model.stat().st_size)
         await call_until_answered(
             lambda: self._gps.SubmitReport(
@@ -246,6 +245,11 @@ class LpsAgent:
 
 def _has(reply: pb.FetchClustersResponse, cluster_id: str, term: int) -> bool:
     return any((cluster.cluster_id, cluster.term) == (cluster_id, term) for cluster in reply.clusters)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def _report_parts(report: pb.ReportHeader, model: Path, metrics: ProcessMetrics) -> AsyncIterator[pb.ReportPart]:

@@ -18,6 +18,7 @@ from fedstrata.rpc.client import is_passing, refusal
 from fedstrata.rpc.payload import accepted_codec, payload_header
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1 import tensors_pb2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +103,7 @@ class RoundClient:
         self._log = log
         self._timeout_s = payload_timeout_s(4 * layout.size)
         self._partial: _Download | None = None
+        self._payload: tensors_pb2.PayloadHeader | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
         self.held_round: int | None = None  # of a device: the round whose model it can send up when asked
 
@@ -277,7 +279,7 @@ class RoundClient:
             child_id=who.child_id,
             cluster_id=who.cluster_id,
             round=update.round,
-            payload=payload_header(update.codec, name=self._part, num_examples=update.num_examples),
+            payload=self._announced(update),
             offset=offset,
             train_loss=update.train_loss,
             evaluations=update.evaluations,
@@ -289,16 +291,25 @@ class RoundClient:
             then_fetch=then_fetch,
             base_digest=update.base_digest,
         )
+        part = pb.UpdatePart(header=header)
         chunks = update.codec.chunks(update.read, offset)
         if update.codec.payload_bytes <= SMALL_BYTES:
-            header.data = b"".join(chunks)
-            yield pb.UpdatePart(header=header)
+            part.header.data = b"".join(chunks)  # in place: a message that is put into another is copied
+            yield part
             reach("upload", update.round)
             return
-        yield pb.UpdatePart(header=header)
+        yield part
         for chunk in chunks:
             yield serialised_chunk(pb.UpdatePart, chunk)
             reach("upload", update.round)
+
+    def _announced(self, update: Update) -> tensors_pb2.PayloadHeader:
+        """The header of an update's payload; the same again as long as updates differ in nothing but their values."""
+        known = self._payload
+        if known is None or update.codec.scales or known.parts[0].num_examples != update.num_examples:
+            known = payload_header(update.codec, name=self._part, num_examples=update.num_examples)
+            self._payload = known
+        return known
 
     async def _locate(self, round_number: int) -> int:
         who = self.identity

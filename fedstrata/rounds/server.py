@@ -177,7 +177,8 @@ class RoundServer:
         await wait_until(lambda: self._changed, lambda: self._is_released or self._has_news(child_id), HOLD_S)
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
-            self._told.add(child_id)
+            if self._round is not None and self._round.intake.state_of(child_id) is not None:
+                self._told.add(child_id)
             self._tell()
         elif not self._has_news(child_id):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))

@@ -50,9 +50,13 @@ def claim(folder: Path) -> None:
     """Hold a folder of state for as long as this process lives; another that is just ending is waited for.
 
     Raises:
-        StateError: another process of this machine holds it.
+        StateError: another process of this machine holds it, or nothing can be written there.
     """
-    lock = (folder / ".lock").open("w")
+    path = folder / ".lock"
+    try:
+        lock = path.open("w")
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     _CLAIMS.append(lock)
     for _ in range(CLAIM_TRIES):
         try:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import log_softmax
 
 from device.dense_stack import DenseStack
@@ -115,7 +116,7 @@ def _descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
             slope = logs.exp_().scatter_add_(2, labels, torch.full_like(shares, -1.0)).mul_(shares)
             optimiser.step(stack.gradients(inputs, outputs, slope), active)
         counted = np.where(slab.shares.numpy() > 0, losses.numpy(), 0.0)[..., 0]
-        loss_sums -= counted.sum(2, dtype=np.float64).sum(0)
+        loss_sums -= sum_of_losses(counted)
         seen += slab.counts.sum(0)
     return [float(total) / int(count) for total, count in zip(loss_sums, seen, strict=True)]
 
@@ -151,3 +152,14 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
         else Evaluation(float(losses[device, :size].sum(dtype=np.float64)), hits[device, :size].sum().item(), size)
         for device, (examples, size) in enumerate(zip(held_out, sizes, strict=True))
     ]
+
+
+def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
+    """By device, of shape (steps, devices, rows): step by step, so that it matters to none who else is there.
+
+    NumPy's own sum over steps adds in another order for one device than for two.
+    """
+    total = np.zeros(losses.shape[1])
+    for step in losses.sum(2, dtype=np.float64):
+        total += step
+    return total

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from device.evaluation import EvaluationJob, evaluate
-from device.stacked import Stacked, batch_rows
+from device.stacked import Stacked, batch_rows, sum_of_losses
 from device.training import LocalResult, TrainingJob, limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
@@ -67,6 +67,41 @@ def test_a_device_has_the_same_bits_alone_and_in_stacks_of_any_size(name: str, m
     alone = [bits(Stacked().train([each]))[0] for each in ragged]
     assert bits(Stacked(most_devices).train(ragged)) == alone
     assert bits(Stacked(most_devices).train(ragged[::-1])) == alone[::-1]
+
+
+def test_a_devices_losses_add_up_to_the_same_bits_alone_and_beside_others_with_more_steps() -> None:
+    rng = np.random.default_rng(0)
+    losses = np.exp2(rng.uniform(-60, 10, (29, 50, 8))).astype(np.float32)
+    for device, steps in enumerate(rng.integers(1, 30, 50)):
+        losses[steps:, device] = 0.0  # it has finished
+        alone = sum_of_losses(losses[:steps, device : device + 1])
+        assert sum_of_losses(losses)[device] == alone[0]
+
+
+@pytest.mark.parametrize(("shape", "hidden"), [((8, 8), (20,)), ((3, 5), (20,))], ids=["width filled", "filled up"])
+def test_pixels_have_the_same_bits_alone_and_in_a_stack(shape: tuple[int, ...], hidden: tuple[int, ...]) -> None:
+    model = build_model(ModelSettings(hidden=hidden), DatasetInfo(input_shape=shape, num_classes=7))
+
+    def pixels(size: int, device: int) -> Pixels:
+        rng = np.random.default_rng([size, device])
+        return Pixels(values=rng.integers(0, 256, (size, *shape), dtype=np.uint8), labels=rng.integers(0, 7, size))
+
+    ragged = [
+        job(size, device, SETTINGS["epochs with momentum"], model=model, received=model.initial(device),
+            examples=pixels(size, device), held_out=pixels(size % 71 + 1, device))
+        for device, size in enumerate(RAGGED)
+    ]  # fmt: skip
+    alone = [bits(Stacked().train([each]))[0] for each in ragged]
+    assert bits(Stacked().train(ragged)) == alone
+    as_numbers = [replace(each, examples=each.examples.take(np.arange(len(each.examples)))) for each in ragged]
+    assert bits(Stacked().train([*ragged[:4], *as_numbers[4:]])) == alone
+
+
+def test_who_measures_nothing_trains_beside_who_does() -> None:
+    some = [
+        replace(each, held_out=None) if number % 2 else each for number, each in enumerate(jobs(SETTINGS["one epoch"]))
+    ]
+    assert bits(Stacked().train(some)) == [bits(Stacked().train([each]))[0] for each in some]
 
 
 @pytest.mark.parametrize("shape", [((28, 28), (32,), 10), ((8, 8), (32,), 10), ((3, 32, 32), (), 4), ((30,), (1,), 2)])

@@ -50,7 +50,7 @@ class LinkMeter(Collector):
 
     def snapshot(self) -> Mapping[LinkKey, int]:
         """All counts so far."""
-        return {key: count for key, [count] in self._bytes.items() if count}
+        return {key: count for key, [count] in list(self._bytes.items()) if count}  # at once: threads ask
 
     def total(self, link: str, direction: str, end: str) -> int:
         """Bytes of every kind."""

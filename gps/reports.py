@@ -41,6 +41,7 @@ class Reports:
         self._changed = asyncio.Event()
         self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
         self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
+        self.latest_measured: dict[str, rounds_pb2.LpsRound] = {}  # not every model is
         self.on_exclusion: Callable[[str, str, str], None] = lambda who, stage, reason: None
         clear_asides(models)
         self._recall_link_bytes()
@@ -77,6 +78,7 @@ class Reports:
         for row in rows:
             self.latest_rows[row.cluster_id] = row
             if row.evaluated_examples:
+                self.latest_measured[row.cluster_id] = row
                 loss, accuracy = row.loss_sum / row.evaluated_examples, row.correct / row.evaluated_examples
                 self._metrics.evaluated(row.cluster_id, loss=loss, accuracy=accuracy)
         for exclusion in header.exclusions:

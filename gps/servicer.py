@@ -128,6 +128,7 @@ class GpsServicer(GpsServiceServicer):
         run.reports.note(header)  # late or not: the rounds it tells of have been
         run.tell_soon()
         if not run.serving.is_current(header.cluster_id, header.term):
+            run.rounds.server.check_payload(header)
             return rounds_pb2.UpdateReply(run_id=self._run_id, current_round=run.rounds.global_round)
         return await run.rounds.server.submit(header, parts)
 

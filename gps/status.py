@@ -26,8 +26,9 @@ def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
     row = run.reports.latest_rows.get(name)
     if row is not None:
         status.lps_round = row.lps_round + 1
-        if row.evaluated_examples:
-            status.is_evaluated = True
-            status.loss = row.loss_sum / row.evaluated_examples
-            status.accuracy = row.correct / row.evaluated_examples
+    measured = run.reports.latest_measured.get(name)
+    if measured is not None:
+        status.is_evaluated = True
+        status.loss = measured.loss_sum / measured.evaluated_examples
+        status.accuracy = measured.correct / measured.evaluated_examples
     return status

@@ -135,7 +135,7 @@ class ClusterSession:
             self._log.warning("model_held_by_no_device", starts_from="own old model" if earlier else "initial model")
             pieces, held_round = earlier.model.pieces() if earlier else iter([self._initial()]), None
         model = await asyncio.to_thread(self._state.scratch, pieces)
-        del held  # on disk now
+        del held  # `model` has it now
         shared = await self._uplink.fetch(-1)
         if not isinstance(shared, Received):
             raise RunStoppedError("the GPS ended the run")

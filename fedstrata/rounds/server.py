@@ -229,11 +229,18 @@ class RoundServer:
         number = self._round.number if self._round else -1
         return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
 
+    def check_payload(self, header: pb.UpdateHeader) -> tuple[PayloadCodec, int]:
+        """The codec of an update and its examples; what is not taken is still read, in Attend, and so is checked.
+
+        Raises:
+            PayloadError: it is not what this parent's children send.
+        """
+        exchange = self.exchange
+        return accepted_codec(header.payload, layout=exchange.layout, encoding=exchange.link.up, name=exchange.part)
+
     async def _take(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> bool:
-        opened, exchange = self._round, self.exchange
-        codec, num_examples = accepted_codec(  # of a late one, too: what is not taken is still read, in Attend
-            header.payload, layout=exchange.layout, encoding=exchange.link.up, name=exchange.part
-        )
+        opened = self._round
+        codec, num_examples = self.check_payload(header)  # of a late one, too
         if opened is not None and opened.has(header):
             return True  # the same one, sent again because its reply was lost
         if opened is None or not self._is_awaited(opened, header):

@@ -120,8 +120,8 @@ class RpcServer:
     def __init__(self, meter: LinkMeter, *, model_bytes: int = 0) -> None:
         """`model_bytes` is the size of what children send up, where they all send models."""
         keep_for_chunks()
-        ahead = model_bytes + HEADER_BYTES if model_bytes <= SMALL_BYTES else LOOKAHEAD_BYTES
-        options = (*SERVER_OPTIONS, ("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, ahead)))
+        ahead = max(LOOKAHEAD_BYTES, model_bytes + HEADER_BYTES) if model_bytes <= SMALL_BYTES else LOOKAHEAD_BYTES
+        options = (*SERVER_OPTIONS, ("grpc.http2.lookahead_bytes", ahead))
         self._server = grpc.aio.server(interceptors=[ErrorTable()], options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]

@@ -15,10 +15,14 @@ from programs import Program
 from tiers import SMALL, Tiers, small
 
 from device.enrolment import GpsLink
+from fedstrata.datasets import dataset_info
 from fedstrata.errors import DuplicateDeviceError, ExcludedError, PayloadError, UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
+from fedstrata.models import build_model
 from fedstrata.rpc.client import refusal
+from fedstrata.rpc.payload import payload_header
+from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2, tensors_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
@@ -166,10 +170,15 @@ async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(t
         await tiers.until(lambda: tiers.run.phase == "training")
         ids = {"run_id": experiment.run_id, "child_id": "lps-0", "cluster_id": "lps-0", "term": 7}
         stale = rounds_pb2.UpdateHeader(lps_id="lps-0", round=0, **ids)
+        model = build_model(experiment.model, dataset_info(experiment.data))
 
         async def aggregate() -> AsyncIterator[rounds_pb2.UpdatePart]:
             yield rounds_pb2.UpdatePart(header=stale)
 
+        error = await refused(gps.SubmitAggregate(aggregate()))  # late or not, it is no aggregate of this model
+        assert isinstance(error, PayloadError)
+        layout = model.layout.select(model.shared)
+        stale.payload.CopyFrom(payload_header(PayloadCodec(layout, "float32"), name="fed_avg", num_examples=60))
         assert not (await gps.SubmitAggregate(aggregate())).accepted
         request = rounds_pb2.FetchModelRequest(sent_round=-1, resume_round=-1, **ids)
         assert [part.WhichOneof("part") async for part in gps.FetchShared(request)] == ["waiting"]

@@ -1,6 +1,7 @@
 """A child's side of a round against a real parent's side: what is cut goes on, what is lost is sent again."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rounds_setting import LAYOUT, LINK, PART, RUN_ID, Wire, cut_off, open_round
 
 from fedstrata import link as link_module
 from fedstrata.errors import ParentAwayError, PayloadError
-from fedstrata.experiment import LinkSettings
+from fedstrata.experiment import Encoding, LinkSettings
 from fedstrata.logs import EventLog
 from fedstrata.rounds import Identity, Intake, Model, OpenRound, ParentCalls, RoundClient, Update
 from fedstrata.store import ModelFile, write_model
@@ -241,3 +242,22 @@ async def test_an_exchange_that_comes_too_late_brings_the_newest_model(tmp_path:
     model = await client.exchange(update_of(client, vector(1.0)))
     assert isinstance(model, Model)
     assert (model.round, total.num_examples) == (1, 0)
+
+
+@pytest.mark.parametrize("encoding", ["float32", "int8"])
+async def test_each_update_is_announced_with_its_own_examples_and_scales(encoding: Encoding) -> None:
+    announced: list[tuple[int, float]] = []
+
+    async def take(parts: AsyncIterator[pb.UpdatePart], **_: object) -> pb.UpdateReply:
+        async for part in parts:
+            (sums,) = part.header.payload.parts
+            announced.append((sums.num_examples, sums.tensors[0].scale))
+        return pb.UpdateReply(accepted=True)
+
+    identity = Identity(run_id=RUN_ID, child_id="a", cluster_id="lps-0")
+    calls, link = ParentCalls(fetch=None, submit=take, locate=None), LinkSettings(up=encoding)
+    client = RoundClient(calls, identity, LAYOUT, link=link, part=PART, log=EventLog("test"))
+    for num_examples, value in ((2, 1.0), (2, 4.0), (3, 4.0)):
+        await client.submit(update_of(client, vector(value), num_examples=num_examples))
+    scale = np.float32(1 / 127) if encoding == "int8" else 0.0
+    assert announced == [(2, pytest.approx(scale)), (2, pytest.approx(4 * scale)), (3, pytest.approx(4 * scale))]

@@ -23,7 +23,6 @@ class DenseStack:
     """The weights of D devices' dense networks, each layer's shape (D, out, in) with widths rounded up."""
 
     def __init__(self, model: Model, received: Sequence[Flat]) -> None:
-        self.classes = model.dense[-1]
         self._layout = model.layout
         self.widths = [_rounded(width) for width in model.dense]
         layers = list(pairwise(self.widths))
@@ -32,7 +31,7 @@ class DenseStack:
         self.leaves = [leaf for pair in zip(self.weights, self.biases, strict=True) for leaf in pair]
         # added to the last biases: what only fills the logits up is no class, and a row of 64 bytes is quickly summed
         self._no_class = torch.zeros(self.widths[-1])
-        self._no_class[self.classes :] = -math.inf
+        self._no_class[model.dense[-1] :] = -math.inf
         for device, flat in enumerate(received):
             for leaf, view in zip(self._own(device), model.layout.views(flat).values(), strict=True):
                 leaf[...] = view

@@ -74,9 +74,7 @@ class Batches:
         for device, (orders, count) in enumerate(taken):
             views[: len(orders), device] = self._labels[device][orders]
             counts[: len(orders), device] = count
-        shares = np.where(
-            np.arange(self._rows) < counts[..., None], np.float32(1) / np.maximum(counts, 1)[..., None], 0
-        )
+        shares = np.where(np.arange(self._rows) < counts[..., None], 1 / np.maximum(counts, 1)[..., None], 0)
         return Slab(
             orders=[orders for orders, _ in taken],
             labels=labels,

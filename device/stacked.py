@@ -100,8 +100,10 @@ def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
 
 def _descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
     """Train the stack in place; gives each device's mean loss over the examples it saw."""
-    batches = Batches(jobs, batch_rows(jobs[0]), stack.widths[0])
+    rows = batch_rows(jobs[0])
+    batches = Batches(jobs, rows, stack.widths[0])
     optimiser = Sgd(stack.leaves, jobs[0].training.optimiser, jobs[0].global_round)
+    minus_one = torch.full((len(jobs), rows, 1), -1.0)
     loss_sums, seen = np.zeros(len(jobs)), np.zeros(len(jobs), np.int64)
     for start in range(0, jobs[0].steps, SLAB_STEPS):
         slab = batches.slab(min(SLAB_STEPS, jobs[0].steps - start))
@@ -113,7 +115,7 @@ def _descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
             logs = log_softmax(outputs[-1], 2)
             losses[step, :active] = logs.gather(2, labels)
             # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
-            slope = logs.exp_().scatter_add_(2, labels, torch.full_like(shares, -1.0)).mul_(shares)
+            slope = logs.exp_().scatter_add_(2, labels, minus_one[:active]).mul_(shares)
             optimiser.step(stack.gradients(inputs, outputs, slope), active)
         counted = np.where(slab.shares.numpy() > 0, losses.numpy(), 0.0)[..., 0]
         loss_sums -= sum_of_losses(counted)

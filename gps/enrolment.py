@@ -195,10 +195,10 @@ class Enrolment:
             data = bytearray()
             async for part in parts:
                 data += part.data
-                if len(data) > 4 * layout.size:
+                if len(data) > layout.float32_bytes:
                     break
-            if len(data) != 4 * layout.size:
-                raise PayloadError(f"{len(data)} bytes of eigenvectors, expected {4 * layout.size}")
+            if len(data) != layout.float32_bytes:
+                raise PayloadError(f"{len(data)} bytes of eigenvectors, expected {layout.float32_bytes}")
             vectors = np.frombuffer(bytes(data), "<f4").reshape(layout.tensors[0].shape)
             _check_eigenvectors(vectors)
             if device.profile_rows is None and not self.is_closed:

@@ -49,7 +49,7 @@ class GlobalRounds:
     @property
     def model_bytes(self) -> int:
         """The size of the shared layers as float32."""
-        return 4 * self._layout.size
+        return self._layout.float32_bytes
 
     async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
         """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""

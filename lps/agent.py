@@ -60,7 +60,7 @@ class LpsAgent:
     @property
     def model_bytes(self) -> int:
         """The size of a model as float32."""
-        return 4 * self._model.layout.size
+        return self._model.layout.float32_bytes
 
     async def close(self) -> None:
         """Give up the connection to the GPS and the folding thread."""
@@ -212,6 +212,7 @@ class LpsAgent:
             submit=self._gps.SubmitAggregate,
             locate=self._gps.LocateUpdate,
             exchange=attended.exchange,
+            close=attended.close,
         )
         shared = self._model.layout.select(self._model.shared)
         link = self._experiment.links.lps_gps
@@ -226,7 +227,7 @@ class LpsAgent:
             executor=self._executor,
         )
         session = ClusterSession(around, cluster, uplink, log)
-        session.on_plan, session.close = self._until_heard, attended.close
+        session.on_plan = self._until_heard
         log.info("cluster_served", devices=len(cluster.members), term=cluster.term)
         return session
 

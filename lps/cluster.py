@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +72,10 @@ class ClusterSession:
         self._exclusions: list[pb.Exclusion] = []
         self._bytes_before = (0, 0)
         self.on_plan = _nothing
-        self.close: Callable[[], None] = lambda: None  # gives the stream to the GPS up
+
+    def close(self) -> None:
+        """Give the stream to the GPS up."""
+        self._uplink.close()
 
     def take_members(self, cluster: gps_pb.Cluster) -> None:
         """Take who belongs to the cluster; each device from its first global round on."""

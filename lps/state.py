@@ -109,7 +109,7 @@ class ClusterState:
 
     def scratch(self, pieces: Iterator[Flat]) -> ModelFile | ModelInMemory:
         """A model that needs to outlive nothing; on disk unless it is small."""
-        if 4 * self._layout.size <= SMALL_BYTES:
+        if self._layout.float32_bytes <= SMALL_BYTES:
             return ModelInMemory(self._layout, np.concatenate(list(pieces)))
         path = self.folder / "scratch.safetensors"
         write_model(path, self._layout, pieces, self._metadata, durable=False)

@@ -54,7 +54,7 @@ class Gathering:
     async def model(self) -> Held | None:
         """The newest model that a device holds; None when none holds one."""
         await self._hear_devices()
-        timeout_s = payload_timeout_s(4 * self._layout.size)
+        timeout_s = payload_timeout_s(self._layout.float32_bytes)
         tried: set[str] = set()
         while (device_id := self._newest(tried)) is not None:
             tried.add(device_id)

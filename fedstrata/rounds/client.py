@@ -29,6 +29,7 @@ class ParentCalls:
     submit: Any
     locate: Any
     exchange: Any = None  # submit and fetch in one, where the parent has it
+    close: Callable[[], None] = lambda: None  # gives up what stays open between calls
     patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
 
 
@@ -101,7 +102,7 @@ class RoundClient:
         self.link = link
         self._part = part
         self._log = log
-        self._timeout_s = payload_timeout_s(4 * layout.size)
+        self._timeout_s = payload_timeout_s(layout.float32_bytes)
         self._partial: _Download | None = None
         self._payload: tensors_pb2.PayloadHeader | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
@@ -135,6 +136,10 @@ class RoundClient:
             if reply is not None:
                 return reply
             backoff.reset()
+
+    def close(self) -> None:
+        """Nothing more is asked of the parent."""
+        self._calls.close()
 
     async def _pause(self, backoff: Backoff) -> None:
         """Let a while go by before the next try, if there is to be one."""

@@ -95,8 +95,9 @@ class ModelFile:
         if expected[8:] != text:
             raise StateError(f"{self.path}: its tensors are not those of this model")
         size = os.fstat(self._file.fileno()).st_size
-        if size != 8 + length + 4 * self.layout.size:
-            raise StateError(f"{self.path}: {size} bytes, expected {8 + length + 4 * self.layout.size}; truncated?")
+        expected_size = 8 + length + self.layout.float32_bytes
+        if size != expected_size:
+            raise StateError(f"{self.path}: {size} bytes, expected {expected_size}; truncated?")
         return metadata, 8 + length, digest
 
     @property

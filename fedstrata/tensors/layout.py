@@ -52,6 +52,11 @@ class Layout:
     def names(self) -> tuple[str, ...]:
         return tuple(tensor.name for tensor in self.tensors)
 
+    @property
+    def float32_bytes(self) -> int:
+        """The size of a flat vector as it is kept, and sent where a link does not encode it."""
+        return 4 * self.size
+
     def select(self, names: Iterable[str]) -> "Layout":
         """The layout of some of the tensors, in this layout's order."""
         wanted = set(names)

@@ -25,7 +25,7 @@ class Attending:
 
     async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
         """Take an update where others follow it; gives what its sender asks for then."""
-        update = _update_of(first, parts)
+        update = _UpdateParts(first, parts)
         reply = await self.submit(update, context)
         async for _ in update:
             pass  # what is left of an update that was late or there already
@@ -37,11 +37,23 @@ class Attending:
         return then if is_asked else None
 
 
-async def _update_of(first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> AsyncIterator[pb.UpdatePart]:
-    """The parts of one update, where others follow it on the stream."""
-    yield first
-    left = first.header.payload.payload_bytes - first.header.offset - len(first.header.data)
-    while left > 0 and (part := await anext(parts, None)) is not None:
-        left -= len(part.data)
-        yield part
-        del part  # the next may be long in coming
+class _UpdateParts:
+    """The parts of one update, where others follow it on the stream; holds none that it has given."""
+
+    def __init__(self, first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> None:
+        self._first: pb.UpdatePart | None = first
+        self._parts = parts
+        self._left = first.header.payload.payload_bytes - first.header.offset - len(first.header.data)
+
+    def __aiter__(self) -> "_UpdateParts":
+        return self
+
+    async def __anext__(self) -> pb.UpdatePart:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        if self._left <= 0:
+            raise StopAsyncIteration
+        part = await anext(self._parts)
+        self._left -= len(part.data)
+        return part

@@ -24,6 +24,8 @@ MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
 # small model is sent ahead whole; of larger ones memory counts more, with a hundred children.
 LOOKAHEAD_BYTES = 64 << 10
 HEADER_BYTES = 32 << 10
+# What a connection keeps ready to read into; gRPC's own estimate grows with what has come, to a megabyte and more each.
+READ_BUFFER_BYTES = 128 << 10
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
@@ -32,6 +34,7 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.bdp_probe", 0),
+    ("grpc.experimental.tcp_max_read_buffer_size", READ_BUFFER_BYTES),
 )
 ERROR_KEY = "fedstrata-error"  # of a reply's metadata: which of the errors that share a status it was
 log = EventLog("rpc")

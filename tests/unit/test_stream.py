@@ -8,13 +8,17 @@ import grpc
 import pytest
 
 from fedstrata.errors import PayloadError
+from fedstrata.rounds.attending import Attending
 from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.stream import Parts, header_first, write_all
 from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1 import tensors_pb2
 
 
 class Part:
     """Something that can be seen to be gone."""
+
+    data = b"1234"
 
 
 class Context:
@@ -70,6 +74,33 @@ async def test_a_part_that_was_written_is_gone_when_the_next_is_made() -> None:
 
     await write_all(made(), context)
     assert context.written == 3
+
+
+async def test_a_part_of_an_update_is_gone_before_the_next_is_asked_for() -> None:
+    asks, payload = pb.FetchModelRequest(sent_round=7), tensors_pb2.PayloadHeader(payload_bytes=8)
+    header = pb.UpdateHeader(payload=payload, then_fetch=asks)
+    seen: list[ref[Part]] = []
+    asked: list[pb.FetchModelRequest] = []
+
+    async def requests() -> AsyncIterator[Any]:
+        yield pb.UpdatePart(header=header)
+        yield Part()
+        yield Part()
+
+    async def submit(parts: AsyncIterator[Any], _: Any) -> pb.UpdateReply:
+        await anext(parts)
+        async for part in parts:
+            seen.append(ref(part))
+            del part
+            if len(seen) == 1:  # as one that waits for a turn does: of all such, parts would add up
+                assert seen[0]() is None
+        return pb.UpdateReply(accepted=True)
+
+    async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
+        asked.append(request)
+
+    await Attending(fetch, submit).answer(requests(), Context())
+    assert (len(seen), asked) == (2, [asks])
 
 
 async def test_a_stream_begins_with_its_header() -> None:

@@ -12,7 +12,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Intake, OpenRound, RoundServer
-from fedstrata.store import ModelFile, clear_asides, write_model
+from fedstrata.store import ModelFile, clear_asides, flush, write_model
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import ExactSum, Flat
 from gps.journal import Journal
@@ -128,7 +128,8 @@ class GlobalRounds:
 
     def _save(self, global_round: int, pieces: Iterator[Flat]) -> ModelFile:
         path = self._path(global_round)
-        write_model(path, self._layout, pieces, self._metadata(global_round))
+        write_model(path, self._layout, pieces, self._metadata(global_round), durable=False)
+        flush(path)
         self._path(global_round - 2).unlink(missing_ok=True)
         return ModelFile(path, self._layout)
 

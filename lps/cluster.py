@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from fedstrata.errors import RunStoppedError, StateError
 from fedstrata.experiment import Experiment
@@ -14,7 +16,7 @@ from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Gathered, Intake, OpenRound, RoundClient, RoundServer, Update
 from fedstrata.rounds import Model as Received
 from fedstrata.rpc.messages import link_bytes_to_proto
-from fedstrata.tensors import ExactSum, Flat, Layout
+from fedstrata.tensors import SMALL_BYTES, ExactSum, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.pieces import AnyModel, difference, moved, spliced
@@ -22,6 +24,7 @@ from lps.rows import add_evaluations, split_rows
 from lps.state import ClusterState, Standing
 from lps.takeover import Gathering, check_goes_on, write_start
 
+Made = TypeVar("Made")
 TELL_S = 10.0  # how long devices that have been measured may take to hear that the run is over
 
 
@@ -182,7 +185,7 @@ class ClusterSession:
         if (number + 1) % self._rounds_per_global:
             following = await asyncio.to_thread(self._state.save, number + 1, pieces, report)
         else:
-            local = await asyncio.to_thread(self._state.scratch, pieces)
+            local = await self._off_loop(self._state.scratch, pieces)
             del total  # two models large, and done with
             following = await self._global_round(standing, local, report, gathered.num_examples)
         self._around.metrics.round_closed(time.monotonic() - started)
@@ -266,7 +269,7 @@ class ClusterSession:
         """Send the shared layers' update up, take the average of all clusters, keep the head."""
         global_round = standing.lps_round // self._rounds_per_global
         places = self._layout.slices_of(self._shared)
-        delta = await asyncio.to_thread(difference, local, standing.base, places)
+        delta = await self._off_loop(difference, local, standing.base, places)
         done, rest = split_rows(report, standing.lps_round)
         update = Update(
             round=global_round,
@@ -293,6 +296,12 @@ class ClusterSession:
         local.close()
         self._log.info("global_round_done", global_round=global_round)
         return following
+
+    async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
+        """Some arithmetic on the model, in a thread unless the model is small: then the way there takes longer."""
+        if self._layout.float32_bytes <= SMALL_BYTES:
+            return work(*arguments)
+        return await asyncio.to_thread(work, *arguments)
 
     def _check_not_left_behind(self, global_round: int, now: int) -> None:
         """Without deadlines nobody goes on without this cluster: if they have, its state is not what it was."""

@@ -85,6 +85,7 @@ class ProcessMetrics:
         self._updates = PrometheusCounter(
             "fedstrata_updates", "Updates by what became of them", ["tier", "outcome"], registry=self.registry
         )
+        self._outcomes: dict[str, PrometheusCounter] = {}
         self._devices = Gauge("fedstrata_devices", "Devices by state", ["state"], registry=self.registry)
         self._accuracy = Gauge(
             "fedstrata_accuracy_ratio",
@@ -107,7 +108,10 @@ class ProcessMetrics:
 
     def update(self, outcome: str) -> None:
         """Count an update that was accepted, late or rejected."""
-        self._updates.labels(self.tier, outcome).inc()
+        counter = self._outcomes.get(outcome)
+        if counter is None:  # kept: to look one up by its labels costs more than to count
+            counter = self._outcomes[outcome] = self._updates.labels(self.tier, outcome)
+        counter.inc()
 
     def devices(self, states: Mapping[str, int]) -> None:
         """Show how many devices are in which state."""

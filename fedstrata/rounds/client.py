@@ -15,7 +15,7 @@ from fedstrata.logs import EventLog
 from fedstrata.rounds.server import MODEL_PART
 from fedstrata.rpc.chunk import serialised_chunk
 from fedstrata.rpc.client import is_passing, refusal
-from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1 import tensors_pb2
@@ -101,6 +101,7 @@ class RoundClient:
         self.layout = layout
         self.link = link
         self._part = part
+        self._models = Acceptance(layout, link.down, MODEL_PART)
         self._log = log
         self._timeout_s = payload_timeout_s(layout.float32_bytes)
         self._partial: _Download | None = None
@@ -219,7 +220,7 @@ class RoundClient:
         reach("download", partial.header.round)
 
     def _resumed(self, partial: _Download | None, header: pb.ModelHeader) -> _Download:
-        codec, _ = accepted_codec(header.payload, layout=self.layout, encoding=self.link.down, name=MODEL_PART)
+        codec, _ = self._models.of(header.payload)
         if partial is not None and header.offset == partial.offset and _are_of_one_model(header, partial.header):
             return partial
         if header.offset:

@@ -27,7 +27,7 @@ from fedstrata.rounds.intake import ChildState, Gathered, Intake, Upload
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.shared_chunks import SharedChunks
 from fedstrata.rounds.turns import Turns
-from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.store import ModelFile
 from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
@@ -104,6 +104,7 @@ class RoundServer:
         self._is_released = False
         self._changed = asyncio.Event()
         self._turns = Turns()
+        self._updates = Acceptance(exchange.layout, exchange.link.up, exchange.part)
         self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
 
     # --- the parent's own calls ---------------------------------------------------------------
@@ -235,8 +236,7 @@ class RoundServer:
         Raises:
             PayloadError: it is not what this parent's children send.
         """
-        exchange = self.exchange
-        return accepted_codec(header.payload, layout=exchange.layout, encoding=exchange.link.up, name=exchange.part)
+        return self._updates.of(header.payload)
 
     async def _take(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> bool:
         opened = self._round

@@ -3,8 +3,8 @@ messages and no new call, of a small model one each way.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -33,7 +33,8 @@ class Session:
     ) -> AsyncIterator[pb.ModelPart]:
         """The parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
         self._begin(wait_for_ready=wait_for_ready)
-        await self._within(timeout, self._write(pb.UpdatePart(fetch=request)))
+        with self._deadline(timeout):
+            await self._write(pb.UpdatePart(fetch=request))
         async for part in self._answer(timeout):
             yield part
 
@@ -46,20 +47,17 @@ class Session:
     ) -> AsyncIterator[pb.ModelPart]:
         """Send an update; gives what `fetch` would after it, and before that the reply if it was not taken."""
         self._begin(wait_for_ready=wait_for_ready)
-
-        async def send() -> None:
-            async for part in parts:
-                await self._write(part)
-
-        await self._within(timeout, send())
+        with self._deadline(timeout):
+            async for sent in parts:
+                await self._write(sent)
         async for part in self._answer(timeout):
             yield part
 
     async def _answer(self, timeout_s: float) -> AsyncIterator[pb.ModelPart]:
-        part = await self._within(timeout_s, self._read())
+        part = await self._read_within(timeout_s)
         if part.HasField("reply"):
             yield part
-            part = await self._within(timeout_s, self._read())
+            part = await self._read_within(timeout_s)
         if part.HasField("finished"):
             await self._take_leave(timeout_s)
         header = part.header if part.HasField("header") else pb.ModelHeader()
@@ -67,7 +65,7 @@ class Session:
         self._is_in_exchange = left > 0
         yield part
         while left > 0:
-            part = await self._within(timeout_s, self._read())
+            part = await self._read_within(timeout_s)
             left -= len(part.data)
             self._is_in_exchange = left > 0
             yield part
@@ -80,14 +78,10 @@ class Session:
 
     async def _take_leave(self, timeout_s: float) -> None:
         """End the stream from this side and let the parent end it too: one cut off would not know that it was heard."""
-
-        async def leave() -> None:
+        with suppress(grpc.aio.AioRpcError), self._deadline(timeout_s):  # what was to be heard has been
             await self._call.done_writing()
             while await self._call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 pass
-
-        with suppress(grpc.aio.AioRpcError):  # what was to be heard has been
-            await self._within(timeout_s, leave())
 
     def _begin(self, *, wait_for_ready: bool) -> None:
         """Start an exchange, on a new stream if there is none or the last exchange was left half-way."""
@@ -109,13 +103,36 @@ class Session:
             raise _broken(grpc.StatusCode.UNAVAILABLE, "the parent ended the stream")
         return part
 
-    async def _within(self, timeout_s: float, step: Any) -> Any:
+    async def _read_within(self, timeout_s: float) -> Any:
+        with self._deadline(timeout_s):
+            return await self._read()
+
+    @contextmanager
+    def _deadline(self, timeout_s: float) -> Iterator[None]:
+        """Cut the stream when the block takes longer; a timer is all that a block in time costs."""
+        call, is_late = self._call, False
+
+        def cut() -> None:
+            nonlocal is_late
+            is_late = True
+            call.cancel()
+
+        timer = asyncio.get_running_loop().call_later(timeout_s, cut)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await step
-        except TimeoutError:
+            yield
+        except (asyncio.CancelledError, grpc.aio.AioRpcError):
+            if not is_late or _is_being_cancelled():
+                raise
             self.close()
             raise _broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+        finally:
+            timer.cancel()
+
+
+def _is_being_cancelled() -> bool:
+    """Whether it is the task that is cancelled, and not the stream under it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:

@@ -20,8 +20,9 @@ from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
-# What a child may send ahead of being read: gRPC's own estimate lets every stream hold many megabytes. An update of a
-# small model is sent ahead whole; of larger ones memory counts more, with a hundred children.
+# What a child may send ahead of being read. An update of a small model is sent ahead whole, and gRPC may let more come
+# by its own estimate of the link: nobody has more to send. Of larger models that estimate would hold many megabytes
+# for every child.
 LOOKAHEAD_BYTES = 64 << 10
 HEADER_BYTES = 32 << 10
 # What a connection keeps ready to read into; gRPC's own estimate grows with what has come, to a megabyte and more each.
@@ -33,7 +34,6 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.bdp_probe", 0),
     ("grpc.experimental.tcp_max_read_buffer_size", READ_BUFFER_BYTES),
 )
 ERROR_KEY = "fedstrata-error"  # of a reply's metadata: which of the errors that share a status it was
@@ -117,14 +117,20 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
     )
 
 
+def _sent_ahead(model_bytes: int) -> tuple[tuple[str, int], ...]:
+    """The options for how much a child sends before it is read."""
+    if 0 < model_bytes <= SMALL_BYTES:
+        return (("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, model_bytes + HEADER_BYTES)),)
+    return (("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES), ("grpc.http2.bdp_probe", 0))
+
+
 class RpcServer:
     """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
 
     def __init__(self, meter: LinkMeter, *, model_bytes: int = 0) -> None:
         """`model_bytes` is the size of what children send up, where they all send models."""
         keep_for_chunks()
-        ahead = max(LOOKAHEAD_BYTES, model_bytes + HEADER_BYTES) if model_bytes <= SMALL_BYTES else LOOKAHEAD_BYTES
-        options = (*SERVER_OPTIONS, ("grpc.http2.lookahead_bytes", ahead))
+        options = (*SERVER_OPTIONS, *_sent_ahead(model_bytes))
         self._server = grpc.aio.server(interceptors=[ErrorTable()], options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]

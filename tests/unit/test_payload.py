@@ -8,7 +8,7 @@ import pytest
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Encoding
-from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.rpc.payload import Acceptance, accepted_codec, payload_header
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import tensors_pb2 as pb
 
@@ -75,7 +75,7 @@ def _other_encoding(message: pb.PayloadHeader) -> None:
     message.encoding = pb.ENCODING_FLOAT16
 
 
-@pytest.mark.parametrize(
+ALTERED = pytest.mark.parametrize(
     ("alter", "reason"),
     [
         (_rename, "tensor 'fc2.bias' of shape [2], expected 'fc1.bias' of shape [2]"),
@@ -89,6 +89,9 @@ def _other_encoding(message: pb.PayloadHeader) -> None:
         (_other_encoding, "encoding 2, expected float32 (1) on this link"),
     ],
 )
+
+
+@ALTERED
 def test_anything_else_is_refused_with_what_was_expected(
     alter: Callable[[pb.PayloadHeader], None], reason: str
 ) -> None:
@@ -97,6 +100,32 @@ def test_anything_else_is_refused_with_what_was_expected(
     with pytest.raises(PayloadError) as raised:
         accept(message)
     assert reason in str(raised.value)
+
+
+@ALTERED
+def test_what_is_wrong_after_one_that_was_right_is_refused(
+    alter: Callable[[pb.PayloadHeader], None], reason: str
+) -> None:
+    acceptance, message = Acceptance(LAYOUT, "float32", "fed_avg"), header()
+    assert acceptance.of(message)[1] == 40
+    alter(message)
+    with pytest.raises(PayloadError) as raised:
+        acceptance.of(message)
+    assert reason in str(raised.value)
+
+
+def test_one_like_the_last_is_taken_for_as_many_examples_as_it_says() -> None:
+    acceptance, message = Acceptance(LAYOUT, "float32", "fed_avg"), header()
+    codec, _ = acceptance.of(message)
+    message.parts[0].num_examples = 7
+    assert acceptance.of(message) == (codec, 7)
+
+
+def test_scales_are_those_of_each_payload() -> None:
+    acceptance, message = Acceptance(LAYOUT, "int8", "fed_avg"), header("int8")
+    acceptance.of(message)
+    message.parts[0].tensors[0].scale = 0.5
+    assert acceptance.of(message)[0].scales[0] == 0.5
 
 
 @pytest.mark.parametrize("scale", [math.nan, math.inf, -1.0])

@@ -49,7 +49,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     claim(state)
     backend = make_backend(options.lps_backend, log)
     run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log)
-    server = RpcServer(metrics.links, model_bytes=run.rounds.model_bytes)
+    server = RpcServer(metrics.links, payload_bytes=run.largest_payload_bytes)
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:

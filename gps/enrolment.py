@@ -205,6 +205,11 @@ class Enrolment:
                 self._roster.set_profile(device, vectors)
                 self.tell()
 
+    @property
+    def profile_bytes(self) -> int:
+        """The most that a profile takes: k eigenvectors of d features, float32."""
+        return Layout.of({PROFILE_PART: (self._experiment.method.eigenvectors, self._features)}).float32_bytes
+
     def _profile_layout(self, payload: tensors_pb2.PayloadHeader) -> Layout:
         """The shape announced, if it may be one: at most k eigenvectors of d features."""
         shapes = [tuple(tensor.shape) for part in payload.parts for tensor in part.tensors]

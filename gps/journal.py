@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.errors import StateError, WrongRunError
-from fedstrata.store.files import sync
+from fedstrata.store.files import sync_folder
 
 TABLES: Mapping[str, str] = {
     "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL",
@@ -253,7 +253,7 @@ def _create(path: Path) -> None:
     database.commit()
     database.close()
     aside.replace(path)
-    sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -12,7 +12,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Intake, OpenRound, RoundServer
-from fedstrata.store import ModelFile, clear_asides, flush, write_model
+from fedstrata.store import ModelFile, clear_asides, write_model
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import ExactSum, Flat
 from gps.journal import Journal
@@ -45,11 +45,6 @@ class GlobalRounds:
         self.plan_version: Callable[[], int] = lambda: 0
         self.on_closed: Callable[[int], None] = lambda global_round: None
         self.on_missing: Callable[[str, str], None] = lambda cluster_id, stage: None
-
-    @property
-    def model_bytes(self) -> int:
-        """The size of the shared layers as float32."""
-        return self._layout.float32_bytes
 
     async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
         """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""
@@ -128,8 +123,7 @@ class GlobalRounds:
 
     def _save(self, global_round: int, pieces: Iterator[Flat]) -> ModelFile:
         path = self._path(global_round)
-        write_model(path, self._layout, pieces, self._metadata(global_round), durable=False)
-        flush(path)
+        write_model(path, self._layout, pieces, self._metadata(global_round))
         self._path(global_round - 2).unlink(missing_ok=True)
         return ModelFile(path, self._layout)
 

@@ -85,6 +85,11 @@ class Run:
         self.rounds.plan_version = lambda: self.plan.version
         self.reports.on_exclusion = self._exclude
 
+    @property
+    def largest_payload_bytes(self) -> int:
+        """The most that one call brings: an LPS's final model, or a device's profile."""
+        return max(self._model.layout.float32_bytes, self.enrolment.profile_bytes)
+
     def tell_soon(self) -> None:
         """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""
         if self._telling is None:

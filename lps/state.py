@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.logs import EventLog
-from fedstrata.store import ModelFile, ModelInMemory, clear_asides, flush, read_sealed, write_model, write_sealed
+from fedstrata.store import ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -88,11 +88,9 @@ class ClusterState:
 
     def write(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool) -> None:
         """Write the start of an LPS round that does not count before the start of its global round is there, too."""
-        noted, model = self._path(lps_round, "pb"), self._path(lps_round, "safetensors")
-        write_sealed(noted, report.SerializeToString(deterministic=True), durable=False)
-        write_model(model, self._layout, pieces, self._metadata | {"lps_round": str(lps_round)}, durable=False)
-        if durable:
-            flush(model, noted)
+        write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=durable)
+        metadata = self._metadata | {"lps_round": str(lps_round)}
+        write_model(self._path(lps_round, "safetensors"), self._layout, pieces, metadata, durable=durable)
 
     def save_final(self, report: pb.ReportHeader) -> None:
         """Keep the complete report, before devices hear that nothing more is wanted of them."""

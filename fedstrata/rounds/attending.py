@@ -27,8 +27,8 @@ class Attending:
         """Take an update where others follow it; gives what its sender asks for then."""
         update = _UpdateParts(first, parts)
         reply = await self.submit(update, context)
-        async for _ in update:
-            pass  # what is left of an update that was late or there already
+        async for part in update:
+            del part  # of an update that was late or there already
         then = pb.FetchModelRequest()
         then.CopyFrom(first.header.then_fetch)
         is_asked = first.header.HasField("then_fetch")

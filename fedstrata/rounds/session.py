@@ -50,6 +50,7 @@ class Session:
         with self._deadline(timeout):
             async for sent in parts:
                 await self._write(sent)
+                del sent  # the next model may be long in coming
         async for part in self._answer(timeout):
             yield part
 
@@ -109,30 +110,37 @@ class Session:
 
     @contextmanager
     def _deadline(self, timeout_s: float) -> Iterator[None]:
-        """Cut the stream when the block takes longer; a timer is all that a block in time costs."""
-        call, is_late = self._call, False
+        """End a block that takes longer, and the stream: what asyncio.timeout does, at a quarter of its cost in time.
 
-        def cut() -> None:
+        It is the task that is cancelled: gRPC wakes nobody who writes to a stream that is cancelled before it is open.
+        """
+        task, is_late = _task(), False
+        before = task.cancelling()
+
+        def end() -> None:
             nonlocal is_late
             is_late = True
-            call.cancel()
+            task.cancel()
 
-        timer = asyncio.get_running_loop().call_later(timeout_s, cut)
+        timer = asyncio.get_running_loop().call_later(timeout_s, end)
         try:
             yield
-        except (asyncio.CancelledError, grpc.aio.AioRpcError):
-            if not is_late or _is_being_cancelled():
+        except BaseException as error:
+            if not is_late:
                 raise
             self.close()
+            if task.uncancel() > before or not isinstance(error, asyncio.CancelledError | grpc.aio.AioRpcError):
+                raise  # it was cancelled by somebody else as well, or failed in its last moment
             raise _broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
         finally:
             timer.cancel()
 
 
-def _is_being_cancelled() -> bool:
-    """Whether it is the task that is cancelled, and not the stream under it."""
+def _task() -> "asyncio.Task[Any]":
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    if task is None:
+        raise RuntimeError("a session is used in tasks only")
+    return task
 
 
 def _broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:

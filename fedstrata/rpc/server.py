@@ -20,9 +20,9 @@ from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
-# What a child may send ahead of being read. An update of a small model is sent ahead whole, and gRPC may let more come
-# by its own estimate of the link: nobody has more to send. Of larger models that estimate would hold many megabytes
-# for every child.
+# What a child may send ahead of being read. Small payloads are sent ahead whole, and gRPC may let more come by its own
+# estimate of the link: nobody who keeps to the protocol has more to send. Of larger payloads that estimate would hold
+# many megabytes for every child.
 LOOKAHEAD_BYTES = 64 << 10
 HEADER_BYTES = 32 << 10
 # What a connection keeps ready to read into; gRPC's own estimate grows with what has come, to a megabyte and more each.
@@ -117,20 +117,20 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
     )
 
 
-def _sent_ahead(model_bytes: int) -> tuple[tuple[str, int], ...]:
+def sent_ahead(payload_bytes: int) -> tuple[tuple[str, int], ...]:
     """The options for how much a child sends before it is read."""
-    if 0 < model_bytes <= SMALL_BYTES:
-        return (("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, model_bytes + HEADER_BYTES)),)
+    if 0 < payload_bytes <= SMALL_BYTES:
+        return (("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, payload_bytes + HEADER_BYTES)),)
     return (("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES), ("grpc.http2.bdp_probe", 0))
 
 
 class RpcServer:
     """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
 
-    def __init__(self, meter: LinkMeter, *, model_bytes: int = 0) -> None:
-        """`model_bytes` is the size of what children send up, where they all send models."""
+    def __init__(self, meter: LinkMeter, *, payload_bytes: int = 0) -> None:
+        """`payload_bytes` is the size of the largest payload that a child sends up; 0 where it is not known."""
         keep_for_chunks()
-        options = (*SERVER_OPTIONS, *_sent_ahead(model_bytes))
+        options = (*SERVER_OPTIONS, *sent_ahead(payload_bytes))
         self._server = grpc.aio.server(interceptors=[ErrorTable()], options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]

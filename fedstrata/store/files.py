@@ -37,7 +37,7 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
         reach("state_write")
         aside.replace(path)
         if durable:
-            sync(path.parent)
+            sync_folder(path.parent)
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise StateError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
@@ -92,24 +92,9 @@ def read_sealed(path: Path) -> bytes:
     return data
 
 
-def flush(*paths: Path) -> None:
-    """Bring files of one folder that have their names already to disk, names included, before anyone hears of them.
-
-    All at once: on a file system with a journal it is written once then, and not once for every file and name.
-
-    Raises:
-        StateError: the disk refuses.
-    """
-    for path in (*paths, paths[0].parent):
-        try:
-            sync(path)
-        except OSError as error:
-            raise StateError(f"cannot flush {path}: {error.strerror}; free space or choose another folder") from error
-
-
-def sync(path: Path) -> None:
-    """Flush a file's content, or a folder's names, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's names to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

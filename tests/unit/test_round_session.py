@@ -1,9 +1,11 @@
 """A child's stream to its parent, over gRPC."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import ref
 
 import grpc
 import pytest
@@ -67,6 +69,76 @@ async def test_a_silent_parent_is_not_waited_for_longer_than_said_and_asked_anew
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert await heard(session) == ["finished"]
     assert parent.streams == 2
+
+
+async def test_a_parent_that_is_away_is_not_waited_for_longer_than_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{taken.getsockname()[1]}") as channel:
+            session = Session(LpsServiceStub(channel).Attend)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await heard(session, 0.3)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class Part:
+    """Something that can be seen to be gone."""
+
+
+class Call:
+    """A stream as a session sees it; what is read comes when the test says so."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[pb.ModelPart] = asyncio.get_running_loop().create_future()
+        self.is_cancelled = False
+        self.part: ref[Part] | None = None
+        self.has_written = asyncio.Event()
+
+    def done(self) -> bool:
+        return self.is_cancelled
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    async def write(self, part: Any) -> None:
+        if isinstance(part, Part):
+            self.part = ref(part)
+        self.has_written.set()
+
+    async def read(self) -> pb.ModelPart:
+        return await self.answer
+
+
+async def test_an_answer_that_comes_as_the_time_is_over_is_late_and_cancels_nobody() -> None:
+    call = Call()
+    session = Session(lambda wait_for_ready: call)
+    hearing = asyncio.ensure_future(heard(session, 0.01))
+    await call.has_written.wait()
+    loop = asyncio.get_running_loop()
+    over = loop.time() + 0.02
+    while loop.time() < over:
+        pass  # as a process that stands still: both have come when it goes on, and the timer is heard last
+    loop.call_soon(call.answer.set_result, pb.ModelPart(waiting=pb.Waiting()))
+    with pytest.raises(grpc.aio.AioRpcError, match="no answer within"):
+        await hearing
+    assert call.is_cancelled
+
+
+async def test_an_update_that_was_sent_is_not_held_while_the_next_model_is_awaited() -> None:
+    call = Call()
+
+    async def parts() -> AsyncIterator[Any]:
+        yield Part()
+
+    async def exchanged() -> list[pb.ModelPart]:
+        return [part async for part in Session(lambda wait_for_ready: call).exchange(parts(), timeout=30)]
+
+    hearing = asyncio.ensure_future(exchanged())
+    await call.has_written.wait()
+    assert call.part is not None
+    assert call.part() is None
+    call.answer.set_result(pb.ModelPart(waiting=pb.Waiting()))
+    assert len(await hearing) == 1
 
 
 async def test_who_is_cancelled_while_the_parent_is_silent_is_cancelled() -> None:

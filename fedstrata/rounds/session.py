@@ -3,8 +3,8 @@ messages and no new call, of a small model one each way.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -33,8 +33,7 @@ class Session:
     ) -> AsyncIterator[pb.ModelPart]:
         """The parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
         self._begin(wait_for_ready=wait_for_ready)
-        with self._deadline(timeout):
-            await self._write(pb.UpdatePart(fetch=request))
+        await self._within(timeout, self._write(pb.UpdatePart(fetch=request)))
         async for part in self._answer(timeout):
             yield part
 
@@ -47,18 +46,20 @@ class Session:
     ) -> AsyncIterator[pb.ModelPart]:
         """Send an update; gives what `fetch` would after it, and before that the reply if it was not taken."""
         self._begin(wait_for_ready=wait_for_ready)
-        with self._deadline(timeout):
-            async for sent in parts:
-                await self._write(sent)
-                del sent  # the next model may be long in coming
+
+        async def send() -> None:
+            async for part in parts:
+                await self._write(part)
+
+        await self._within(timeout, send())
         async for part in self._answer(timeout):
             yield part
 
     async def _answer(self, timeout_s: float) -> AsyncIterator[pb.ModelPart]:
-        part = await self._read_within(timeout_s)
+        part = await self._within(timeout_s, self._read())
         if part.HasField("reply"):
             yield part
-            part = await self._read_within(timeout_s)
+            part = await self._within(timeout_s, self._read())
         if part.HasField("finished"):
             await self._take_leave(timeout_s)
         header = part.header if part.HasField("header") else pb.ModelHeader()
@@ -66,7 +67,7 @@ class Session:
         self._is_in_exchange = left > 0
         yield part
         while left > 0:
-            part = await self._read_within(timeout_s)
+            part = await self._within(timeout_s, self._read())
             left -= len(part.data)
             self._is_in_exchange = left > 0
             yield part
@@ -79,10 +80,14 @@ class Session:
 
     async def _take_leave(self, timeout_s: float) -> None:
         """End the stream from this side and let the parent end it too: one cut off would not know that it was heard."""
-        with suppress(grpc.aio.AioRpcError), self._deadline(timeout_s):  # what was to be heard has been
+
+        async def leave() -> None:
             await self._call.done_writing()
             while await self._call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 pass
+
+        with suppress(grpc.aio.AioRpcError):  # what was to be heard has been
+            await self._within(timeout_s, leave())
 
     def _begin(self, *, wait_for_ready: bool) -> None:
         """Start an exchange, on a new stream if there is none or the last exchange was left half-way."""
@@ -104,43 +109,13 @@ class Session:
             raise _broken(grpc.StatusCode.UNAVAILABLE, "the parent ended the stream")
         return part
 
-    async def _read_within(self, timeout_s: float) -> Any:
-        with self._deadline(timeout_s):
-            return await self._read()
-
-    @contextmanager
-    def _deadline(self, timeout_s: float) -> Iterator[None]:
-        """End a block that takes longer, and the stream: what asyncio.timeout does, at a quarter of its cost in time.
-
-        It is the task that is cancelled: gRPC wakes nobody who writes to a stream that is cancelled before it is open.
-        """
-        task, is_late = _task(), False
-        before = task.cancelling()
-
-        def end() -> None:
-            nonlocal is_late
-            is_late = True
-            task.cancel()
-
-        timer = asyncio.get_running_loop().call_later(timeout_s, end)
+    async def _within(self, timeout_s: float, step: Any) -> Any:
         try:
-            yield
-        except BaseException as error:
-            if not is_late:
-                raise
+            async with asyncio.timeout(timeout_s):
+                return await step
+        except TimeoutError:
             self.close()
-            if task.uncancel() > before or not isinstance(error, asyncio.CancelledError | grpc.aio.AioRpcError):
-                raise  # it was cancelled by somebody else as well, or failed in its last moment
             raise _broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
-        finally:
-            timer.cancel()
-
-
-def _task() -> "asyncio.Task[Any]":
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("a session is used in tasks only")
-    return task
 
 
 def _broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:

@@ -43,7 +43,7 @@ class _UpdateParts:
     def __init__(self, first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> None:
         self._first: pb.UpdatePart | None = first
         self._parts = parts
-        self._left = first.header.payload.payload_bytes - first.header.offset - len(first.header.data)
+        self._left = 0
 
     def __aiter__(self) -> "_UpdateParts":
         return self
@@ -51,6 +51,8 @@ class _UpdateParts:
     async def __anext__(self) -> pb.UpdatePart:
         if self._first is not None:
             first, self._first = self._first, None
+            if first.HasField("header"):  # else it is refused, by whoever is given it
+                self._left = first.header.payload.payload_bytes - first.header.offset - len(first.header.data)
             return first
         if self._left <= 0:
             raise StopAsyncIteration

@@ -10,6 +10,7 @@ import pytest
 from fedstrata.errors import PayloadError
 from fedstrata.rounds.attending import Attending
 from fedstrata.rounds.turns import Turns
+from fedstrata.rpc.chunk import chunk_parser
 from fedstrata.rpc.stream import Parts, header_first, write_all
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1 import tensors_pb2
@@ -101,6 +102,23 @@ async def test_a_part_of_an_update_is_gone_before_the_next_is_asked_for() -> Non
 
     await Attending(fetch, submit).answer(requests(), Context())
     assert (len(seen), asked) == (2, [asks])
+
+
+async def test_who_begins_an_update_with_data_is_refused() -> None:
+    parse = chunk_parser(pb.UpdatePart)
+
+    async def requests() -> AsyncIterator[Any]:
+        yield parse(pb.UpdatePart(data=b"1234").SerializeToString())
+
+    async def submit(parts: AsyncIterator[Any], _: Any) -> pb.UpdateReply:
+        await header_first(parts, "an update")
+        raise AssertionError("it was taken")
+
+    async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
+        raise AssertionError("nothing was asked for")
+
+    with pytest.raises(PayloadError, match="an update begins with its header"):
+        await Attending(fetch, submit).answer(requests(), Context())
 
 
 async def test_a_stream_begins_with_its_header() -> None:

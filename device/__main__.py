@@ -26,6 +26,7 @@ from fedstrata.logs import EventLog  # noqa: E402
 from fedstrata.methods import make_method  # noqa: E402
 from fedstrata.metrics import ProcessMetrics  # noqa: E402
 from fedstrata.models import build_model  # noqa: E402
+from fedstrata.partitions import device_data  # noqa: E402
 from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
 
 log = EventLog("device")
@@ -85,6 +86,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     with StatusServer(options.http, metrics.registry, lambda: state["ready"]) as status:
         channels = Channels(options.gps, metrics.links)
         host = await asyncio.to_thread(load, experiment, channels, metrics)
+        for index in indexes[:1]:  # a process that cannot have its data is not ready, not even for a moment
+            await asyncio.to_thread(device_data, experiment, host.dataset, index)
         spare_what_is_loaded()
         say_listening(http=status.address)
         state["ready"] = True

@@ -26,7 +26,7 @@ from fedstrata.logs import EventLog  # noqa: E402
 from fedstrata.methods import make_method  # noqa: E402
 from fedstrata.metrics import ProcessMetrics  # noqa: E402
 from fedstrata.models import build_model  # noqa: E402
-from fedstrata.partitions import device_data  # noqa: E402
+from fedstrata.partitions import check_partition  # noqa: E402
 from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
 
 log = EventLog("device")
@@ -46,9 +46,11 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics) ->
     """Everything that the devices of this process share, data included."""
     limit_threads()
     keep_for_training()
+    dataset = load_dataset(experiment.data)
+    check_partition(experiment, dataset)  # who cannot have its data is not ready, not even for a moment
     return Host(
         experiment=experiment,
-        dataset=load_dataset(experiment.data),
+        dataset=dataset,
         model=build_model(experiment.model, dataset_info(experiment.data)),
         method=make_method(experiment.method),
         bench=Bench(Stacked()),
@@ -86,8 +88,6 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     with StatusServer(options.http, metrics.registry, lambda: state["ready"]) as status:
         channels = Channels(options.gps, metrics.links)
         host = await asyncio.to_thread(load, experiment, channels, metrics)
-        for index in indexes[:1]:  # a process that cannot have its data is not ready, not even for a moment
-            await asyncio.to_thread(device_data, experiment, host.dataset, index)
         spare_what_is_loaded()
         say_listening(http=status.address)
         state["ready"] = True

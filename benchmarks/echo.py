@@ -26,6 +26,7 @@ from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.heap import keep_for_training
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
+from fedstrata.process import run_loop
 from fedstrata.rounds import (
     Exchange,
     Identity,
@@ -170,6 +171,6 @@ def main() -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] in {"server", "device"}:
         end = parse_end()
-        asyncio.run(serve(end) if end.end == "server" else attend(end))
+        run_loop(serve(end) if end.end == "server" else attend(end))
     else:
         main()

@@ -7,14 +7,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
+
+import uvloop
 
 from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
 from fedstrata.logs import EventLog, configure_logs
 
 log = EventLog("process")
+Result = TypeVar("Result")
 
 
 class Arguments(argparse.ArgumentParser):
@@ -66,7 +69,7 @@ def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awa
     """
     configure_logs(options.log_level.upper())
     try:
-        code = asyncio.run(_until_stopped(main, exit_with_parent=options.exit_with_parent))
+        code = run_loop(_until_stopped(main, exit_with_parent=options.exit_with_parent))
     except FedstrataError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
@@ -77,6 +80,12 @@ def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awa
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads of gRPC and of arithmetic under way are not waited for
+
+
+def run_loop(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end on the event loop of our services: uvloop's, which turns faster than asyncio's own."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
 
 
 async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]], *, exit_with_parent: bool) -> int:

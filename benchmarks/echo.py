@@ -3,7 +3,7 @@
     python benchmarks/echo.py --devices 20 --mb 0.1 1 10
 
 Every device is a process with a `RoundClient` on a stream of its own; the server is one with the LPS's servicer,
-rounds and exact sum, which writes the round's model as an LPS does. `benchmarks/floor.py` runs in turn with it.
+rounds, exact sum and state. `benchmarks/floor.py` runs in turn with it.
 """
 
 import argparse
@@ -41,15 +41,17 @@ from fedstrata.rounds import (
 )
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
-from fedstrata.store import ModelFile, write_model
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import ExactSum, Layout
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
+from lps.state import ClusterState
+from lps.writing import Writing
 
 HERE = Path(__file__).parent
 EXAMPLES, PART, CLUSTER, RUN = 10, "fed_avg", "lps-0", "echo"
 WARM_UP = 2  # rounds not counted
+ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
 
 
 def layout_of(options: argparse.Namespace) -> Layout:
@@ -72,21 +74,25 @@ async def serve(options: argparse.Namespace) -> None:
     children = {f"device-{index}": EXAMPLES for index in range(options.devices)}
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("even.safetensors", "odd.safetensors")]
+        state = ClusterState(
+            Path(folder), run_id=RUN, cluster_id=CLUSTER, layout=layout, rounds_per_global=ROUNDS_PER_GLOBAL
+        )
+        writing, report = Writing(state), state.empty_report()
         draws = np.random.default_rng(0)
         initial = (draws.normal(0, 0.1, stop - start).astype(np.float32) for start, stop in pieces_of(layout.size))
-        write_model(paths[0], layout, initial, {}, durable=False)
+        standing = state.save(0, initial, report)
         for number in range(options.rounds):
             started = time.perf_counter()
             total = ExactSum(layout.size, sum(children.values()))
             intake = Intake(children=children, total=total, wait=TierDeadline(), executor=executor)
-            with_model = ModelFile(paths[number % 2], layout)
-            rounds.open(OpenRound(number=number, global_round=number, model=with_model, intake=intake))
+            rounds.open(OpenRound(number=number, global_round=number, model=standing.model, intake=intake))
+            await writing.done()
             await rounds.gather()
             pieces = (total.mean(start, stop) for start, stop in pieces_of(layout.size))
-            await asyncio.to_thread(write_model, paths[(number + 1) % 2], layout, pieces, {}, durable=False)
-            with_model.close()
+            standing.close()
+            standing = await writing.save(number + 1, pieces, report)
             seconds.append(time.perf_counter() - started)
+        await writing.done()
     rounds.finish()
     await rounds.wait_all_told(set(children), 10)
     print(json.dumps({"seconds": seconds, "peak_mb": peak_mb()}), flush=True)

@@ -3,7 +3,8 @@
     python benchmarks/kill_matrix.py --draws 50 --seed 0 --out /tmp/kill-matrix
 
 One row a draw: what was killed where, whether it came about, whether the run completed, whether every
-`model_sha256` is that of the undisturbed run. Ends with exit code 1 if any draw differs.
+`model_sha256` is that of the undisturbed run. Ends with exit code 1 if any draw differs. With `--hidden 16` the
+model is small: its rounds are open before they are on disk.
 """
 
 import argparse
@@ -80,25 +81,25 @@ class Outcome:
     seconds: float
 
 
-def run(folder: Path, faults: list[Fault]) -> tuple[int, Mapping[str, str]]:
+def run(folder: Path, faults: list[Fault], hidden: int) -> tuple[int, Mapping[str, str]]:
     """Exit code and model hashes of a run of the experiment."""
     file = folder.with_suffix(".yaml")
     file.write_text(EXPERIMENT, encoding="utf-8")
-    arguments = ["run", str(file), "--out", str(folder), "--quiet", "--set", f"faults={json.dumps(faults)}"]
-    code = execute(arguments)
+    settings = ["--set", f"faults={json.dumps(faults)}", "--set", f"model.hidden=[{hidden}]"]
+    code = execute(["run", str(file), "--out", str(folder), "--quiet", *settings])
     path = folder / "summary.json"
     return code, json.loads(path.read_text())["model_sha256"] if path.exists() else {}
 
 
-def outcomes(out: Path, draws: int, seed: int) -> Iterator[Outcome]:
+def outcomes(out: Path, draws: int, seed: int, hidden: int) -> Iterator[Outcome]:
     """The draws, one after another; every third is a pair."""
-    _, undisturbed = run(out / "undisturbed", [])
+    _, undisturbed = run(out / "undisturbed", [], hidden)
     rng = random.Random(seed)
     for number in range(draws):
         faults = [draw(rng) for _ in range(2 if number % 3 == 2 else 1)]
         began = time.monotonic()
         folder = out / f"draw-{number:03d}"
-        code, models = run(folder, faults)
+        code, models = run(folder, faults, hidden)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
         yield Outcome(
@@ -124,6 +125,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--draws", type=int, default=50)
     arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--hidden", type=int, default=4200, help="units of the hidden layer")
     arguments.add_argument("--out", type=Path, required=True)
     options = arguments.parse_args()
     options.out.mkdir(parents=True)
@@ -131,7 +133,7 @@ def main() -> int:
     with (options.out / "draws.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["draw", "killed", "exit_code", "same_models", "seconds", "faults"])
-        for outcome in outcomes(options.out, options.draws, options.seed):
+        for outcome in outcomes(options.out, options.draws, options.seed, options.hidden):
             row = [outcome.number, outcome.killed, outcome.exit_code, outcome.is_same, round(outcome.seconds, 1)]
             writer.writerow([*row, outcome.faults])
             file.flush()

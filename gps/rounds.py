@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Intake, OpenRound, RoundServer
-from fedstrata.store import ModelFile, clear_asides, write_model
+from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import pieces_of
-from fedstrata.tensors import ExactSum, Flat
+from fedstrata.tensors import SMALL_BYTES, ExactSum, Flat
 from gps.journal import Journal
 
 
@@ -48,7 +50,7 @@ class GlobalRounds:
 
     async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
         """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""
-        shared = await asyncio.to_thread(self._begin)
+        shared: AnyModel = await asyncio.to_thread(self._begin)
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
             children = dict(examples())
@@ -56,10 +58,9 @@ class GlobalRounds:
             self._open(shared, children, total, evaluate_only=False)
             gathered = await self.server.gather()
             pieces = (shared.read(a, b) + total.mean(a, b) for a, b in pieces_of(self._layout.size))
-            following = await asyncio.to_thread(self._save, self.global_round + 1, pieces)
+            following = await asyncio.to_thread(self._close, pieces)
             shared.close()
             shared = following
-            self._journal.close_global_round(self.global_round)
             seconds = time.monotonic() - started
             self._metrics.round_closed(seconds)
             self._log.info(
@@ -76,7 +77,18 @@ class GlobalRounds:
             self.on_closed(self.global_round)
         self._open(shared, dict(examples()), ExactSum(0, 1), evaluate_only=True)
 
-    def _open(self, shared: ModelFile, children: Mapping[str, int], total: ExactSum, *, evaluate_only: bool) -> None:
+    def _close(self, pieces: Iterator[Flat]) -> AnyModel:
+        """Write the shared layers of the next global round, then that the open one is closed; gives those layers."""
+        following = self.global_round + 1
+        is_small = self._layout.float32_bytes <= SMALL_BYTES  # and need not be read from its file
+        held = (
+            ModelInMemory(self._layout, np.concatenate(list(pieces)), self._metadata(following)) if is_small else None
+        )
+        self._save(following, held.pieces() if held else pieces)
+        self._journal.close_global_round(self.global_round)
+        return held or ModelFile(self._path(following), self._layout)
+
+    def _open(self, shared: AnyModel, children: Mapping[str, int], total: ExactSum, *, evaluate_only: bool) -> None:
         intake = Intake(children=children, total=total, wait=self._experiment.deadlines.gps, executor=self._executor)
         opened = OpenRound(
             number=self.global_round,
@@ -98,7 +110,8 @@ class GlobalRounds:
         rounds = self._experiment.training.global_rounds
         if not self.global_round:
             initial = self._model.initial(self._experiment.seed)
-            return self._save(0, (initial[place] for place in self._model.layout.slices_of(self._layout)))
+            self._save(0, (initial[place] for place in self._model.layout.slices_of(self._layout)))
+            return ModelFile(self._path(0), self._layout)
         try:
             found = self._open_whole(self.global_round)
         except StateError as error:
@@ -121,11 +134,9 @@ class GlobalRounds:
     def _metadata(self, global_round: int) -> dict[str, str]:
         return {"format": "fedstrata", "run_id": self._experiment.run_id, "global_round": str(global_round)}
 
-    def _save(self, global_round: int, pieces: Iterator[Flat]) -> ModelFile:
-        path = self._path(global_round)
-        write_model(path, self._layout, pieces, self._metadata(global_round))
+    def _save(self, global_round: int, pieces: Iterator[Flat]) -> None:
+        write_model(self._path(global_round), self._layout, pieces, self._metadata(global_round))
         self._path(global_round - 2).unlink(missing_ok=True)
-        return ModelFile(path, self._layout)
 
     def _path(self, global_round: int) -> Path:
         return self._folder / f"shared-{global_round:06d}.safetensors"

@@ -179,7 +179,7 @@ class LpsAgent:
             self.clusters[cluster_id], service.is_open = session.server, True
             report = await session.run()
             report.lps_id, report.term = self._lps_id, session.term
-            await self._report(report, session.final_model.path)
+            await self._report(report, session.final_model)
         except FedstrataError as error:
             reply = await self._what_holds_now()
             if reply is None or (_has(reply, cluster_id, session.term) and not reply.is_over):

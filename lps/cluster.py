@@ -16,13 +16,15 @@ from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Gathered, Intake, OpenRound, RoundClient, RoundServer, Update
 from fedstrata.rounds import Model as Received
 from fedstrata.rpc.messages import link_bytes_to_proto
-from fedstrata.tensors import SMALL_BYTES, ExactSum, Flat, Layout
+from fedstrata.store import AnyModel
+from fedstrata.tensors import ExactSum, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.pieces import AnyModel, difference, moved, spliced
+from lps.pieces import difference, moved, spliced
 from lps.rows import add_evaluations, split_rows
 from lps.state import ClusterState, Standing
 from lps.takeover import Gathering, check_goes_on, write_start
+from lps.writing import Writing
 
 Made = TypeVar("Made")
 TELL_S = 10.0  # how long devices that have been measured may take to hear that the run is over
@@ -63,6 +65,7 @@ class ClusterSession:
             rounds_per_global=self._rounds_per_global,
             term=cluster.term,
         )
+        self._writing = Writing(self._state)
         exchange = Exchange(
             run_id=uplink.identity.run_id,
             layout=self._layout,
@@ -157,7 +160,7 @@ class ClusterSession:
     # --- all of it ----------------------------------------------------------------------------
 
     async def run(self) -> gps_pb.ReportHeader:
-        """All rounds and the final measurement; gives the report, whose model is `final_model`."""
+        """All rounds and the final measurement; gives the report, whose model is in the file `final_model`."""
         standing = await asyncio.to_thread(self._begin)
         while standing.lps_round < self._experiment.training.lps_rounds:
             standing = await self._lps_round(standing)
@@ -179,11 +182,12 @@ class ClusterSession:
         number = standing.lps_round
         total = ExactSum(self._layout.size, sum(self._children(number // self._rounds_per_global).values()))
         self._open(standing, total)
+        await self._writing.done()
         gathered = await self.server.gather()
         report = self._noted(standing, gathered, time.monotonic() - started)
         pieces = moved(standing.model, total)
         if (number + 1) % self._rounds_per_global:
-            following = await asyncio.to_thread(self._state.save, number + 1, pieces, report)
+            following = await self._writing.save(number + 1, pieces, report)
         else:
             local = await self._off_loop(self._state.scratch, pieces)
             del total  # two models large, and done with
@@ -292,14 +296,14 @@ class ClusterSession:
         self._complete(report)
         await self.on_plan(received.plan_version)
         number = received.round * self._rounds_per_global
-        following = await asyncio.to_thread(self._state.save, number, spliced(local, received.flat, places), report)
+        following = await self._writing.save(number, spliced(local, received.flat, places), report)
         local.close()
         self._log.info("global_round_done", global_round=global_round)
         return following
 
     async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
         """Some arithmetic on the model, in a thread unless the model is small: then the way there takes longer."""
-        if self._layout.float32_bytes <= SMALL_BYTES:
+        if self._state.is_small:
             return work(*arguments)
         return await asyncio.to_thread(work, *arguments)
 
@@ -328,7 +332,8 @@ class ClusterSession:
 
     async def _measure(self, standing: Standing) -> gps_pb.ReportHeader:
         """Let the devices measure the final model, tell them that the run is over, and complete the report."""
-        self.final_model = standing.model
+        await self._writing.done()
+        self.final_model = self._state.path_of(standing.lps_round)
         known = await asyncio.to_thread(self._state.final, self._log)
         if known is not None:  # of an earlier life; the devices may be gone
             self.server.finish()

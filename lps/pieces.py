@@ -4,19 +4,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedstrata.store import ModelFile, ModelInMemory
+from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import ExactSum, Flat
 
-AnyModel = ModelFile | ModelInMemory
 
-
-def moved(model: ModelFile, total: ExactSum) -> Iterator[Flat]:
+def moved(model: AnyModel, total: ExactSum) -> Iterator[Flat]:
     """The model of the next round, piece by piece: this round's plus the mean update."""
     return (model.read(start, stop) + total.mean(start, stop) for start, stop in pieces_of(model.layout.size))
 
 
-def difference(local: AnyModel, base: ModelFile, places: Sequence[slice]) -> Flat:
+def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat:
     """Trained minus received, of the shared layers; one copy of them large."""
     difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
     filled = 0

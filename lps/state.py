@@ -7,7 +7,7 @@ has changed hands so many times: what one LPS wrote before another served the cl
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.logs import EventLog
-from fedstrata.store import ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
+from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -28,8 +28,8 @@ class Standing:
     """Where a cluster stands: the LPS round to open, its model, and what is to be reported."""
 
     lps_round: int
-    model: ModelFile
-    base: ModelFile  # the model at the start of the global round
+    model: AnyModel
+    base: AnyModel  # the model at the start of the global round
     report: pb.ReportHeader
 
     def close(self) -> None:
@@ -52,6 +52,7 @@ class ClusterState:
         self._metadata = {"format": "fedstrata", "run_id": run_id, "cluster_id": cluster_id}
         self._layout = layout
         self.rounds_per_global = rounds_per_global
+        self.is_small = layout.float32_bytes <= SMALL_BYTES
         clear_asides(self.folder)
 
     def _folder_of(self, term: int) -> Path:
@@ -81,16 +82,28 @@ class ClusterState:
         return None
 
     def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
-        """Write the start of an LPS round; flushed to disk where a global round starts."""
-        self.write(lps_round, pieces, report, durable=lps_round % self.rounds_per_global == 0)
-        self._prune(lps_round)
+        """Write the start of an LPS round and open it."""
+        self.keep(lps_round, pieces, report)
         return self.open(lps_round)
+
+    def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> None:
+        """Write the start of an LPS round; flushed to disk where a global round starts."""
+        self.write(lps_round, pieces, report, durable=lps_round == self._base_round(lps_round))
+        self._prune(lps_round)
 
     def write(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool) -> None:
         """Write the start of an LPS round that does not count before the start of its global round is there, too."""
         write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=durable)
-        metadata = self._metadata | {"lps_round": str(lps_round)}
-        write_model(self._path(lps_round, "safetensors"), self._layout, pieces, metadata, durable=durable)
+        metadata = self._metadata_of(lps_round)
+        write_model(self.path_of(lps_round), self._layout, pieces, metadata, durable=durable)
+
+    def _metadata_of(self, lps_round: int) -> dict[str, str]:
+        return self._metadata | {"lps_round": str(lps_round)}
+
+    def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
+        """The start of an LPS round of a small model, before `keep` has written it."""
+        model = ModelInMemory(self._layout, np.concatenate(list(pieces)), self._metadata_of(lps_round))
+        return Standing(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def save_final(self, report: pb.ReportHeader) -> None:
         """Keep the complete report, before devices hear that nothing more is wanted of them."""
@@ -107,9 +120,9 @@ class ClusterState:
             log.warning("state_passed_over", reason=str(error))
             return None
 
-    def scratch(self, pieces: Iterator[Flat]) -> ModelFile | ModelInMemory:
+    def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
         """A model that needs to outlive nothing; on disk unless it is small."""
-        if self._layout.float32_bytes <= SMALL_BYTES:
+        if self.is_small:
             return ModelInMemory(self._layout, np.concatenate(list(pieces)))
         path = self.folder / "scratch.safetensors"
         write_model(path, self._layout, pieces, self._metadata, durable=False)
@@ -120,28 +133,44 @@ class ClusterState:
         for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
             try:
                 lps_round = int(path.stem.removeprefix("round-"))
-                standing = self.open(lps_round)
-                for model in {standing.model, standing.base}:
-                    model.verify()
-                self._check_whose(standing.model, lps_round)
+                for number in {lps_round, self._base_round(lps_round)}:
+                    self._check_whole(number)
+                return self.open(lps_round)
             except (StateError, ValueError) as error:
                 log.warning("state_passed_over", reason=str(error))
-                continue
-            return standing
         return None
 
-    def _check_whose(self, model: ModelFile, lps_round: int) -> None:
-        expected = self._metadata | {"lps_round": str(lps_round)}
-        if model.metadata != expected:
-            raise StateError(f"{model.path}: of {model.metadata}, expected {expected}; it is another file renamed")
+    def _check_whole(self, lps_round: int) -> None:
+        """Raise StateError, naming the file, where the model of an LPS round is damaged or another's."""
+        with closing(self._file(lps_round)) as model:
+            model.verify()
+            if model.metadata != self._metadata_of(lps_round):
+                raise StateError(
+                    f"{model.path}: of {model.metadata}, expected {self._metadata_of(lps_round)}; "
+                    "it is another file renamed"
+                )
 
     def open(self, lps_round: int) -> Standing:
         """The state at the start of an LPS round. Raises StateError, naming a file that is damaged."""
-        base_round = lps_round - lps_round % self.rounds_per_global
-        model = ModelFile(self._path(lps_round, "safetensors"), self._layout)
-        base = model if base_round == lps_round else ModelFile(self._path(base_round, "safetensors"), self._layout)
+        model = self._file(lps_round)
         report = _report(self._path(lps_round, "pb"))
-        return Standing(lps_round=lps_round, model=model, base=base, report=report)
+        return Standing(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
+
+    def _base_of(self, lps_round: int, model: AnyModel) -> AnyModel:
+        """The model at the start of the global round, of an LPS round that starts from `model`."""
+        base_round = self._base_round(lps_round)
+        return model if base_round == lps_round else self._file(base_round)
+
+    def _base_round(self, lps_round: int) -> int:
+        """The first LPS round of an LPS round's global round."""
+        return lps_round - lps_round % self.rounds_per_global
+
+    def path_of(self, lps_round: int) -> Path:
+        """The file of the model that an LPS round starts from."""
+        return self._path(lps_round, "safetensors")
+
+    def _file(self, lps_round: int) -> ModelFile:
+        return ModelFile(self.path_of(lps_round), self._layout)
 
     def _path(self, lps_round: int, ending: str) -> Path:
         return self.folder / f"round-{lps_round:06d}.{ending}"

@@ -19,10 +19,11 @@ from fedstrata.rounds import Model as Received
 from fedstrata.rounds.notes import check_run
 from fedstrata.rounds.server import MODEL_PART
 from fedstrata.rpc.payload import accepted_codec
+from fedstrata.store import AnyModel
 from fedstrata.tensors import Flat, Layout
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.pieces import AnyModel, spliced
+from lps.pieces import spliced
 from lps.state import ClusterState
 
 REUNION_S = 10.0  # twice as long as devices take to notice that their LPS is away

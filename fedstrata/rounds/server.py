@@ -28,7 +28,7 @@ from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.shared_chunks import SharedChunks
 from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.store import ModelFile
+from fedstrata.store import AnyModel
 from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -41,7 +41,7 @@ class OpenRound:
 
     number: int
     global_round: int
-    model: ModelFile
+    model: AnyModel
     intake: Intake
     evaluate_only: bool = False
     plan_version: int = 0

@@ -4,7 +4,7 @@ import asyncio
 from collections import OrderedDict
 
 from fedstrata.rpc.chunk import serialised_chunk
-from fedstrata.store import ModelFile
+from fedstrata.store import AnyModel
 from fedstrata.tensors import CHUNK_BYTES, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -14,7 +14,7 @@ KEPT_CHUNKS = 8  # children of a round begin together and stay close to each oth
 class SharedChunks:
     """Reads, encodes and serialises each chunk in a thread and keeps the last few."""
 
-    def __init__(self, codec: PayloadCodec, model: ModelFile) -> None:
+    def __init__(self, codec: PayloadCodec, model: AnyModel) -> None:
         self._codec = codec
         self._model = model
         self._made: OrderedDict[int, asyncio.Future[bytes]] = OrderedDict()

@@ -1,9 +1,10 @@
 """State on disk: written aside, flushed, renamed, checksummed."""
 
 from fedstrata.store.files import claim, clear_asides, read_sealed, write_aside, write_sealed
-from fedstrata.store.model_file import ModelFile, ModelInMemory, write_model
+from fedstrata.store.model_file import AnyModel, ModelFile, ModelInMemory, write_model
 
 __all__ = [
+    "AnyModel",
     "ModelFile",
     "ModelInMemory",
     "claim",

@@ -4,7 +4,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -39,11 +39,17 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
         if durable:
             sync_folder(path.parent)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        _remove(aside)
         raise StateError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
     except BaseException:
-        aside.unlink(missing_ok=True)
+        _remove(aside)
         raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, where it is and can be: why it could not be written is what counts."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def claim(folder: Path) -> None:

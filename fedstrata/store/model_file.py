@@ -7,6 +7,7 @@ metadata, and a file that does not fit it is refused by name.
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
@@ -43,7 +44,7 @@ def write_model(
     with write_aside(path, durable=durable) as file:
         file.write(header)
         for piece in pieces:
-            data = np.ascontiguousarray(piece, "<f4").data.cast("B")
+            data = _bytes_of(piece)
             digest.update(data)
             file.write(data)
             reach("state_write")
@@ -61,7 +62,42 @@ def _header(layout: Layout, metadata: Mapping[str, str], digest: str) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-class ModelFile:
+class AnyModel(ABC):
+    """A flat vector in its layout, read piece by piece wherever it is."""
+
+    layout: Layout
+
+    @property
+    @abstractmethod
+    def digest(self) -> bytes:
+        """The SHA-256 that stands in the model's file, of all the rest of it."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> Flat:
+        """The elements [start, stop)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the model up."""
+
+    def read_all(self) -> Flat:
+        """The whole vector."""
+        return self.read(0, self.layout.size)
+
+    def pieces(self) -> Iterator[Flat]:
+        """The whole vector in consecutive pieces."""
+        return (self.read(start, stop) for start, stop in pieces_of(self.layout.size))
+
+    def scales(self) -> list[float]:
+        """The int8 scale of each tensor, max|x| / 127."""
+        largest = []
+        for tensor, start in zip(self.layout.tensors, self.layout.starts, strict=True):
+            parts = [self.read(start + a, start + b) for a, b in pieces_of(tensor.size)]
+            largest.append(max((float(np.max(np.abs(part))) for part in parts), default=0.0))
+        return [float(np.float32(np.float32(value) / np.float32(127))) for value in largest]
+
+
+class ModelFile(AnyModel):
     """A model on disk, open for reading; reading needs memory for the piece asked for only."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
@@ -115,14 +151,6 @@ class ModelFile:
             raise StateError(f"{self.path}: truncated while it was open")
         return np.frombuffer(data, "<f4")
 
-    def read_all(self) -> Flat:
-        """The whole vector."""
-        return self.read(0, self.layout.size)
-
-    def pieces(self) -> Iterator[Flat]:
-        """The whole vector in consecutive pieces."""
-        return (self.read(start, stop) for start, stop in pieces_of(self.layout.size))
-
     def verify(self) -> None:
         """Compare the data with the checksum. Raises StateError, naming the file, when they differ."""
         digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
@@ -131,34 +159,35 @@ class ModelFile:
         if digest.hexdigest() != self._digest:
             raise StateError(f"{self.path}: its content does not fit its checksum; the file was altered")
 
-    def scales(self) -> list[float]:
-        """The int8 scale of each tensor, max|x| / 127."""
-        largest = []
-        for tensor, start in zip(self.layout.tensors, self.layout.starts, strict=True):
-            parts = [self.read(start + a, start + b) for a, b in pieces_of(tensor.size)]
-            largest.append(max((float(np.max(np.abs(part))) for part in parts), default=0.0))
-        return [float(np.float32(np.float32(value) / np.float32(127))) for value in largest]
-
     def close(self) -> None:
         """Give the file up; a reader that comes after gets a SupersededError."""
         with self._reading:
             self._file.close()
 
 
-class ModelInMemory:
-    """A model that is read as one on disk is."""
+class ModelInMemory(AnyModel):
+    """A model that is read as one on disk is, whether it is to be written or not."""
 
-    def __init__(self, layout: Layout, flat: Flat) -> None:
+    def __init__(self, layout: Layout, flat: Flat, metadata: Mapping[str, str] | None = None) -> None:
+        """`metadata` is that of its file, if it is to have one."""
         self.layout = layout
         self._flat = flat
+        self.metadata = dict(metadata or {})
+
+    @property
+    def digest(self) -> bytes:
+        """As its file has it once it is written."""
+        digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
+        digest.update(_bytes_of(self._flat))
+        return digest.hexdigest().encode()
 
     def read(self, start: int, stop: int) -> Flat:
         """The elements [start, stop)."""
         return self._flat[start:stop]
 
-    def pieces(self) -> Iterator[Flat]:
-        """The whole vector, in one piece."""
-        yield self._flat
-
     def close(self) -> None:
         """Nothing to give up."""
+
+
+def _bytes_of(values: Flat) -> memoryview:
+    return np.ascontiguousarray(values, "<f4").data.cast("B")

@@ -47,6 +47,14 @@ IN_TRAINING = [
     kill("device-001", "upload", round=3),  # the last round
     kill("lps-1", "aggregation", round=4),  # the devices have measured the final model
 ]
+# of a small model an LPS writes the start of a round while the round is open: devices are ahead of what is on disk
+AHEAD = {
+    "devices have it": kill("lps-0", "download", round=2, count=2),  # the model that global round 1 begins with
+    "half a model": kill("lps-0", "state_write", count=14),  # of LPS round 4
+    "a report alone": kill("lps-1", "state_write", count=16),  # of LPS round 5, its model is not there
+    "shared layers sent": kill("gps", "download", round=2),  # to one LPS, and not to the other
+    "half the shared layers": kill("gps", "state_write", count=9),  # of global round 4
+}
 LINKS = [
     {"do": "cut", "link": "device-lps", "for_s": 0.5, "at": {"global_round": 1}},
     {"do": "slow", "link": "lps-gps", "bytes_per_s": 5e6, "for_s": 2, "at": {"global_round": 1}},
@@ -54,6 +62,9 @@ LINKS = [
     {"do": "pause", "process": "lps-0", "for_s": 0.5, "at": {"global_round": 2}},
     {"do": "kill", "process": "gps", "at": {"phase": "evaluation"}},
 ]
+
+
+SMALL = EXPERIMENT.replace("[4200]", "[16]").replace("global_rounds: 2,", "global_rounds: 5,")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +92,18 @@ def undisturbed(file: Path) -> Mapping[str, Any]:
     return finished(file, file.parent / "undisturbed", [])
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture(scope="module")
+def small_undisturbed(small: Path) -> Mapping[str, Any]:
+    return finished(small, small.parent / "undisturbed", [])
+
+
 @pytest.mark.parametrize(
     ("name", "faults", "restarts"),
     [("before", BEFORE_TRAINING, 5), ("training", IN_TRAINING, 6)],
@@ -92,6 +115,22 @@ def test_killed_processes_change_no_bit_of_any_model(
     assert len(summary["restarts"]) == restarts
     assert summary["model_sha256"] == undisturbed["model_sha256"]
     assert (summary["run_id"], summary["excluded"]) == (undisturbed["run_id"], [])
+
+
+@pytest.mark.parametrize("moment", AHEAD)
+def test_a_parent_killed_while_it_writes_the_start_of_an_open_round_changes_no_bit(
+    small: Path, small_undisturbed: Mapping[str, Any], moment: str
+) -> None:
+    summary = finished(small, small.parent / moment.replace(" ", "-"), [AHEAD[moment]])
+    assert summary["restarts"] == [AHEAD[moment]["process"]]
+    assert summary["model_sha256"] == small_undisturbed["model_sha256"]
+    assert (summary["rounds"], summary["excluded"]) == (5, [])
+
+
+def test_all_of_these_in_one_run_change_no_bit_either(small: Path, small_undisturbed: Mapping[str, Any]) -> None:
+    summary = finished(small, small.parent / "all", list(AHEAD.values()))
+    assert len(summary["restarts"]) == len(AHEAD)
+    assert summary["model_sha256"] == small_undisturbed["model_sha256"]
 
 
 def test_cut_and_slow_links_and_pauses_change_no_bit_of_any_model(file: Path, undisturbed: Mapping[str, Any]) -> None:

@@ -50,7 +50,6 @@ from lps.writing import Writing
 
 HERE = Path(__file__).parent
 EXAMPLES, PART, CLUSTER, RUN = 10, "fed_avg", "lps-0", "echo"
-WARM_UP = 2  # rounds not counted
 ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
 
 
@@ -126,7 +125,8 @@ async def attend(options: argparse.Namespace) -> None:
 
 def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, float]:
     """Median seconds of a round, and the server's peak memory in MB."""
-    common = ["--devices", str(devices), "--bytes", str(size), "--rounds", str(rounds + WARM_UP)]
+    warm_up = max(2, rounds // 10)  # rounds not counted
+    common = ["--devices", str(devices), "--bytes", str(size), "--rounds", str(rounds + warm_up)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
 
     def start(*words: str) -> "subprocess.Popen[str]":
@@ -141,7 +141,7 @@ def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, 
         told = json.loads(server.stdout.readline())
         for client in clients:
             client.communicate()
-    return statistics.median(told["seconds"][WARM_UP:]), told["peak_mb"]
+    return statistics.median(told["seconds"][warm_up:]), told["peak_mb"]
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -101,14 +102,16 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]],
         loop.add_signal_handler(number, note, number)
     if exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
+        os.set_blocking(sys.stdin.fileno(), True)  # uvloop changes that, and a terminal's output is the same file
     code = await main(stop)
     return 128 + first if code is None else code
 
 
 def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 1024):
-        loop.remove_reader(sys.stdin.fileno())
-        stop.set()
+    with suppress(BlockingIOError):  # nothing there after all
+        if not os.read(sys.stdin.fileno(), 1024):
+            loop.remove_reader(sys.stdin.fileno())
+            stop.set()
 
 
 def spare_what_is_loaded() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedstrata.errors import StateError, WrongRunError
 from fedstrata.store.files import sync_folder
@@ -56,7 +57,9 @@ class Journal:
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
         """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for one of another run."""
         self._path = path
-        self._writing = threading.Lock()  # grouping writes from a thread of its own
+        # Grouping works in a thread of its own, and one thread at a time is in SQLite: a write waits there for Python
+        # to compute its seals, and a reader beside it would wait for SQLite while it keeps Python for itself.
+        self._using = threading.Lock()
         try:
             if not path.exists():
                 _create(path)
@@ -82,7 +85,7 @@ class Journal:
     def _transaction(self, *, durable: bool = False) -> Iterator[None]:
         """All statements of the block or none; with `durable`, flushed to disk with all that came before."""
         try:
-            with self._writing:
+            with self._using:
                 if durable:
                     self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("BEGIN IMMEDIATE")
@@ -99,13 +102,18 @@ class Journal:
         except sqlite3.Error as error:
             raise StateError(f"cannot write {self._path}: {error}; free space and start again") from None
 
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        """All that a query finds."""
+        with self._using:
+            return self._db.execute(query, values).fetchall()
+
     def begin_phase(self, phase: str) -> None:
         """Note when a phase began; the first time counts."""
         self._write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, time.time())
 
     def phases(self) -> dict[str, float]:
         """When each phase began, in seconds since 1970."""
-        return dict(self._db.execute("SELECT phase, began FROM phases ORDER BY began"))
+        return dict(self._rows("SELECT phase, began FROM phases ORDER BY began"))
 
     # --- devices --------------------------------------------------------------------------------
 
@@ -119,7 +127,7 @@ class Journal:
 
     def devices(self) -> list[DeviceRow]:
         """All devices in index order."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT device_index, device_id, num_examples, pod_name, profile_rows, relevance IS NOT NULL, cluster, "
             "is_late FROM devices ORDER BY device_index"
         )
@@ -136,16 +144,16 @@ class Journal:
 
     def profile(self, index: int) -> bytes:
         """The bytes of a device's eigenvectors."""
-        row = self._db.execute("SELECT profile FROM devices WHERE device_index = ?", (index,)).fetchone()
-        return bytes(row[0])
+        ((profile,),) = self._rows("SELECT profile FROM devices WHERE device_index = ?", index)
+        return bytes(profile)
 
     def set_relevance(self, index: int, data: bytes) -> None:
         self._write("UPDATE devices SET relevance = ? WHERE device_index = ?", data, index)
 
     def relevance(self, index: int) -> bytes:
         """A device's row as it was stored."""
-        row = self._db.execute("SELECT relevance FROM devices WHERE device_index = ?", (index,)).fetchone()
-        return bytes(row[0])
+        ((relevance,),) = self._rows("SELECT relevance FROM devices WHERE device_index = ?", index)
+        return bytes(relevance)
 
     def exclude(self, device_id: str, stage: str, reason: str) -> bool:
         """Note an exclusion; whether it is new."""
@@ -154,7 +162,7 @@ class Journal:
 
     def exclusions(self) -> list[tuple[str, str, str]]:
         """(device id, stage, reason) in the order noted."""
-        return list(self._db.execute("SELECT device_id, stage, reason FROM exclusions ORDER BY rowid"))
+        return self._rows("SELECT device_id, stage, reason FROM exclusions ORDER BY rowid")
 
     # --- grouping -------------------------------------------------------------------------------
 
@@ -167,8 +175,8 @@ class Journal:
 
     def grouping_rule(self) -> str | None:
         """The rule that chose the clusters; None before grouping."""
-        row = self._db.execute("SELECT rule FROM grouping").fetchone()
-        return str(row[0]) if row else None
+        rules = self._rows("SELECT rule FROM grouping")
+        return str(rules[0][0]) if rules else None
 
     def place(self, index: int, cluster: int) -> None:
         """Note the cluster of a late device."""
@@ -182,7 +190,7 @@ class Journal:
 
     def lps_addresses(self) -> dict[str, str]:
         """Address by LPS id."""
-        return dict(self._db.execute("SELECT lps_id, address FROM lps"))
+        return dict(self._rows("SELECT lps_id, address FROM lps"))
 
     def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> None:
         """Note that another LPS serves a cluster from now on, while that global round is open."""
@@ -194,7 +202,7 @@ class Journal:
 
     def handovers(self) -> list[tuple[str, str, int]]:
         """(cluster, LPS that serves it from then on, global round then open) in the order noted."""
-        return list(self._db.execute("SELECT cluster_id, lps_id, global_round FROM handovers ORDER BY rowid"))
+        return self._rows("SELECT cluster_id, lps_id, global_round FROM handovers ORDER BY rowid")
 
     def add_lps_rounds(self, rows: Iterable[tuple[str, int, bytes]]) -> None:
         """Keep rows given as cluster, LPS round and LpsRound message; a row of the same round replaces the old."""
@@ -205,7 +213,7 @@ class Journal:
 
     def lps_rounds(self) -> list[bytes]:
         """Rows (LpsRound messages) in the order of rounds, then clusters."""
-        rows = self._db.execute("SELECT row FROM lps_rounds ORDER BY lps_round, length(cluster_id), cluster_id")
+        rows = self._rows("SELECT row FROM lps_rounds ORDER BY lps_round, length(cluster_id), cluster_id")
         return [bytes(row) for (row,) in rows]
 
     def close_global_round(self, global_round: int) -> None:
@@ -214,7 +222,8 @@ class Journal:
 
     def global_rounds_closed(self) -> int:
         """How many global rounds are done."""
-        return int(self._db.execute("SELECT COUNT(*) FROM global_rounds").fetchone()[0])
+        ((closed,),) = self._rows("SELECT COUNT(*) FROM global_rounds")
+        return int(closed)
 
     def add_report(self, cluster_id: str, report: bytes) -> None:
         with self._transaction(durable=True):
@@ -222,11 +231,11 @@ class Journal:
 
     def reports(self) -> dict[str, bytes]:
         """Final reports (ReportHeader messages) by cluster."""
-        return dict(self._db.execute("SELECT cluster_id, report FROM reports"))
+        return dict(self._rows("SELECT cluster_id, report FROM reports"))
 
     def reported(self) -> set[str]:
         """The clusters that have reported."""
-        return {cluster_id for (cluster_id,) in self._db.execute("SELECT cluster_id FROM reports")}
+        return {cluster_id for (cluster_id,) in self._rows("SELECT cluster_id FROM reports")}
 
     # --- bytes ----------------------------------------------------------------------------------
 
@@ -236,10 +245,11 @@ class Journal:
 
     def link_bytes(self) -> dict[str, bytes]:
         """The counts last kept, by source."""
-        return dict(self._db.execute("SELECT source, counts FROM link_bytes"))
+        return dict(self._rows("SELECT source, counts FROM link_bytes"))
 
     def close(self) -> None:
-        self._db.close()
+        with self._using:
+            self._db.close()
 
 
 def _create(path: Path) -> None:

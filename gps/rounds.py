@@ -58,9 +58,10 @@ class GlobalRounds:
             self._open(shared, children, total, evaluate_only=False)
             gathered = await self.server.gather()
             pieces = (shared.read(a, b) + total.mean(a, b) for a, b in pieces_of(self._layout.size))
-            following = await asyncio.to_thread(self._close, pieces)
+            following = await asyncio.to_thread(self._save_following, pieces)
             shared.close()
             shared = following
+            self._journal.close_global_round(self.global_round)
             seconds = time.monotonic() - started
             self._metrics.round_closed(seconds)
             self._log.info(
@@ -77,16 +78,15 @@ class GlobalRounds:
             self.on_closed(self.global_round)
         self._open(shared, dict(examples()), ExactSum(0, 1), evaluate_only=True)
 
-    def _close(self, pieces: Iterator[Flat]) -> AnyModel:
-        """Write the shared layers of the next global round, then that the open one is closed; gives those layers."""
+    def _save_following(self, pieces: Iterator[Flat]) -> AnyModel:
+        """Write the shared layers of the next global round; gives them, small ones without reading them again."""
         following = self.global_round + 1
-        is_small = self._layout.float32_bytes <= SMALL_BYTES  # and need not be read from its file
-        held = (
-            ModelInMemory(self._layout, np.concatenate(list(pieces)), self._metadata(following)) if is_small else None
-        )
-        self._save(following, held.pieces() if held else pieces)
-        self._journal.close_global_round(self.global_round)
-        return held or ModelFile(self._path(following), self._layout)
+        if self._layout.float32_bytes > SMALL_BYTES:
+            self._save(following, pieces)
+            return ModelFile(self._path(following), self._layout)
+        model = ModelInMemory(self._layout, np.concatenate(list(pieces)), self._metadata(following))
+        self._save(following, model.pieces())
+        return model
 
     def _open(self, shared: AnyModel, children: Mapping[str, int], total: ExactSum, *, evaluate_only: bool) -> None:
         intake = Intake(children=children, total=total, wait=self._experiment.deadlines.gps, executor=self._executor)

@@ -181,8 +181,10 @@ class ClusterSession:
         started = time.monotonic()
         number = standing.lps_round
         total = ExactSum(self._layout.size, sum(self._children(number // self._rounds_per_global).values()))
-        self._open(standing, total)
-        await self._writing.done()
+        try:
+            self._open(standing, total)
+        finally:
+            await self._writing.done()
         gathered = await self.server.gather()
         report = self._noted(standing, gathered, time.monotonic() - started)
         pieces = moved(standing.model, total)

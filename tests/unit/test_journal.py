@@ -100,6 +100,64 @@ def test_what_was_written_survives_sigkill(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_thread_that_writes_and_one_that_reads_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    code = """
+        import sys
+        from concurrent.futures import ThreadPoolExecutor
+        from pathlib import Path
+        from gps.journal import Journal
+        journal = Journal(Path(sys.argv[1]), run_id="run-1", experiment="name: x")
+        journal.set_grouping("chosen", [[]])
+        with ThreadPoolExecutor(1) as other:
+            for number in range(300):
+                writing = other.submit(journal.close_global_round, number)
+                while not writing.done():
+                    journal.reported(), journal.grouping_rule(), journal.global_rounds_closed()
+                writing.result()
+        print(journal.global_rounds_closed())
+        journal.close()
+    """
+    # another process, since one that hangs in this way can be ended by SIGKILL only
+    command = [sys.executable, "-c", dedent(code), str(tmp_path / "journal.sqlite")]
+    told = subprocess.run(
+        command, check=True, cwd=Path(__file__).parents[2], timeout=60, capture_output=True, text=True
+    )
+    assert told.stdout == "300\n"
+
+
+def test_a_journal_closed_under_a_writer_is_an_error_of_the_writer(tmp_path: Path) -> None:
+    code = """
+        import sys, threading
+        from itertools import count
+        from pathlib import Path
+        from fedstrata.errors import StateError
+        from gps.journal import Journal
+
+        def write(journal, written):
+            try:
+                for number in count():
+                    journal.close_global_round(number)
+                    written.release()
+            except StateError as error:
+                print(error)
+
+        for life in range(10):
+            journal = Journal(Path(sys.argv[1]), run_id="run-1", experiment="name: x")
+            written = threading.Semaphore(0)
+            writer = threading.Thread(target=write, args=(journal, written))
+            writer.start()
+            for _ in range(3 + life):
+                written.acquire()
+            journal.close()
+            writer.join()
+    """
+    command = [sys.executable, "-c", dedent(code), str(tmp_path / "journal.sqlite")]
+    told = subprocess.run(
+        command, check=True, cwd=Path(__file__).parents[2], timeout=60, capture_output=True, text=True
+    )
+    assert told.stdout.count("cannot write") == 10
+
+
 def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
     filled(tmp_path)
     with pytest.raises(WrongRunError, match="is of run run-1, not run-2"):

@@ -19,6 +19,7 @@ from fedstrata.relevance import Matrix
 from fedstrata.store import write_aside
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from gps.rows import loss_and_accuracy
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 ROUND_COLUMNS = (
@@ -153,8 +154,7 @@ def rounds_csv(rows: Iterable[rounds_pb2.LpsRound]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(ROUND_COLUMNS)
     for row in rows:
-        examples = row.evaluated_examples
-        loss, accuracy = (f"{row.loss_sum / examples:.6f}", f"{row.correct / examples:.6f}") if examples else ("", "")
+        loss, accuracy = (f"{mean:.6f}" for mean in measured) if (measured := loss_and_accuracy(row)) else ("", "")
         writer.writerow([
             row.global_round + 1, row.lps_round + 1, row.cluster_id, row.devices, row.num_examples, loss, accuracy,
             f"{row.seconds:.4f}", row.bytes_up, row.bytes_down,

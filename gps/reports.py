@@ -16,6 +16,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.journal import Journal
 from gps.plan import Plan
+from gps.rows import loss_and_accuracy
 from gps.serving import Serving
 
 DIRECTIONS, KINDS = ("up", "down"), ("model", "update", "control")
@@ -41,7 +42,7 @@ class Reports:
         self._changed = asyncio.Event()
         self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
         self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
-        self.latest_measured: dict[str, rounds_pb2.LpsRound] = {}  # not every model is
+        self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
         self.on_exclusion: Callable[[str, str, str], None] = lambda who, stage, reason: None
         clear_asides(models)
         self._recall_link_bytes()
@@ -77,9 +78,10 @@ class Reports:
         )
         for row in rows:
             self.latest_rows[row.cluster_id] = row
-            if row.evaluated_examples:
-                self.latest_measured[row.cluster_id] = row
-                loss, accuracy = row.loss_sum / row.evaluated_examples, row.correct / row.evaluated_examples
+            measured = loss_and_accuracy(row)
+            if measured is not None:
+                self.latest_measured[row.cluster_id] = measured
+                loss, accuracy = measured
                 self._metrics.evaluated(row.cluster_id, loss=loss, accuracy=accuracy)
         for exclusion in header.exclusions:
             self.on_exclusion(exclusion.device_id, exclusion.stage, exclusion.reason)

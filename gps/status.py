@@ -29,6 +29,5 @@ def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
     measured = run.reports.latest_measured.get(name)
     if measured is not None:
         status.is_evaluated = True
-        status.loss = measured.loss_sum / measured.evaluated_examples
-        status.accuracy = measured.correct / measured.evaluated_examples
+        status.loss, status.accuracy = measured
     return status

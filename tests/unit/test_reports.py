@@ -99,11 +99,13 @@ def test_rounds_and_exclusions_are_those_that_the_serving_lps_tells_of(setting: 
 
 def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(setting: Setting) -> None:
     for lps_round, examples in ((0, 0), (1, 10), (2, 0)):
-        row = rounds_pb2.LpsRound(cluster_id="lps-0", lps_round=lps_round, correct=4, evaluated_examples=examples)
+        row = rounds_pb2.LpsRound(
+            cluster_id="lps-0", lps_round=lps_round, loss_sum=25, correct=4, evaluated_examples=examples
+        )
         setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
         assert ("lps-0" in setting.reports.latest_measured) == (lps_round > 0)
     assert setting.reports.latest_rows["lps-0"].lps_round == 2
-    assert setting.reports.latest_measured["lps-0"].lps_round == 1
+    assert setting.reports.latest_measured["lps-0"] == (2.5, 0.4)
 
 
 def test_an_lps_that_serves_two_clusters_counts_its_bytes_once(setting: Setting) -> None:

@@ -131,6 +131,7 @@ class Run:
             self._tell_operator("RunFailed", self.reason, is_warning=True)
         finally:
             stopped.cancel()
+            work.cancel()  # where this was cancelled itself: no round is closed under a journal about to be closed
         if not self.has_record:
             await asyncio.to_thread(write_record, self.record_folder, self._result())
             self.has_record = True

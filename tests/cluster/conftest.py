@@ -18,7 +18,7 @@ import yaml
 from kubernetes import client, config
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = ("training.global_rounds=100",)
+LONG = ("training.global_rounds=300",)  # some fifteen seconds: a status takes one or two
 INSTANCE = "app.kubernetes.io/instance"
 # Small requests, so that the tests fit on a laptop; images are in the nodes already.
 VALUES: dict[str, Any] = {

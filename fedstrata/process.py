@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -108,10 +107,9 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]],
 
 
 def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    with suppress(BlockingIOError):  # nothing there after all
-        if not os.read(sys.stdin.fileno(), 1024):
-            loop.remove_reader(sys.stdin.fileno())
-            stop.set()
+    if not os.read(sys.stdin.fileno(), 1024):
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
 
 
 def spare_what_is_loaded() -> None:

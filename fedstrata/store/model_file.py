@@ -66,6 +66,7 @@ class AnyModel(ABC):
     """A flat vector in its layout, read piece by piece wherever it is."""
 
     layout: Layout
+    metadata: dict[str, str]  # of its file
 
     @property
     @abstractmethod
@@ -79,6 +80,13 @@ class AnyModel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the model up."""
+
+    def _computed_digest(self) -> str:
+        """The SHA-256 of all that stands in the model's file but itself, in hexadecimal."""
+        digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
+        for piece in self.pieces():
+            digest.update(_bytes_of(piece))
+        return digest.hexdigest()
 
     def read_all(self) -> Flat:
         """The whole vector."""
@@ -153,10 +161,7 @@ class ModelFile(AnyModel):
 
     def verify(self) -> None:
         """Compare the data with the checksum. Raises StateError, naming the file, when they differ."""
-        digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
-        for piece in self.pieces():
-            digest.update(piece.data.cast("B"))
-        if digest.hexdigest() != self._digest:
+        if self._computed_digest() != self._digest:
             raise StateError(f"{self.path}: its content does not fit its checksum; the file was altered")
 
     def close(self) -> None:
@@ -177,9 +182,7 @@ class ModelInMemory(AnyModel):
     @property
     def digest(self) -> bytes:
         """As its file has it once it is written."""
-        digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
-        digest.update(_bytes_of(self._flat))
-        return digest.hexdigest().encode()
+        return self._computed_digest().encode()
 
     def read(self, start: int, stop: int) -> Flat:
         """The elements [start, stop)."""

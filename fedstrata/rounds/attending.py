@@ -52,7 +52,7 @@ class _UpdateParts:
         if self._first is not None:
             first, self._first = self._first, None
             if first.HasField("header"):  # else it is refused, by whoever is given it
-                self._left = first.header.payload.payload_bytes - first.header.offset - len(first.header.data)
+                self._left = first.header.payload.payload_bytes - first.header.offset
             return first
         if self._left <= 0:
             raise StopAsyncIteration

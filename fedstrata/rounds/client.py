@@ -13,7 +13,7 @@ from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.rounds.server import MODEL_PART
-from fedstrata.rpc.chunk import serialised_chunk
+from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, refusal
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
@@ -76,7 +76,7 @@ class Identity:
 
 @dataclass
 class _Download:
-    """What has arrived of a model; its header without data."""
+    """What has arrived of a model."""
 
     header: pb.ModelHeader
     codec: PayloadCodec
@@ -161,7 +161,8 @@ class RoundClient:
                 case "header":
                     self._begin(part.header)
                 case "data" if self._partial is not None:
-                    self._add(self._partial, part.data)
+                    self._partial.add(part.data)
+                    reach("download", self._partial.header.round)
                 case "reply":  # in an exchange, where the update was not taken
                     self._log.info("update_late", current_round=part.reply.current_round)
                 case "send_again":
@@ -208,24 +209,14 @@ class RoundClient:
         )
 
     def _begin(self, header: pb.ModelHeader) -> None:
-        """Begin a download, or go on with the one that was cut, with what its header carries."""
-        data = header.data
-        header.ClearField("data")
-        self._partial = self._resumed(self._partial, header)
-        if data:
-            self._add(self._partial, data)
-
-    def _add(self, partial: _Download, data: bytes | memoryview) -> None:
-        partial.add(data)
-        reach("download", partial.header.round)
-
-    def _resumed(self, partial: _Download | None, header: pb.ModelHeader) -> _Download:
+        """Begin a download, or go on with the one that was cut."""
         codec, _ = self._models.of(header.payload)
+        partial = self._partial
         if partial is not None and header.offset == partial.offset and _are_of_one_model(header, partial.header):
-            return partial
+            return
         if header.offset:
             raise PayloadError(f"the model of round {header.round} begins at byte {header.offset}, which is not here")
-        return _Download(header, codec, np.empty(self.layout.size, np.float32))
+        self._partial = _Download(header, codec, np.empty(self.layout.size, np.float32))
 
     async def exchange(self, update: Update) -> Answer:
         """Send an update up and wait for what comes after it; raises as `submit` and `fetch` do."""
@@ -297,14 +288,12 @@ class RoundClient:
             then_fetch=then_fetch,
             base_digest=update.base_digest,
         )
-        part = pb.UpdatePart(header=header)
         chunks = update.codec.chunks(update.read, offset)
         if update.codec.payload_bytes <= SMALL_BYTES:
-            part.header.data = b"".join(chunks)  # in place: a message that is put into another is copied
-            yield part
+            yield serialised_whole(pb.UpdatePart, header, next(chunks, b""))
             reach("upload", update.round)
             return
-        yield part
+        yield pb.UpdatePart(header=header)
         for chunk in chunks:
             yield serialised_chunk(pb.UpdatePart, chunk)
             reach("upload", update.round)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedstrata.errors import (
     ExcludedError,
@@ -27,6 +28,7 @@ from fedstrata.rounds.intake import ChildState, Gathered, Intake, Upload
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.shared_chunks import SharedChunks
 from fedstrata.rounds.turns import Turns
+from fedstrata.rpc.chunk import serialised_whole
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.store import AnyModel
 from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec
@@ -65,8 +67,7 @@ class OpenRound:
         )
         self.chunks = SharedChunks(self.codec, self.model)
         if self.codec.payload_bytes <= SMALL_BYTES:
-            self.header.data = b"".join(self.codec.chunks(self.model.read))
-            self.small_reply = pb.ModelPart(header=self.header).SerializeToString()
+            self.small_reply = serialised_whole(pb.ModelPart, self.header, next(self.codec.chunks(self.model.read)))
 
     def is_base_of(self, round_number: int, digest: bytes) -> bool:
         """Whether an update of a round, against the model of a digest if it says one, is one of this round."""
@@ -252,11 +253,7 @@ class RoundServer:
             upload = await intake.begin(header.child_id, codec, num_examples, header.offset)
             if upload is None:
                 return True
-            if header.data:
-                await intake.fold(upload, header.data)
-                reach("upload", opened.number)
-            else:
-                await self._fold_chunks(opened, upload, parts)
+            await self._fold_chunks(opened, upload, parts)
             await intake.finish(upload, header)
         except SupersededError:
             if not intake.is_closed:
@@ -267,14 +264,21 @@ class RoundServer:
         return True
 
     async def _fold_chunks(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[pb.UpdatePart]) -> None:
-        """Add what follows an update's header to the sum, each chunk in a turn of its own."""
+        """Add what follows an update's header to the sum; of what is not small each chunk in a turn of its own."""
+        if upload.codec.payload_bytes <= SMALL_BYTES:
+            async for part in parts:
+                await self._fold(opened, upload, part)
+            return
         async with aclosing(self._turns.of(parts)) as taken:
             async for part in taken:
-                if part.WhichOneof("part") != "data":
-                    raise PayloadError("after its header an update has data only")
-                await opened.intake.fold(upload, part.data)
+                await self._fold(opened, upload, part)
                 del part  # the next has to wait for its turn
-                reach("upload", opened.number)
+
+    async def _fold(self, opened: OpenRound, upload: Upload, part: Any) -> None:
+        if part.WhichOneof("part") != "data":
+            raise PayloadError("after its header an update has data only")
+        await opened.intake.fold(upload, part.data)
+        reach("upload", opened.number)
 
     def _is_awaited(self, opened: OpenRound, header: pb.UpdateHeader) -> bool:
         """Whether an update is for the open round and its sender has not been given up."""

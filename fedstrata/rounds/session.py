@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from fedstrata.rpc.chunk import Whole
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -55,7 +56,7 @@ class Session:
         async for part in self._answer(timeout):
             yield part
 
-    async def _answer(self, timeout_s: float) -> AsyncIterator[pb.ModelPart]:
+    async def _answer(self, timeout_s: float) -> AsyncIterator[Any]:
         part = await self._within(timeout_s, self._read())
         if part.HasField("reply"):
             yield part
@@ -63,9 +64,14 @@ class Session:
         if part.HasField("finished"):
             await self._take_leave(timeout_s)
         header = part.header if part.HasField("header") else pb.ModelHeader()
-        left = header.payload.payload_bytes - header.offset - len(header.data)
+        left = header.payload.payload_bytes - header.offset
+        came_along = part.chunk if isinstance(part, Whole) else None
+        if came_along is not None:
+            left -= len(came_along.data)
         self._is_in_exchange = left > 0
         yield part
+        if came_along is not None:
+            yield came_along
         while left > 0:
             part = await self._within(timeout_s, self._read())
             left -= len(part.data)

@@ -1,11 +1,13 @@
-"""Chunks of a payload on their way through gRPC, without the copies that protobuf makes of their bytes.
+"""Payloads on their way through gRPC, without the copies that protobuf makes of their bytes.
 
-A part that holds nothing but `data` is, on the wire, a tag, a length and the data: it is written and read as that.
-Everything else goes by protobuf.
+A part that holds nothing but `data` is, on the wire, a tag, a length and the data: it is written and read as that. So
+is what follows the header in a part that holds a header and a `small` payload. Everything else goes by protobuf.
 """
 
 from collections.abc import Callable
 from typing import Any
+
+from google.protobuf.message_factory import GetMessageClass
 
 LENGTH_DELIMITED = 2  # protobuf's wire type of bytes
 LONGEST_VARINT = 5  # bytes; more than any message of ours can be long
@@ -28,28 +30,73 @@ class Chunk:
         return name == "data"
 
 
+class Whole:
+    """A part that holds a header and, in `small`, the payload that it announces; `chunk` is what else would follow."""
+
+    __slots__ = ("chunk", "header")
+
+    def __init__(self, header: Any, small: memoryview) -> None:
+        self.header = header
+        self.chunk = Chunk(small)
+
+    def WhichOneof(self, group: str) -> str:  # noqa: N802  # protobuf's name
+        """Which of the part's fields is there."""
+        return "header"
+
+    def HasField(self, name: str) -> bool:  # noqa: N802  # protobuf's name
+        """Whether a field is there."""
+        return name == "header"
+
+
 def serialised_chunk(part: Any, data: bytes | memoryview) -> bytes:
     """A part of this kind (UpdatePart, ModelPart) with data alone, serialised; its bytes are copied once."""
-    return b"".join((_tag(part), _varint(len(data)), data))
+    return b"".join((_tag(part, "data"), _varint(len(data)), data))
 
 
-def chunk_parser(part: Any) -> Callable[[bytes], Any]:
-    """What parses messages of this kind: a `Chunk` that looks into the message where data is all there is in it."""
-    tag, parse = _tag(part), part.FromString
+def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes:
+    """A part of this kind with a header and a small payload, serialised; its bytes are copied once."""
+    head = header.SerializeToString()
+    return b"".join((
+        _tag(part, "header"), _varint(len(head)), head, _tag(part, "small"), _varint(len(small)), small
+    ))  # fmt: skip
+
+
+def part_parser(part: Any) -> Callable[[bytes], Any]:
+    """What parses messages of this kind: a `Chunk` or a `Whole` that looks into the message where it is one."""
+    data_tag, header_tag, small_tag = (_tag(part, name)[0] for name in ("data", "header", "small"))
+    parse = part.FromString
+    header_of = GetMessageClass(part.DESCRIPTOR.fields_by_name["header"].message_type).FromString
 
     def run(message: bytes) -> Any:
-        if message[:1] == tag:
+        first = message[0] if message else 0
+        if first == data_tag:
             length, at = _read_varint(message, 1)
             if at + length == len(message):
                 return Chunk(memoryview(message)[at:])
-        return parse(message)
+        elif first == header_tag:
+            length, at = _read_varint(message, 1)
+            end = at + length
+            if at <= end < len(message) and message[end] == small_tag:
+                length, begin = _read_varint(message, end + 1)
+                if length and begin + length == len(message):
+                    return Whole(header_of(message[at:end]), memoryview(message)[begin:])
+        return _by_protobuf(parse(message))
 
     return run
 
 
-def _tag(part: Any) -> bytes:
-    """What stands before the field `data`, whose number is below 16."""
-    return bytes([part.DESCRIPTOR.fields_by_name["data"].number << 3 | LENGTH_DELIMITED])
+def _by_protobuf(parsed: Any) -> Any:
+    """A part that was written in another order of its fields, or by another hand."""
+    if parsed.small and parsed.HasField("header"):
+        header = type(parsed.header)()
+        header.CopyFrom(parsed.header)  # a message inside another keeps all of that one, here the payload
+        return Whole(header, memoryview(parsed.small))
+    return parsed
+
+
+def _tag(part: Any, field: str) -> bytes:
+    """What stands before a field of bytes or of a message, whose number is below 16."""
+    return bytes([part.DESCRIPTOR.fields_by_name[field].number << 3 | LENGTH_DELIMITED])
 
 
 def _varint(number: int) -> bytes:

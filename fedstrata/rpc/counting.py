@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from fedstrata.metrics import LinkKey, LinkMeter
-from fedstrata.rpc.chunk import Chunk, chunk_parser
+from fedstrata.rpc.chunk import Chunk, Whole, part_parser
 from fedstrata.v1 import rounds_pb2
 
 FRAME_BYTES = 5
@@ -42,9 +42,9 @@ METHODS: Mapping[str, tuple[str, str]] = {
 Serialise = Callable[[Any], bytes]
 Parse = Callable[[bytes], Any]
 Count = Callable[[Any, int], None]  # the message and its bytes on the wire
-# The messages whose chunks are read where they lie.
+# The messages whose payloads are read where they lie.
 _CHUNKED: Mapping[Parse, Parse] = {
-    part.FromString: chunk_parser(part) for part in (rounds_pb2.UpdatePart, rounds_pb2.ModelPart)
+    part.FromString: part_parser(part) for part in (rounds_pb2.UpdatePart, rounds_pb2.ModelPart)
 }
 
 
@@ -81,8 +81,8 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
     few, many, field = (model, update, "fetch") if direction == "up" else (update, model, "reply")
 
     def count(message: Any, size: int) -> None:
-        is_chunk = isinstance(message, bytes | Chunk)  # sent serialised already, or read as what it is
-        (few if not is_chunk and message.HasField(field) else many)(size)
+        has_payload = isinstance(message, bytes | Chunk | Whole)  # sent serialised already, or read as what it is
+        (few if not has_payload and message.HasField(field) else many)(size)
 
     return count
 

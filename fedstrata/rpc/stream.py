@@ -6,22 +6,31 @@ from typing import Any
 import grpc
 
 from fedstrata.errors import PayloadError
+from fedstrata.rpc.chunk import Chunk, Whole
 
 
 class Parts:
     """What a child sends: each part is read when it is asked for, and only the asker has it.
 
     gRPC's own iterator keeps the last part until the next has come, a chunk for every child that waits for its turn.
+    A payload that came with its header follows it as a part of its own.
     """
 
     def __init__(self, context: Any) -> None:
         self._context = context
+        self._came_along: Chunk | None = None
 
     def __aiter__(self) -> "Parts":
         return self
 
     async def __anext__(self) -> Any:
+        if self._came_along is not None:
+            chunk, self._came_along = self._came_along, None
+            return chunk
         part = await self._context.read()
+        if isinstance(part, Whole):
+            self._came_along = part.chunk
+            return part
         if part is grpc.aio.EOF:  # type: ignore[attr-defined]
             raise StopAsyncIteration
         return part

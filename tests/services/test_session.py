@@ -9,7 +9,7 @@ import pytest
 from fedstrata.errors import PayloadError, UnknownChildError
 from fedstrata.metrics import LinkMeter
 from fedstrata.rounds import Session
-from fedstrata.rpc.chunk import serialised_chunk
+from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, open_channel
 from fedstrata.rpc.counting import FRAME_BYTES
 from fedstrata.rpc.server import RpcServer
@@ -48,7 +48,6 @@ class Rounds:
         if header.round < 0:
             raise PayloadError("round -1")
         if not self.is_late:
-            self.received += [header.data] if header.data else []
             self.received += [bytes(part.data) async for part in parts]
         return pb.UpdateReply(accepted=not self.is_late, current_round=header.round)
 
@@ -100,12 +99,13 @@ async def fetched(session: Session, sent_round: int = 0, timeout_s: float = 20.0
 
 
 async def update(round_number: int, *, data: bytes = b"") -> AsyncIterator[pb.UpdatePart | bytes]:
-    """An update in two chunks, or with all data in its header."""
-    header = pb.UpdateHeader(
-        cluster_id="lps-0", round=round_number, payload=PAYLOAD, data=data, then_fetch=request(round_number)
-    )
+    """An update in two chunks, or with all data beside its header."""
+    header = pb.UpdateHeader(cluster_id="lps-0", round=round_number, payload=PAYLOAD, then_fetch=request(round_number))
+    if data:
+        yield serialised_whole(pb.UpdatePart, header, data)
+        return
     yield pb.UpdatePart(header=header)
-    for chunk in UPDATE if not data else ():
+    for chunk in UPDATE:
         yield serialised_chunk(pb.UpdatePart, chunk)
 
 

@@ -16,6 +16,7 @@ from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds import Exchange, Intake, OpenRound, ParentCalls, RoundServer
+from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
@@ -119,21 +120,25 @@ class Wire:
                     self.on_cut()
                     raise cut_off()
                 count, self.parts_down = count + 1, self.parts_down + 1
-                yield pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
+                for read in as_read(pb.ModelPart, part):
+                    yield read
         if cut_after is not None:
             raise cut_off()
 
     async def submit(self, parts: AsyncIterator[pb.UpdatePart | bytes], **options: object) -> Any:
         cut_after = self._cut_up.pop(0) if self._cut_up else None
-        first = await anext(aiter(parts))
+        first, *with_it = as_read(pb.UpdatePart, await anext(aiter(parts)))
 
-        async def rest() -> AsyncIterator[pb.UpdatePart]:
+        async def rest() -> AsyncIterator[Any]:
+            for part in with_it:
+                yield part
             count = 0
             async for part in parts:
                 if count == cut_after:
                     raise asyncio.CancelledError  # as a servicer's handler sees a client that has gone
                 count, self.parts_up = count + 1, self.parts_up + 1
-                yield pb.UpdatePart.FromString(part) if isinstance(part, bytes) else part
+                for read in as_read(pb.UpdatePart, part):
+                    yield read
 
         try:
             async with answered():
@@ -147,7 +152,6 @@ class Wire:
     async def exchange(self, parts: AsyncIterator[pb.UpdatePart | bytes], **options: object) -> AsyncIterator[Any]:
         """An update and what comes after it, as a device's session has them in one."""
         first = await anext(aiter(parts))
-        assert isinstance(first, pb.UpdatePart)
 
         async def all_parts() -> AsyncIterator[pb.UpdatePart | bytes]:
             yield first
@@ -157,7 +161,7 @@ class Wire:
         reply = await self.submit(all_parts())
         if not reply.accepted:
             yield pb.ModelPart(reply=reply)
-        header = first.header
+        header = as_read(pb.UpdatePart, first)[0].header
         request = pb.FetchModelRequest(
             run_id=header.run_id, child_id=header.child_id, sent_round=header.round, resume_round=-1
         )
@@ -167,6 +171,12 @@ class Wire:
     async def locate(self, request: pb.LocateUpdateRequest, **options: object) -> Any:
         async with answered():
             return self.server.locate(request)
+
+
+def as_read(kind: Any, part: Any) -> list[Any]:
+    """What comes of a part at the other end of a stream: a payload that is sent with its header follows it there."""
+    read = part_parser(kind)(part if isinstance(part, bytes) else part.SerializeToString())
+    return [read, read.chunk] if isinstance(read, Whole) else [read]
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Chunks without protobuf's copies: the bytes are protobuf's own, and whatever is no plain chunk goes by protobuf."""
+"""Payloads without protobuf's copies: the bytes are protobuf's own, and what is written otherwise goes by protobuf."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.rpc.chunk import Chunk, chunk_parser, serialised_chunk
-from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.rpc.chunk import Chunk, Whole, part_parser, serialised_chunk, serialised_whole
+from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 
 PARTS = [pb.UpdatePart, pb.ModelPart]
@@ -21,37 +21,81 @@ def test_a_chunk_is_written_as_protobuf_writes_it_and_read_back(part: Any, size:
     message = part(data=data).SerializeToString()
     assert serialised_chunk(part, data) == message
     assert serialised_chunk(part, memoryview(data)) == message
-    read = chunk_parser(part)(message)
+    read = part_parser(part)(message)
     assert isinstance(read, Chunk)
     assert bytes(read.data) == data
     assert (read.WhichOneof("part"), read.HasField("data"), read.HasField("header")) == ("data", True, False)
+
+
+def header_for(part: Any) -> Any:
+    """A header that has something in it."""
+    return pb.UpdateHeader(run_id="r" * 200, round=3) if part is pb.UpdatePart else pb.ModelHeader(run_id="r", round=3)
+
+
+@both_kinds
+@pytest.mark.parametrize("size", [1, 127, 128, SMALL_BYTES])
+def test_a_small_payload_is_written_as_protobuf_writes_it_and_read_back(part: Any, size: int) -> None:
+    small = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    message = part(header=header_for(part), small=small).SerializeToString()
+    assert serialised_whole(part, header_for(part), small) == message
+    assert serialised_whole(part, header_for(part), memoryview(small)) == message
+    read = part_parser(part)(message)
+    assert isinstance(read, Whole)
+    assert (read.header, bytes(read.chunk.data)) == (header_for(part), small)
+    assert (read.WhichOneof("part"), read.HasField("header"), read.HasField("data")) == ("header", True, False)
+
+
+@both_kinds
+def test_a_small_payload_that_comes_before_its_header_is_the_same(part: Any) -> None:
+    small, header = part(small=b"1234").SerializeToString(), part(header=header_for(part)).SerializeToString()
+    for message in (small + header, small + small + header, header + small + small):
+        read = part_parser(part)(message)
+        assert isinstance(read, Whole)
+        assert (read.header, bytes(read.chunk.data)) == (header_for(part), b"1234")
+
+
+@both_kinds
+def test_without_bytes_or_without_a_header_there_is_no_small_payload(part: Any) -> None:
+    bare = serialised_whole(part, header_for(part), b"")
+    assert part_parser(part)(bare) == part(header=header_for(part))
+    alone = part(small=b"1234")
+    assert part_parser(part)(alone.SerializeToString()) == alone
 
 
 @both_kinds
 def test_other_parts_are_protobufs_messages(part: Any) -> None:
     header = {"header": pb.UpdateHeader(run_id="r")} if part is pb.UpdatePart else {"header": pb.ModelHeader(round=3)}
     made = part(**header)
-    assert chunk_parser(part)(made.SerializeToString()) == made
-    assert chunk_parser(part)(b"") == part()
+    assert part_parser(part)(made.SerializeToString()) == made
+    assert part_parser(part)(b"") == part()
 
 
 @both_kinds
 @given(message=st.binary(max_size=40))
 def test_whatever_bytes_come_mean_what_protobuf_makes_of_them(part: Any, message: bytes) -> None:
-    tag = serialised_chunk(part, b"")[:1]
-    for candidate in (message, tag + message):
+    data_tag = serialised_chunk(part, b"")[:1]
+    header_tag = serialised_whole(part, header_for(part), b"")[:1]
+    with_header = part(header=header_for(part)).SerializeToString()
+    small_tag = part(small=b"1").SerializeToString()[:1]
+    for candidate in (
+        message, data_tag + message, header_tag + message, with_header + message, with_header + small_tag + message
+    ):  # fmt: skip
         try:
             expected = part.FromString(candidate)
         except Exception as error:
             with pytest.raises(type(error)):
-                chunk_parser(part)(candidate)
+                part_parser(part)(candidate)
             continue
-        read = chunk_parser(part)(candidate)
-        assert bytes(read.data) == expected.data
+        read = part_parser(part)(candidate)
         assert read.WhichOneof("part") == expected.WhichOneof("part")
+        if isinstance(read, Whole):
+            assert (read.header, bytes(read.chunk.data)) == (expected.header, expected.small)
+        else:
+            assert bytes(read.data) == expected.data
+            assert not (expected.small and expected.HasField("header"))
 
 
 @both_kinds
 def test_two_chunks_in_one_message_are_the_last_of_them(part: Any) -> None:
     message = serialised_chunk(part, b"first") + serialised_chunk(part, b"last")
-    assert chunk_parser(part)(message).data == b"last"
+    assert part_parser(part)(message).data == b"last"

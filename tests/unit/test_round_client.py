@@ -248,9 +248,9 @@ async def test_an_exchange_that_comes_too_late_brings_the_newest_model(tmp_path:
 async def test_each_update_is_announced_with_its_own_examples_and_scales(encoding: Encoding) -> None:
     announced: list[tuple[int, float]] = []
 
-    async def take(parts: AsyncIterator[pb.UpdatePart], **_: object) -> pb.UpdateReply:
+    async def take(parts: AsyncIterator[bytes], **_: object) -> pb.UpdateReply:
         async for part in parts:
-            (sums,) = part.header.payload.parts
+            (sums,) = pb.UpdatePart.FromString(part).header.payload.parts
             announced.append((sums.num_examples, sums.tensors[0].scale))
         return pb.UpdateReply(accepted=True)
 

@@ -10,7 +10,7 @@ import pytest
 from fedstrata.errors import PayloadError
 from fedstrata.rounds.attending import Attending
 from fedstrata.rounds.turns import Turns
-from fedstrata.rpc.chunk import chunk_parser
+from fedstrata.rpc.chunk import part_parser, serialised_whole
 from fedstrata.rpc.stream import Parts, header_first, write_all
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1 import tensors_pb2
@@ -54,6 +54,19 @@ async def test_a_part_is_gone_when_the_next_is_read() -> None:
         del part
         count += 1
     assert count == 3
+
+
+async def test_a_payload_that_came_with_its_header_follows_it() -> None:
+    parse, header = part_parser(pb.UpdatePart), pb.UpdateHeader(round=3)
+    messages = [serialised_whole(pb.UpdatePart, header, b"1234"), pb.UpdatePart(data=b"56").SerializeToString()]
+
+    class Stream:
+        async def read(self) -> Any:
+            return parse(messages.pop(0)) if messages else grpc.aio.EOF  # type: ignore[attr-defined]
+
+    parts = [part async for part in Parts(Stream())]
+    assert parts[0].header == header
+    assert [bytes(part.data) for part in parts[1:]] == [b"1234", b"56"]
 
 
 async def test_who_waits_for_a_turn_holds_no_part() -> None:
@@ -105,7 +118,7 @@ async def test_a_part_of_an_update_is_gone_before_the_next_is_asked_for() -> Non
 
 
 async def test_who_begins_an_update_with_data_is_refused() -> None:
-    parse = chunk_parser(pb.UpdatePart)
+    parse = part_parser(pb.UpdatePart)
 
     async def requests() -> AsyncIterator[Any]:
         yield parse(pb.UpdatePart(data=b"1234").SerializeToString())

@@ -4,6 +4,7 @@ The only module that lets time pass on purpose.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -65,3 +66,37 @@ async def wait_until(event: Callable[[], asyncio.Event], is_true: Callable[[], b
     except TimeoutError:
         return is_true()
     return True
+
+
+class Changes:
+    """Has those who wait for something look again whenever it may have come; their time-outs share one timer."""
+
+    def __init__(self) -> None:
+        self.next = asyncio.Event()  # what the next telling sets
+        self._timer: asyncio.TimerHandle | None = None
+
+    def tell(self) -> None:
+        """Have everybody who waits look again."""
+        now, self.next = self.next, asyncio.Event()
+        now.set()
+
+    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until a condition holds; False on time-out."""
+        loop = asyncio.get_running_loop()
+        ends_at = math.inf if timeout_s is None else loop.time() + timeout_s
+        while not is_true():
+            if loop.time() >= ends_at:
+                return False
+            if timeout_s is not None and (self._timer is None or ends_at < self._timer.when()):
+                self._wake_at(ends_at)
+            await self.next.wait()
+        return True
+
+    def _wake_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.tell()

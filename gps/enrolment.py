@@ -16,7 +16,7 @@ from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
 from fedstrata.features import feature_dim
-from fedstrata.link import HOLD_S, wait_until
+from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import Method
 from fedstrata.relevance import Matrix, landmarks, relevance_matrix
@@ -49,7 +49,7 @@ class Enrolment:
         self._features = feature_dim(experiment.method, info)
         self._wait = experiment.deadlines.enrolment
         self._closes_at: float | None = None
-        self._changed = asyncio.Event()
+        self._changes = Changes()
         settings = experiment.method
         self._landmarks = landmarks(
             roster.expected, experiment.seed, exact_up_to=settings.exact_up_to, count=settings.landmarks
@@ -64,8 +64,7 @@ class Enrolment:
         """Let every held call look again."""
         for index in [index for index in self._decided if self._is_decided(index)]:
             self._decided.pop(index).set()
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changes.tell()
         self.on_change()
 
     # --- waiting --------------------------------------------------------------------------------
@@ -74,14 +73,14 @@ class Enrolment:
         """Wait until every device has enrolled, and profiled where the method needs it, or for the deadline."""
         self._set_deadline()
         if not self.is_closed:
-            await wait_until(lambda: self._changed, self._all_there, self._time_left())
+            await self._changes.wait_until(self._all_there, self._time_left())
             self._close()
         self._check_quorum(self._present())
 
     async def gather_relevance(self) -> None:
         """Wait until every device that has profiled has related itself to the others, or for as long once more."""
         self._set_deadline()
-        await wait_until(lambda: self._changed, self._all_related, self._time_left())
+        await self._changes.wait_until(self._all_related, self._time_left())
         unrelated = [device for device in self._present() if not device.has_relevance]
         for device in unrelated:
             self._note_absent(device.device_id, "no relevance row by the deadline")
@@ -242,15 +241,17 @@ class Enrolment:
     async def _indexes_for(self, device: Device) -> list[int]:
         if not device.is_late:
             return self._landmarks
-        await wait_until(lambda: self._changed, lambda: self.representatives is not None, HOLD_S)
+        await self._changes.wait_until(lambda: self.representatives is not None, HOLD_S)
         return self.representatives or []
 
     async def _wait_decided(self, index: int) -> bool:
         """Wait for one device's profile alone: a thousand calls that look at every change would be a million."""
         if self._is_decided(index):
             return True
-        decided = self._decided.get(index)
-        return await wait_until(lambda: decided or self._changed, partial(self._is_decided, index), HOLD_S)
+        decided, is_decided = self._decided.get(index), partial(self._is_decided, index)
+        if decided is None:
+            return await self._changes.wait_until(is_decided, HOLD_S)
+        return await wait_until(lambda: decided, is_decided, HOLD_S)
 
     def _is_decided(self, index: int) -> bool:
         """Whether a device's profile is there, or will not come."""

@@ -1,13 +1,12 @@
 """What LPSs say of their rounds, bytes, exclusions and final models, kept in the journal for the record."""
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from fedstrata.errors import NotServedError, PayloadError, UnknownChildError
 from fedstrata.experiment import Experiment
-from fedstrata.link import HOLD_S, wait_until
+from fedstrata.link import HOLD_S, Changes
 from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.rounds.notes import check_evaluation
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
@@ -39,7 +38,7 @@ class Reports:
         self._largest = 4 * model_size + MODEL_HEADER_BYTES
         self._begun = 0
         self._under_way = 0
-        self._changed = asyncio.Event()
+        self._changes = Changes()
         self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
         self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
         self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
@@ -56,12 +55,11 @@ class Reports:
 
     def _call_ended(self) -> None:
         self._under_way -= 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changes.tell()
 
     async def all_answered(self) -> None:
         """Let the last replies be counted before the record is written."""
-        await wait_until(lambda: self._changed, lambda: not self._under_way, HOLD_S)
+        await self._changes.wait_until(lambda: not self._under_way, HOLD_S)
 
     # --- what is said ---------------------------------------------------------------------------
 

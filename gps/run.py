@@ -9,7 +9,7 @@ from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, RunStoppedError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
-from fedstrata.link import wait_until
+from fedstrata.link import Changes
 from fedstrata.logs import EventLog
 from fedstrata.methods import Candidate, Grouping, make_method
 from fedstrata.metrics import ProcessMetrics
@@ -73,7 +73,7 @@ class Run:
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
         self.is_over = self.has_record  # nothing more is wanted of devices and LPSs
-        self.changed = asyncio.Event()
+        self.changes = Changes()
         self.relevance: Matrix | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
@@ -100,8 +100,7 @@ class Run:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self.changes.tell()
         self._metrics.devices(self.roster.states())
 
     # --- the phases ---------------------------------------------------------------------------
@@ -178,7 +177,7 @@ class Run:
             deadline_s = self.experiment.deadlines.gps.deadline_s
             if deadline_s is not None:
                 deadline_s += self.serving.hold_s  # who fell silent as training ended is away by then, and adopted
-            await wait_until(lambda: self.changed, lambda: not self.reports.missing(), deadline_s)
+            await self.changes.wait_until(lambda: not self.reports.missing(), deadline_s)
             if not self.reports.missing():
                 return
         for cluster_id in self.reports.missing():
@@ -192,7 +191,7 @@ class Run:
         deadline_s = self.experiment.deadlines.gps.deadline_s
         if deadline_s is not None:
             longest_s = deadline_s + self.serving.hold_s
-            await wait_until(lambda: self.changed, lambda: self.serving.are_all_there, longest_s)
+            await self.changes.wait_until(lambda: self.serving.are_all_there, longest_s)
 
     async def _watch_lps(self) -> None:
         """Have the clusters of an LPS that is away adopted by another, as soon as there is one."""
@@ -200,7 +199,7 @@ class Run:
         self.serving.listen()
         while (check_again_s := self.serving.check_again_s()) is not None:
             due = loop.time() + check_again_s
-            await wait_until(lambda: self.changed, lambda: bool(self._adoptable()), check_again_s)
+            await self.changes.wait_until(lambda: bool(self._adoptable()), check_again_s)
             if loop.time() > due + self.serving.hold_s:
                 self.serving.listen()  # it was the GPS that stood still
             for cluster_id, lps_id in self._adoptable().items():

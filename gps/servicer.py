@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import RunStoppedError, WrongRunError
-from fedstrata.link import HOLD_S, wait_until
+from fedstrata.link import HOLD_S
 from fedstrata.rounds.attending import Attending
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import header_first, write_all
@@ -63,7 +63,7 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
             is_known = lambda: run.serving.assignment(device).is_assigned or run.phase == "failed"  # noqa: E731
-            await wait_until(lambda: run.changed, is_known, HOLD_S)
+            await run.changes.wait_until(is_known, HOLD_S)
             self._check_going(request.run_id)
             return run.serving.assignment(device)
 
@@ -80,7 +80,7 @@ class GpsServicer(GpsServiceServicer):
         answered = run.reports.call_began()
         context.add_done_callback(lambda _: answered())
         run.serving.hear(request.lps_id)
-        await wait_until(lambda: run.changed, lambda: run.has_news(request.known_version), run.serving.hold_s)
+        await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.hold_s)
         self._check_going(request.run_id)
         return pb.FetchClustersResponse(
             run_id=self._run_id,
@@ -111,7 +111,7 @@ class GpsServicer(GpsServiceServicer):
         """Stream the shared layers of the open global round to the LPS that serves the cluster."""
         run = self._run
         if not run.serving.is_current(request.cluster_id, request.term):  # it hears by FetchClusters who does
-            await wait_until(lambda: run.changed, lambda: run.is_over, run.serving.hold_s)
+            await run.changes.wait_until(lambda: run.is_over, run.serving.hold_s)
             if not run.is_over:
                 waiting = rounds_pb2.Waiting(current_round=run.rounds.global_round)
                 await context.write(rounds_pb2.ModelPart(waiting=waiting))
@@ -164,7 +164,7 @@ class RunServicer(RunServiceServicer):
         """Stream the run's state, at once and at every change, until its record can be fetched."""
         run = self._run
         while True:
-            changed, status = run.changed, status_of(run)
+            changed, status = run.changes.next, status_of(run)
             yield status
             if status.has_record:
                 return

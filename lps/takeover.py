@@ -4,7 +4,6 @@ A cluster's own layers are in the files of the LPS that is away, and in what eac
 those that hold the newest model is asked for it; the shared layers come from the GPS.
 """
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 
 from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.experiment import TierDeadline
-from fedstrata.link import HOLD_S, payload_timeout_s, wait_until
+from fedstrata.link import HOLD_S, Changes, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.rounds import Model as Received
 from fedstrata.rounds.notes import check_run
@@ -50,7 +49,7 @@ class Gathering:
         self._asked: str | None = None
         self._model: Held | None = None
         self._is_released = False
-        self._changed = asyncio.Event()
+        self._changes = Changes()
 
     async def model(self) -> Held | None:
         """The newest model that a device holds; None when none holds one."""
@@ -60,8 +59,8 @@ class Gathering:
         while (device_id := self._newest(tried)) is not None:
             tried.add(device_id)
             self._asked = device_id
-            self._tell()
-            await wait_until(lambda: self._changed, lambda: self._model is not None or self._asked is None, timeout_s)
+            self._changes.tell()
+            await self._changes.wait_until(lambda: self._model is not None or self._asked is None, timeout_s)
             if self._model is not None:
                 self._log.info("model_taken_over", device=device_id, lps_round=self._model.lps_round)
                 return self._model
@@ -75,18 +74,14 @@ class Gathering:
 
     async def _hear_devices(self) -> None:
         """Wait for the first device, however long, and then for the others; with deadlines not for ever."""
-        await wait_until(lambda: self._changed, lambda: bool(self._held), None)
+        await self._changes.wait_until(lambda: bool(self._held), None)
         longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
-        await wait_until(lambda: self._changed, lambda: self._members <= set(self._held), longest_s)
+        await self._changes.wait_until(lambda: self._members <= set(self._held), longest_s)
 
     def release(self) -> None:
         """Answer all held calls at once: who asks again finds a round open, or nothing here any more."""
         self._is_released = True
-        self._tell()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changes.tell()
 
     # --- the devices' calls -------------------------------------------------------------------
 
@@ -99,8 +94,8 @@ class Gathering:
             if device_id == self._asked and held_round != self._held[device_id]:
                 self._asked = None  # it has been started again, and what it was asked for is gone
             self._held[device_id] = held_round
-            self._tell()
-        await wait_until(lambda: self._changed, lambda: self._is_released or self._is_wanted(device_id), HOLD_S)
+            self._changes.tell()
+        await self._changes.wait_until(lambda: self._is_released or self._is_wanted(device_id), HOLD_S)
         if self._is_wanted(device_id):
             yield pb.ModelPart(send_model=pb.SendModel(round=self._held[device_id]))
         else:
@@ -122,11 +117,11 @@ class Gathering:
             flat = await self._whole_model(header, parts)
         except PayloadError:
             self._asked = None
-            self._tell()
+            self._changes.tell()
             raise
         if self._is_wanted(header.device_id):
             self._model = Held(lps_round=header.round, flat=flat)
-            self._tell()
+            self._changes.tell()
 
     async def _whole_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> Flat:
         who, round_number = header.device_id, self._held[header.device_id]

@@ -3,7 +3,6 @@
 The LPS uses one for each cluster with devices as children, the GPS one with clusters as children.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
@@ -21,7 +20,7 @@ from fedstrata.errors import (
 )
 from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
 from fedstrata.fault_points import reach
-from fedstrata.link import HOLD_S, wait_until
+from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds.intake import ChildState, Gathered, Intake, Upload
@@ -103,7 +102,7 @@ class RoundServer:
         self._banned: dict[str, str] = {}
         self._told: set[str] = set()
         self._is_released = False
-        self._changed = asyncio.Event()
+        self._changes = Changes()
         self._turns = Turns()
         self._updates = Acceptance(exchange.layout, exchange.link.up, exchange.part)
         self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
@@ -113,20 +112,20 @@ class RoundServer:
     def open(self, opened: OpenRound) -> None:
         """Let children fetch the round's model and answer."""
         opened.announce(self.exchange.run_id, self.exchange.link.down)
-        opened.intake.on_void = self._tell
+        opened.intake.on_void = self._changes.tell
         self._round = opened
         self._metrics.round_opened(opened.number)
-        self._tell()
+        self._changes.tell()
 
     def finish(self, reason: str = "") -> None:
         """Tell every child from now on that the run is over, and why if it was not completed."""
         self._finished = reason
-        self._tell()
+        self._changes.tell()
 
     def release(self) -> None:
         """Answer all held calls at once: nothing more will come from here, and who asks again is sent elsewhere."""
         self._is_released = True
-        self._tell()
+        self._changes.tell()
 
     def restart(self, child_id: str) -> None:
         """Another process speaks for a child from now on; what the one before has sent in part is forgotten."""
@@ -153,7 +152,7 @@ class RoundServer:
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
         """Wait, for a time, until these children have been told that the run is over."""
-        return await wait_until(lambda: self._changed, lambda: children <= self._told, timeout_s)
+        return await self._changes.wait_until(lambda: children <= self._told, timeout_s)
 
     def has_refused(self, child_id: str) -> bool:
         """Whether a child was refused for the rest of the run."""
@@ -164,10 +163,6 @@ class RoundServer:
             raise RunStoppedError("no round is open")
         return self._round
 
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
     # --- the children's calls -----------------------------------------------------------------
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
@@ -176,12 +171,12 @@ class RoundServer:
         child_id = request.child_id
         if child_id in self._banned:
             raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
-        await wait_until(lambda: self._changed, lambda: self._is_released or self._has_news(child_id), HOLD_S)
+        await self._changes.wait_until(lambda: self._is_released or self._has_news(child_id), HOLD_S)
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
             if self._round is not None and self._round.intake.state_of(child_id) is not None:
                 self._told.add(child_id)
-            self._tell()
+            self._changes.tell()
         elif not self._has_news(child_id):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
         elif self._opened().is_base_of(request.sent_round, request.sent_digest):
@@ -328,7 +323,7 @@ class RoundServer:
         self._log.warning("child_refused", child=child_id, round=opened.number, reason=reason)
         self.on_ban(child_id, reason)
         opened.intake.exclude(child_id)
-        self._tell()
+        self._changes.tell()
 
 
 def _is_of(request: pb.FetchModelRequest, opened: OpenRound) -> bool:

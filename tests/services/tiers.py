@@ -18,7 +18,6 @@ from device.agent import DeviceAgent, Host
 from device.channels import Channels
 from emulator.record import RunRecord, load_record
 from fedstrata.experiment import Experiment, parse_experiment
-from fedstrata.link import wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.rpc.server import RpcServer
@@ -152,12 +151,12 @@ class Tiers:
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         """Wait until something holds of the run at the GPS, which tells of every change, or the run has failed."""
-        await wait_until(lambda: self.run.changed, lambda: is_true() or self.run.phase == "failed", None)
+        await self.run.changes.wait_until(lambda: is_true() or self.run.phase == "failed", None)
         assert is_true(), self.run.reason
 
     async def ended(self) -> RunRecord:
         """Wait for the run's record, of a completed or a failed run."""
-        await wait_until(lambda: self.run.changed, lambda: self.run.has_record, None)
+        await self.run.changes.wait_until(lambda: self.run.has_record, None)
         return load_record(self.run.record_folder)
 
 

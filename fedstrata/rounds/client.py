@@ -1,6 +1,6 @@
 """A child's side of the rounds: it fetches models and submits updates, and goes on where a cut left off."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,7 @@ class RoundClient:
         self.link = link
         self._part = part
         self._models = Acceptance(layout, link.down, MODEL_PART)
+        self._codec = PayloadCodec(layout, link.up) if link.up != "int8" else None
         self._log = log
         self._timeout_s = payload_timeout_s(layout.float32_bytes)
         self._partial: _Download | None = None
@@ -111,7 +112,7 @@ class RoundClient:
 
     def codec_for(self, flat: Flat) -> PayloadCodec:
         """The codec in which a vector of this child goes up."""
-        return PayloadCodec.for_vector(self.layout, self.link.up, flat)
+        return self._codec or PayloadCodec.for_vector(self.layout, self.link.up, flat)
 
     async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Answer:
         """Wait for the next round's model, or for word that something has to be sent again or the run is over.
@@ -225,10 +226,9 @@ class RoundClient:
             return await self.fetch(update.round, update.base_digest)
         asks, is_sent = self._request(update.round, update.base_digest), False
 
-        async def parts() -> AsyncIterator[pb.UpdatePart | bytes]:
+        def parts() -> Iterator[pb.UpdatePart | bytes]:
             nonlocal is_sent
-            async for part in self._parts(update, 0, then_fetch=asks):
-                yield part
+            yield from self._parts(update, 0, then_fetch=asks)
             is_sent = True
 
         try:
@@ -267,9 +267,9 @@ class RoundClient:
             await self._pause(backoff)
             offset = await self._locate(update.round)
 
-    async def _parts(
+    def _parts(
         self, update: Update, offset: int, then_fetch: pb.FetchModelRequest | None = None
-    ) -> AsyncIterator[pb.UpdatePart | bytes]:
+    ) -> Iterator[pb.UpdatePart | bytes]:
         who = self.identity
         header = pb.UpdateHeader(
             run_id=who.run_id,

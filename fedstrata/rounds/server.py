@@ -179,10 +179,13 @@ class RoundServer:
             self._changes.tell()
         elif not self._has_news(child_id):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
-        elif self._opened().is_base_of(request.sent_round, request.sent_digest):
+        elif (opened := self._opened()).is_base_of(request.sent_round, request.sent_digest):
             yield pb.ModelPart(send_again=pb.SendAgain(round=request.sent_round))
+        elif opened.small_reply is not None:
+            yield opened.small_reply
+            reach("download", opened.number)
         else:
-            async for part in self._stream(self._opened(), request):
+            async for part in self._stream(opened, request):
                 yield part
                 del part  # a chunk; the next may be long in coming
 
@@ -197,10 +200,6 @@ class RoundServer:
         )
 
     async def _stream(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        if opened.small_reply is not None:
-            yield opened.small_reply
-            reach("download", opened.number)
-            return
         offset = request.resume_offset if _is_of(request, opened) else 0
         if not 0 <= offset <= opened.codec.payload_bytes or offset % opened.codec.element_bytes:
             raise OffsetError(f"cannot resume at byte {offset} of {opened.codec.payload_bytes}")

@@ -3,7 +3,7 @@ messages and no new call, of a small model one each way.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -25,39 +25,31 @@ class Session:
         self._call: Any = None
         self._is_in_exchange = False
 
-    async def fetch(
+    def fetch(
         self,
         request: pb.FetchModelRequest,
         *,
-        timeout: float,  # noqa: ASYNC109  # as of the calls it stands for
+        timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
         """The parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
-        self._begin(wait_for_ready=wait_for_ready)
-        await self._within(timeout, self._write(pb.UpdatePart(fetch=request)))
-        async for part in self._answer(timeout):
-            yield part
+        return self._exchange([pb.UpdatePart(fetch=request)], timeout, wait_for_ready=wait_for_ready)
 
-    async def exchange(
+    def exchange(
         self,
-        parts: AsyncIterator[pb.UpdatePart | bytes],
+        parts: Iterable[pb.UpdatePart | bytes],
         *,
-        timeout: float,  # noqa: ASYNC109  # as of the calls it stands for
+        timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
         """Send an update; gives what `fetch` would after it, and before that the reply if it was not taken."""
+        return self._exchange(parts, timeout, wait_for_ready=wait_for_ready)
+
+    async def _exchange(
+        self, parts: Iterable[pb.UpdatePart | bytes], timeout_s: float, *, wait_for_ready: bool
+    ) -> AsyncIterator[Any]:
         self._begin(wait_for_ready=wait_for_ready)
-
-        async def send() -> None:
-            async for part in parts:
-                await self._write(part)
-
-        await self._within(timeout, send())
-        async for part in self._answer(timeout):
-            yield part
-
-    async def _answer(self, timeout_s: float) -> AsyncIterator[Any]:
-        part = await self._within(timeout_s, self._read())
+        part = await self._within(timeout_s, self._answer(parts))
         if part.HasField("reply"):
             yield part
             part = await self._within(timeout_s, self._read())
@@ -77,6 +69,13 @@ class Session:
             left -= len(part.data)
             self._is_in_exchange = left > 0
             yield part
+
+    async def _answer(self, parts: Iterable[pb.UpdatePart | bytes]) -> Any:
+        """Send some parts; gives the first part of what is said to them."""
+        for part in parts:
+            await self._write(part)
+            del part  # a chunk; the next is made now
+        return await self._read()
 
     def close(self) -> None:
         """End the stream."""

@@ -5,6 +5,7 @@ is what follows the header in a part that holds a header and a `small` payload. 
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from google.protobuf.message_factory import GetMessageClass
@@ -94,6 +95,7 @@ def _by_protobuf(parsed: Any) -> Any:
     return parsed
 
 
+@cache
 def _tag(part: Any, field: str) -> bytes:
     """What stands before a field of bytes or of a message, whose number is below 16."""
     return bytes([part.DESCRIPTOR.fields_by_name[field].number << 3 | LENGTH_DELIMITED])

@@ -1,7 +1,7 @@
 """A device's stream to its LPS: fetches and updates in turn, as if each were a call of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import pytest
@@ -98,7 +98,7 @@ async def fetched(session: Session, sent_round: int = 0, timeout_s: float = 20.0
     return [part async for part in session.fetch(request(sent_round), timeout=timeout_s)]
 
 
-async def update(round_number: int, *, data: bytes = b"") -> AsyncIterator[pb.UpdatePart | bytes]:
+def update(round_number: int, *, data: bytes = b"") -> Iterator[pb.UpdatePart | bytes]:
     """An update in two chunks, or with all data beside its header."""
     header = pb.UpdateHeader(cluster_id="lps-0", round=round_number, payload=PAYLOAD, then_fetch=request(round_number))
     if data:

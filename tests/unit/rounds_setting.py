@@ -1,9 +1,10 @@
 """A round without a network, shared by the tests of its two sides: one tiny layout, children with whole updates."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,15 @@ class Wire:
         if cut_after is not None:
             raise cut_off()
 
-    async def submit(self, parts: AsyncIterator[pb.UpdatePart | bytes], **options: object) -> Any:
-        cut_after = self._cut_up.pop(0) if self._cut_up else None
-        first, *with_it = as_read(pb.UpdatePart, await anext(aiter(parts)))
+    async def submit(self, parts: Iterable[pb.UpdatePart | bytes], **options: object) -> Any:
+        cut_after, parts = self._cut_up.pop(0) if self._cut_up else None, iter(parts)
+        first, *with_it = as_read(pb.UpdatePart, next(parts))
 
         async def rest() -> AsyncIterator[Any]:
             for part in with_it:
                 yield part
             count = 0
-            async for part in parts:
+            for part in parts:
                 if count == cut_after:
                     raise asyncio.CancelledError  # as a servicer's handler sees a client that has gone
                 count, self.parts_up = count + 1, self.parts_up + 1
@@ -149,16 +150,10 @@ class Wire:
             raise cut_off()
         return reply
 
-    async def exchange(self, parts: AsyncIterator[pb.UpdatePart | bytes], **options: object) -> AsyncIterator[Any]:
+    async def exchange(self, parts: Iterator[pb.UpdatePart | bytes], **options: object) -> AsyncIterator[Any]:
         """An update and what comes after it, as a device's session has them in one."""
-        first = await anext(aiter(parts))
-
-        async def all_parts() -> AsyncIterator[pb.UpdatePart | bytes]:
-            yield first
-            async for part in parts:
-                yield part
-
-        reply = await self.submit(all_parts())
+        first = next(parts)
+        reply = await self.submit(chain([first], parts))
         if not reply.accepted:
             yield pb.ModelPart(reply=reply)
         header = as_read(pb.UpdatePart, first)[0].header

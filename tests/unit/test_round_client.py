@@ -1,7 +1,7 @@
 """A child's side of a round against a real parent's side: what is cut goes on, what is lost is sent again."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -248,8 +248,8 @@ async def test_an_exchange_that_comes_too_late_brings_the_newest_model(tmp_path:
 async def test_each_update_is_announced_with_its_own_examples_and_scales(encoding: Encoding) -> None:
     announced: list[tuple[int, float]] = []
 
-    async def take(parts: AsyncIterator[bytes], **_: object) -> pb.UpdateReply:
-        async for part in parts:
+    async def take(parts: Iterator[bytes], **_: object) -> pb.UpdateReply:
+        for part in parts:
             (sums,) = pb.UpdatePart.FromString(part).header.payload.parts
             announced.append((sums.num_examples, sums.tensors[0].scale))
         return pb.UpdateReply(accepted=True)

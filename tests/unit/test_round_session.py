@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import ref
@@ -127,7 +127,7 @@ async def test_an_answer_that_comes_as_the_time_is_over_is_late_and_cancels_nobo
 async def test_an_update_that_was_sent_is_not_held_while_the_next_model_is_awaited() -> None:
     call = Call()
 
-    async def parts() -> AsyncIterator[Any]:
+    def parts() -> Iterator[Any]:
         yield Part()
 
     async def exchanged() -> list[pb.ModelPart]:

@@ -85,7 +85,7 @@ class GlobalRounds:
             self._save(following, pieces)
             return ModelFile(self._path(following), self._layout)
         model = ModelInMemory(self._layout, np.concatenate(list(pieces)), self._metadata(following))
-        self._save(following, model.pieces())
+        self._save(following, model.pieces(), model.digest)
         return model
 
     def _open(self, shared: AnyModel, children: Mapping[str, int], total: ExactSum, *, evaluate_only: bool) -> None:
@@ -134,8 +134,8 @@ class GlobalRounds:
     def _metadata(self, global_round: int) -> dict[str, str]:
         return {"format": "fedstrata", "run_id": self._experiment.run_id, "global_round": str(global_round)}
 
-    def _save(self, global_round: int, pieces: Iterator[Flat]) -> None:
-        write_model(self._path(global_round), self._layout, pieces, self._metadata(global_round))
+    def _save(self, global_round: int, pieces: Iterator[Flat], digest: bytes = b"") -> None:
+        write_model(self._path(global_round), self._layout, pieces, self._metadata(global_round), digest=digest)
         self._path(global_round - 2).unlink(missing_ok=True)
 
     def _path(self, global_round: int) -> Path:

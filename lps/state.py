@@ -86,16 +86,20 @@ class ClusterState:
         self.keep(lps_round, pieces, report)
         return self.open(lps_round)
 
-    def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> None:
-        """Write the start of an LPS round; flushed to disk where a global round starts."""
-        self.write(lps_round, pieces, report, durable=lps_round == self._base_round(lps_round))
-        self._prune(lps_round)
+    def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, digest: bytes = b"") -> None:
+        """Write the start of an LPS round; where a global round starts, flush it to disk and remove what is old."""
+        is_base = lps_round == self._base_round(lps_round)
+        self.write(lps_round, pieces, report, durable=is_base, digest=digest)
+        if is_base:
+            self._prune(lps_round)
 
-    def write(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool) -> None:
+    def write(
+        self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
+    ) -> None:
         """Write the start of an LPS round that does not count before the start of its global round is there, too."""
         write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=durable)
         metadata = self._metadata_of(lps_round)
-        write_model(self.path_of(lps_round), self._layout, pieces, metadata, durable=durable)
+        write_model(self.path_of(lps_round), self._layout, pieces, metadata, durable=durable, digest=digest)
 
     def _metadata_of(self, lps_round: int) -> dict[str, str]:
         return self._metadata | {"lps_round": str(lps_round)}

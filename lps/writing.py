@@ -25,8 +25,9 @@ class Writing:
         if not self._state.is_small:
             return await asyncio.to_thread(self._state.save, lps_round, pieces, report)
         standing = self._state.begun(lps_round, pieces, report)
+        model = standing.model
         self._under_way = asyncio.get_running_loop().run_in_executor(
-            None, self._state.keep, lps_round, standing.model.pieces(), report
+            None, self._state.keep, lps_round, model.pieces(), report, model.digest
         )
         return standing
 

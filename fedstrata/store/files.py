@@ -28,8 +28,7 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
     """
     aside = path.with_name(f".{path.name}{label}.aside")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb+") as file:
+        with _opened(aside) as file:
             yield file
             file.flush()
             if durable:
@@ -44,6 +43,15 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
     except BaseException:
         _remove(aside)
         raise
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A new file, in a folder that is made if it is not there."""
+    try:
+        return path.open("wb+")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("wb+")
 
 
 def _remove(path: Path) -> None:

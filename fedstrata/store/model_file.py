@@ -32,24 +32,27 @@ def pieces_of(size: int) -> Iterator[tuple[int, int]]:
 
 
 def write_model(
-    path: Path, layout: Layout, pieces: Iterable[Flat], metadata: Mapping[str, str], *, durable: bool = True
-) -> None:
-    """Write a flat vector, given in consecutive pieces, as a safetensors file.
+    path: Path, layout: Layout, pieces: Iterable[Flat], metadata: Mapping[str, str], *, durable: bool = True,
+    digest: bytes = b"",
+) -> None:  # fmt: skip
+    """Write a flat vector, given in consecutive pieces, as a safetensors file; with its digest where that is known.
 
     Raises:
         StateError: it cannot be written; what was at `path` is still there.
     """
-    header = _header(layout, metadata, _NO_DIGEST)
-    digest = hashlib.sha256(header)
+    header = _header(layout, metadata, digest.decode() or _NO_DIGEST)
+    hashed = hashlib.sha256(header)
     with write_aside(path, durable=durable) as file:
         file.write(header)
         for piece in pieces:
             data = _bytes_of(piece)
-            digest.update(data)
+            if not digest:
+                hashed.update(data)
             file.write(data)
             reach("state_write")
-        file.seek(0)
-        file.write(_header(layout, metadata, digest.hexdigest()))
+        if not digest:
+            file.seek(0)
+            file.write(_header(layout, metadata, hashed.hexdigest()))
 
 
 def _header(layout: Layout, metadata: Mapping[str, str], digest: str) -> bytes:
@@ -178,11 +181,12 @@ class ModelInMemory(AnyModel):
         self.layout = layout
         self._flat = flat
         self.metadata = dict(metadata or {})
+        self._digest = self._computed_digest().encode() if metadata else b""  # at once: threads ask for it
 
     @property
     def digest(self) -> bytes:
         """As its file has it once it is written."""
-        return self._computed_digest().encode()
+        return self._digest or self._computed_digest().encode()
 
     def read(self, start: int, stop: int) -> Flat:
         """The elements [start, stop)."""

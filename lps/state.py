@@ -53,6 +53,7 @@ class ClusterState:
         self._layout = layout
         self.rounds_per_global = rounds_per_global
         self.is_small = layout.float32_bytes <= SMALL_BYTES
+        self._last_base: tuple[int, AnyModel] | None = None  # of small models, the start of the last global round
         clear_asides(self.folder)
 
     def _folder_of(self, term: int) -> Path:
@@ -107,7 +108,11 @@ class ClusterState:
     def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
         """The start of an LPS round of a small model, before `keep` has written it."""
         model = ModelInMemory(self._layout, np.concatenate(list(pieces)), self._metadata_of(lps_round))
-        return Standing(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
+        base_round, last = self._base_round(lps_round), self._last_base
+        if base_round == lps_round:
+            self._last_base = last = (base_round, model)
+        base = last[1] if last is not None and last[0] == base_round else self._file(base_round)
+        return Standing(lps_round=lps_round, model=model, base=base, report=report)
 
     def save_final(self, report: pb.ReportHeader) -> None:
         """Keep the complete report, before devices hear that nothing more is wanted of them."""

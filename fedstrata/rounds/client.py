@@ -1,7 +1,8 @@
 """A child's side of the rounds: it fetches models and submits updates, and goes on where a cut left off."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass, field
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 import grpc
@@ -35,7 +36,7 @@ class ParentCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model as it was received: shape (layout.size,), and what to do with it."""
+    """A model as it was received: shape (layout.size,), to be read only, and what to do with it."""
 
     round: int
     global_round: int
@@ -80,11 +81,16 @@ class _Download:
 
     header: pb.ModelHeader
     codec: PayloadCodec
-    flat: Flat
+    flat: Flat = field(default_factory=lambda: np.empty(0, np.float32))
     offset: int = 0
 
     def add(self, data: bytes | memoryview) -> None:
         values = self.codec.decode(data, self.offset)
+        if len(values) == self.codec.layout.size:  # all of it, and nothing to be put together
+            self.flat, self.offset = values, len(data)
+            return
+        if not len(self.flat):
+            self.flat = np.empty(self.codec.layout.size, np.float32)
         start = self.offset // self.codec.element_bytes
         self.flat[start : start + len(values)] = values
         self.offset += len(data)
@@ -217,25 +223,18 @@ class RoundClient:
             return
         if header.offset:
             raise PayloadError(f"the model of round {header.round} begins at byte {header.offset}, which is not here")
-        self._partial = _Download(header, codec, np.empty(self.layout.size, np.float32))
+        self._partial = _Download(header, codec)
 
     async def exchange(self, update: Update) -> Answer:
         """Send an update up and wait for what comes after it; raises as `submit` and `fetch` do."""
         if self._calls.exchange is None:
             await self.submit(update)
             return await self.fetch(update.round, update.base_digest)
-        asks, is_sent = self._request(update.round, update.base_digest), False
-
-        def parts() -> Iterator[pb.UpdatePart | bytes]:
-            nonlocal is_sent
-            yield from self._parts(update, 0, then_fetch=asks)
-            is_sent = True
-
+        parts = self._parts(update, 0, then_fetch=self._request(update.round, update.base_digest))
         try:
-            answer = await self._read(
-                self._calls.exchange(parts(), timeout=self._timeout_s, wait_for_ready=self._waits)
-            )
+            answer = await self._read(self._calls.exchange(parts, timeout=self._timeout_s, wait_for_ready=self._waits))
         except grpc.aio.AioRpcError as error:
+            is_sent = getgeneratorstate(parts) == GEN_CLOSED
             is_elsewhere = error.code() is grpc.StatusCode.OUT_OF_RANGE  # the parent has a part of it already
             if not is_elsewhere and not is_passing(error):
                 raise refusal(error) from None
@@ -269,7 +268,7 @@ class RoundClient:
 
     def _parts(
         self, update: Update, offset: int, then_fetch: pb.FetchModelRequest | None = None
-    ) -> Iterator[pb.UpdatePart | bytes]:
+    ) -> Generator[pb.UpdatePart | bytes, None, None]:
         who = self.identity
         header = pb.UpdateHeader(
             run_id=who.run_id,

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.message_factory import GetMessageClass
 
 LENGTH_DELIMITED = 2  # protobuf's wire type of bytes
+ALIGNMENT = 4  # bytes of an element of float32
 LONGEST_VARINT = 5  # bytes; more than any message of ours can be long
 
 
@@ -55,11 +56,17 @@ def serialised_chunk(part: Any, data: bytes | memoryview) -> bytes:
 
 
 def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes:
-    """A part of this kind with a header and a small payload, serialised; its bytes are copied once."""
-    head = header.SerializeToString()
-    return b"".join((
-        _tag(part, "header"), _varint(len(head)), head, _tag(part, "small"), _varint(len(small)), small
-    ))  # fmt: skip
+    """A part of this kind with a header and a small payload, serialised; its bytes are copied once.
+
+    The header's length is written in more bytes than it needs, as protobuf allows, where that puts the payload at a
+    multiple of four: elements are read there, and are read faster.
+    """
+    head, tail = header.SerializeToString(), _tag(part, "small") + _varint(len(small))
+    length = _varint(len(head))
+    off_by = (1 + len(length) + len(head) + len(tail)) % ALIGNMENT
+    if off_by and len(length) + ALIGNMENT - off_by <= LONGEST_VARINT:
+        length = _varint(len(head), len(length) + ALIGNMENT - off_by)
+    return b"".join((_tag(part, "header"), length, head, tail, small))
 
 
 def part_parser(part: Any) -> Callable[[bytes], Any]:
@@ -101,9 +108,10 @@ def _tag(part: Any, field: str) -> bytes:
     return bytes([part.DESCRIPTOR.fields_by_name[field].number << 3 | LENGTH_DELIMITED])
 
 
-def _varint(number: int) -> bytes:
-    groups = []
-    while number > 0x7F:
+def _varint(number: int, width: int = 1) -> bytes:
+    """A number as protobuf has it, in so many bytes or more."""
+    groups: list[int] = []
+    while number > 0x7F or len(groups) + 1 < width:
         groups.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*groups, number])

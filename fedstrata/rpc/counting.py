@@ -39,6 +39,8 @@ METHODS: Mapping[str, tuple[str, str]] = {
     _LPS + "SubmitModel": ("device-lps", "model"),
 }
 
+WITH_PAYLOAD = (bytes, Chunk, Whole)  # what is sent serialised already, and what is read where it lies
+
 Serialise = Callable[[Any], bytes]
 Parse = Callable[[bytes], Any]
 Count = Callable[[Any, int], None]  # the message and its bytes on the wire
@@ -81,7 +83,7 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
     few, many, field = (model, update, "fetch") if direction == "up" else (update, model, "reply")
 
     def count(message: Any, size: int) -> None:
-        has_payload = isinstance(message, bytes | Chunk | Whole)  # sent serialised already, or read as what it is
+        has_payload = type(message) in WITH_PAYLOAD
         (few if not has_payload and message.HasField(field) else many)(size)
 
     return count

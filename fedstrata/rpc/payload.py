@@ -8,6 +8,8 @@ from fedstrata.experiment import Encoding
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import tensors_pb2 as pb
 
+KNOWN_HEADERS = 256  # of a link's payloads; they differ in their numbers of examples only
+MOST_EXAMPLES = (1 << 63) - 1
 PROFILE_PART = "eigenvectors"  # the one part of a profile, as device and GPS both name it
 _TO_PROTO: Mapping[Encoding, pb.Encoding] = {
     "float32": pb.ENCODING_FLOAT32,
@@ -56,21 +58,24 @@ class Acceptance:
 
     def __init__(self, layout: Layout, encoding: Encoding, name: str) -> None:
         self._layout, self._encoding, self._name = layout, encoding, name
-        self._known: tuple[pb.PayloadHeader, PayloadCodec] | None = None
+        self._codec = PayloadCodec(layout, encoding)  # of what has no scales, which are each payload's own
+        self._known: dict[bytes, int] = {}  # headers without scales, and their numbers of examples
+        longest = payload_header(self._codec, name=name, num_examples=MOST_EXAMPLES)
+        self._longest = longest.ByteSize()  # with nothing in it that is not ours
 
     def of(self, header: pb.PayloadHeader) -> tuple[PayloadCodec, int]:
         """As `accepted_codec`."""
-        if self._known is not None and len(header.parts) == 1:
-            known, codec = self._known
-            known.parts[0].num_examples = header.parts[0].num_examples
-            if known == header:
-                return codec, header.parts[0].num_examples
+        written = header.SerializeToString()
+        known = self._known.get(written)
+        if known is not None:
+            return self._codec, known
         codec, num_examples = accepted_codec(header, layout=self._layout, encoding=self._encoding, name=self._name)
-        if not codec.scales:  # which are each payload's own
-            known = pb.PayloadHeader()
-            known.CopyFrom(header)
-            self._known = known, codec
-        return codec, num_examples
+        if codec.scales or len(written) > self._longest:
+            return codec, num_examples
+        if len(self._known) == KNOWN_HEADERS:
+            self._known.clear()
+        self._known[written] = num_examples
+        return self._codec, num_examples
 
 
 def check_tensors(tensors: Sequence[pb.TensorHeader], layout: Layout) -> None:

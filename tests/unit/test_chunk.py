@@ -34,15 +34,35 @@ def header_for(part: Any) -> Any:
 
 @both_kinds
 @pytest.mark.parametrize("size", [1, 127, 128, SMALL_BYTES])
-def test_a_small_payload_is_written_as_protobuf_writes_it_and_read_back(part: Any, size: int) -> None:
+def test_a_small_payload_is_one_to_protobuf_and_to_us_whoever_wrote_it(part: Any, size: int) -> None:
     small = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    message = part(header=header_for(part), small=small).SerializeToString()
-    assert serialised_whole(part, header_for(part), small) == message
-    assert serialised_whole(part, header_for(part), memoryview(small)) == message
-    read = part_parser(part)(message)
-    assert isinstance(read, Whole)
-    assert (read.header, bytes(read.chunk.data)) == (header_for(part), small)
-    assert (read.WhichOneof("part"), read.HasField("header"), read.HasField("data")) == ("header", True, False)
+    meant = part(header=header_for(part), small=small)
+    ours = serialised_whole(part, header_for(part), small)
+    assert serialised_whole(part, header_for(part), memoryview(small)) == ours
+    assert part.FromString(ours) == meant
+    for message in (ours, meant.SerializeToString()):
+        read = part_parser(part)(message)
+        assert isinstance(read, Whole)
+        assert (read.header, bytes(read.chunk.data)) == (header_for(part), small)
+        assert (read.WhichOneof("part"), read.HasField("header"), read.HasField("data")) == ("header", True, False)
+
+
+@pytest.mark.parametrize("header_bytes", [*range(1, 9), *range(120, 136), *range(16_376, 16_384)])
+@pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, SMALL_BYTES])
+def test_the_elements_of_a_small_payload_are_where_they_are_read_fastest(header_bytes: int, size: int) -> None:
+    header = pb.UpdateHeader(base_digest=b"d" * (header_bytes - 3))
+    small = bytes(size)
+    message = serialised_whole(pb.UpdatePart, header, small)
+    assert (len(message) - size) % 4 == 0
+    assert pb.UpdatePart.FromString(message) == pb.UpdatePart(header=header, small=small)
+
+
+def test_after_a_long_header_a_small_payload_begins_anywhere() -> None:
+    headers = [pb.UpdateHeader(run_id="r" * length) for length in range(20_000, 20_004)]
+    for header in headers:
+        message = serialised_whole(pb.UpdatePart, header, b"1234")
+        assert pb.UpdatePart.FromString(message) == pb.UpdatePart(header=header, small=b"1234")
+        assert isinstance(part_parser(pb.UpdatePart)(message), Whole)
 
 
 @both_kinds

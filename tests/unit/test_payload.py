@@ -8,7 +8,7 @@ import pytest
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Encoding
-from fedstrata.rpc.payload import Acceptance, accepted_codec, payload_header
+from fedstrata.rpc.payload import KNOWN_HEADERS, Acceptance, accepted_codec, payload_header
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import tensors_pb2 as pb
 
@@ -119,6 +119,18 @@ def test_one_like_the_last_is_taken_for_as_many_examples_as_it_says() -> None:
     codec, _ = acceptance.of(message)
     message.parts[0].num_examples = 7
     assert acceptance.of(message) == (codec, 7)
+
+
+def test_a_header_with_more_in_it_than_is_ours_is_not_kept() -> None:
+    acceptance, message = Acceptance(LAYOUT, "float32", "fed_avg"), header()
+    unknown = b"\xfa\x01\x80\x01" + bytes(128)  # a field that a payload's header does not have
+    large = pb.PayloadHeader.FromString(message.SerializeToString() + unknown)
+    assert acceptance.of(large)[1] == 40
+    assert not acceptance._known
+    for num_examples in range(1, 2 * KNOWN_HEADERS):
+        message.parts[0].num_examples = num_examples
+        assert acceptance.of(message)[1] == num_examples
+    assert len(acceptance._known) <= KNOWN_HEADERS
 
 
 def test_scales_are_those_of_each_payload() -> None:

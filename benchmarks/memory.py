@@ -23,7 +23,6 @@ import numpy as np
 
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment, parse_experiment
-from fedstrata.link import wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
 from fedstrata.models import build_model
@@ -146,10 +145,10 @@ async def measure(children: int, model_mb: float, at_once: int, folder: Path) ->
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=(folder / "lps.log").open("wb"),
     )  # fmt: skip
     try:
-        await wait_until(lambda: run.changed, lambda: bool(run.journal.lps_addresses()), 60)
+        await run.changes.wait_until(lambda: bool(run.journal.lps_addresses()), 60)
         before = resident_mb(lps.pid, "VmRSS")
         await enrol(server.address, experiment)
-        await wait_until(lambda: run.changed, lambda: run.phase == "training", 60)
+        await run.changes.wait_until(lambda: run.phase == "training", 60)
         channel, _ = open_channel(run.journal.lps_addresses()["lps-0"], LinkMeter())
         gate = asyncio.Semaphore(at_once)
         await asyncio.gather(

@@ -6,12 +6,16 @@ The only module that lets time pass on purpose.
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
+from typing import Any, TypeVar
 
+Result = TypeVar("Result")
 UPGRADE_S = 180.0  # how long the pods of a release may differ in their experiment while it is upgraded
 CALL_S = 30.0  # a call that carries little
 HOLD_S = 20.0  # how long a parent holds a call back before it answers `waiting`
 SLOWEST_BYTES_PER_S = 32_000.0  # the slowest link that a payload's deadline allows for
+TIMER_S = 0.001  # how much too early a timer may be, by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
@@ -72,31 +76,123 @@ class Changes:
     """Has those who wait for something look again whenever it may have come; their time-outs share one timer."""
 
     def __init__(self) -> None:
-        self.next = asyncio.Event()  # what the next telling sets
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: list[tuple[float, int, asyncio.Future[bool]]] = []  # a heap, by when their time is over
+        self._number = 0
+        self._next: asyncio.Event | None = None
+        self._alarm = Alarm(self._let_go)
+
+    @property
+    def next(self) -> asyncio.Event:
+        """What the next telling sets."""
+        if self._next is None:
+            self._next = asyncio.Event()
+        return self._next
 
     def tell(self) -> None:
         """Have everybody who waits look again."""
-        now, self.next = self.next, asyncio.Event()
-        now.set()
+        told, self._waiting = self._waiting, []
+        for _, _, waiting in told:
+            _wake(waiting, is_over=False)
+        if self._next is not None:
+            self._next.set()
+            self._next = None
 
     async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait until a condition holds; False on time-out."""
-        loop = asyncio.get_running_loop()
+        loop, is_over = asyncio.get_running_loop(), False
         ends_at = math.inf if timeout_s is None else loop.time() + timeout_s
         while not is_true():
-            if loop.time() >= ends_at:
+            if is_over or loop.time() >= ends_at:
                 return False
-            if timeout_s is not None and (self._timer is None or ends_at < self._timer.when()):
-                self._wake_at(ends_at)
-            await self.next.wait()
+            waiting = loop.create_future()
+            self._number += 1
+            heappush(self._waiting, (ends_at, self._number, waiting))
+            if timeout_s is not None:
+                self._alarm.ring_by(ends_at)
+            is_over = await waiting
         return True
 
-    def _wake_at(self, when: float) -> None:
+    def _let_go(self, now: float) -> None:
+        while self._waiting and self._waiting[0][0] <= now:
+            _wake(heappop(self._waiting)[2], is_over=True)
+        if self._waiting and self._waiting[0][0] < math.inf:
+            self._alarm.ring_by(self._waiting[0][0])
+
+
+def _wake(waiting: "asyncio.Future[bool]", *, is_over: bool) -> None:
+    if not waiting.done():  # as it is where who waited was cancelled
+        waiting.set_result(is_over)
+
+
+class Alarm:
+    """One timer for many times: it rings at the earliest that it was asked for, or by chance before."""
+
+    def __init__(self, ring: Callable[[float], None]) -> None:
+        """`ring` is given the time up to which all is due."""
+        self._ring = ring
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = math.inf
+
+    def ring_by(self, when: float) -> None:
+        """Ring at a time of the running loop, or earlier."""
+        if when < self._rings_at:
+            self.close()
+            self._rings_at = when
+            self._timer = asyncio.get_running_loop().call_at(when, self._fire)
+
+    def close(self) -> None:
+        """Do not ring."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._wake)
+        self._timer, self._rings_at = None, math.inf
 
-    def _wake(self) -> None:
-        self._timer = None
-        self.tell()
+    def _fire(self) -> None:
+        self._timer, self._rings_at = None, math.inf
+        self._ring(asyncio.get_running_loop().time() + TIMER_S)
+
+
+class TimeLimit:
+    """A time limit for one step after another: what `asyncio.timeout` does, with a timer that stays.
+
+    A step that is over in time leaves the timer as it is; one that fires too early is set again.
+    """
+
+    def __init__(self) -> None:
+        self._alarm = Alarm(self._end)
+        self._task: asyncio.Task[object] | None = None  # whose step is under way
+        self._ends_at = 0.0
+        self._is_over = False
+
+    async def hold(self, timeout_s: float, step: Coroutine[Any, Any, Result]) -> Result:
+        """What a step gives. Raises TimeoutError when it takes longer; it is cancelled then."""
+        task = asyncio.current_task()
+        if task is None or self._task is not None:
+            step.close()
+            raise RuntimeError("a time limit is for one step at a time, of a task")
+        cancelling = task.cancelling()
+        self._task, self._is_over = task, False
+        self._ends_at = asyncio.get_running_loop().time() + timeout_s
+        self._alarm.ring_by(self._ends_at)
+        try:
+            return await step
+        except asyncio.CancelledError:
+            if self._is_over and task.cancelling() - 1 <= cancelling:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._task = None
+            if self._is_over:
+                task.uncancel()
+
+    def close(self) -> None:
+        """Give the timer up."""
+        self._alarm.close()
+
+    def _end(self, now: float) -> None:
+        if self._task is None:
+            return
+        if now < self._ends_at:
+            self._alarm.ring_by(self._ends_at)
+            return
+        self._is_over = True
+        self._task.cancel()

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
@@ -15,7 +13,7 @@ from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.rounds import Exchange, Intake, OpenRound, RoundServer
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
-from fedstrata.store.model_file import pieces_of
+from fedstrata.store.model_file import joined, pieces_of
 from fedstrata.tensors import SMALL_BYTES, ExactSum, Flat
 from gps.journal import Journal
 
@@ -84,7 +82,7 @@ class GlobalRounds:
         if self._layout.float32_bytes > SMALL_BYTES:
             self._save(following, pieces)
             return ModelFile(self._path(following), self._layout)
-        model = ModelInMemory(self._layout, np.concatenate(list(pieces)), self._metadata(following))
+        model = ModelInMemory(self._layout, joined(pieces), self._metadata(following))
         self._save(following, model.pieces(), model.digest)
         return model
 

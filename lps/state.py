@@ -11,12 +11,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.logs import EventLog
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
+from fedstrata.store.model_file import joined
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -107,7 +107,7 @@ class ClusterState:
 
     def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
         """The start of an LPS round of a small model, before `keep` has written it."""
-        model = ModelInMemory(self._layout, np.concatenate(list(pieces)), self._metadata_of(lps_round))
+        model = ModelInMemory(self._layout, joined(pieces), self._metadata_of(lps_round))
         base_round, last = self._base_round(lps_round), self._last_base
         if base_round == lps_round:
             self._last_base = last = (base_round, model)
@@ -132,7 +132,7 @@ class ClusterState:
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
         """A model that needs to outlive nothing; on disk unless it is small."""
         if self.is_small:
-            return ModelInMemory(self._layout, np.concatenate(list(pieces)))
+            return ModelInMemory(self._layout, joined(pieces))
         path = self.folder / "scratch.safetensors"
         write_model(path, self._layout, pieces, self._metadata, durable=False)
         return ModelFile(path, self._layout)

@@ -86,7 +86,7 @@ class _Download:
 
     def add(self, data: bytes | memoryview) -> None:
         values = self.codec.decode(data, self.offset)
-        if len(values) == self.codec.layout.size:  # all of it, and nothing to be put together
+        if len(values) == self.codec.layout.size and values.flags.aligned:  # all of it, and as it can be used
             self.flat, self.offset = values, len(data)
             return
         if not len(self.flat):

@@ -66,7 +66,9 @@ class OpenRound:
         )
         self.chunks = SharedChunks(self.codec, self.model)
         if self.codec.payload_bytes <= SMALL_BYTES:
-            self.small_reply = serialised_whole(pb.ModelPart, self.header, next(self.codec.chunks(self.model.read)))
+            self.small_reply = serialised_whole(
+                pb.ModelPart, self.header, next(self.codec.chunks(self.model.read), b"")
+            )
 
     def is_base_of(self, round_number: int, digest: bytes) -> bool:
         """Whether an update of a round, against the model of a digest if it says one, is one of this round."""

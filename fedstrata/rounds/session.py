@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from fedstrata.link import TimeLimit
 from fedstrata.rpc.chunk import Whole
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -24,6 +25,7 @@ class Session:
         self._attend = attend
         self._call: Any = None
         self._is_in_exchange = False
+        self._limit = TimeLimit()
 
     def fetch(
         self,
@@ -79,6 +81,7 @@ class Session:
 
     def close(self) -> None:
         """End the stream."""
+        self._limit.close()
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -116,8 +119,7 @@ class Session:
 
     async def _within(self, timeout_s: float, step: Any) -> Any:
         try:
-            async with asyncio.timeout(timeout_s):
-                return await step
+            return await self._limit.hold(timeout_s, step)
         except TimeoutError:
             self.close()
             raise _broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None

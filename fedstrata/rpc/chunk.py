@@ -36,6 +36,7 @@ class Whole:
     """A part that holds a header and, in `small`, the payload that it announces; `chunk` is what else would follow."""
 
     __slots__ = ("chunk", "header")
+    data = b""  # none of the part's own, as protobuf has it
 
     def __init__(self, header: Any, small: memoryview) -> None:
         self.header = header

@@ -54,7 +54,7 @@ def accepted_codec(
 
 
 class Acceptance:
-    """Checks the headers of one link's payloads, which hardly ever differ: one like the last needs no second look."""
+    """Checks the headers of one link's payloads, which hardly ever differ: one seen before needs no second look."""
 
     def __init__(self, layout: Layout, encoding: Encoding, name: str) -> None:
         self._layout, self._encoding, self._name = layout, encoding, name

@@ -31,6 +31,11 @@ def pieces_of(size: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + PIECE_ELEMENTS, size)) for start in range(0, size, PIECE_ELEMENTS))
 
 
+def joined(pieces: Iterable[Flat]) -> Flat:
+    """The vector that consecutive pieces make up; of no piece, an empty one."""
+    return np.concatenate([np.empty(0, np.float32), *pieces])
+
+
 def write_model(
     path: Path, layout: Layout, pieces: Iterable[Flat], metadata: Mapping[str, str], *, durable: bool = True,
     digest: bytes = b"",

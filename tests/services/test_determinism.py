@@ -75,6 +75,29 @@ def test_a_model_that_is_not_measured_is_the_same_model(tmp_path: Path) -> None:
             assert np.array_equal(tensor, models[1][name])
 
 
+def test_clusters_that_share_no_layer_train_each_for_itself(tmp_path: Path) -> None:
+    each, at_once = (
+        run_in_process(
+            small(
+                "model.shared=[]",
+                f"training.global_rounds={global_rounds}",
+                f"training.lps_rounds_per_global_round={4 // global_rounds}",
+            ),
+            tmp_path / str(global_rounds),
+        )
+        for global_rounds in (4, 1)
+    )
+    assert (each.summary.status, at_once.summary.status) == ("completed", "completed")
+    models = [
+        {name: load_file(record.folder / "models" / f"{name}.safetensors") for name in each.summary.clusters}
+        for record in (each, at_once)
+    ]
+    for name, tensors in models[0].items():  # a global round in which nothing is shared changes nothing
+        assert all(np.array_equal(tensor, models[1][name][layer]) for layer, tensor in tensors.items())
+    one, other = models[0].values()
+    assert not any(np.array_equal(tensor, other[layer]) for layer, tensor in one.items())
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_order_of_arrival_changes_nothing(undisturbed: dict[str, Any], tmp_path: Path, seed: int) -> None:
     turns = Turns(seed)

@@ -4,8 +4,9 @@ import asyncio
 from functools import partial
 
 import pytest
+import uvloop
 
-from fedstrata.link import Changes
+from fedstrata.link import Changes, TimeLimit
 
 
 class Loop:
@@ -13,18 +14,18 @@ class Loop:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         loop = asyncio.get_running_loop()
-        self._ahead_s, self.timers = 0.0, 0
+        self.ahead_s, self.timers = 0.0, 0
         real_time, real_call_at = loop.time, loop.call_at
 
         def call_at(when: float, *rest: object, **named: object) -> asyncio.TimerHandle:
             self.timers += 1
             return real_call_at(when, *rest, **named)  # type: ignore[arg-type]
 
-        patch.setattr(loop, "time", lambda: real_time() + self._ahead_s)
+        patch.setattr(loop, "time", lambda: real_time() + self.ahead_s)
         patch.setattr(loop, "call_at", call_at)
 
     async def advance(self, seconds: float) -> None:
-        self._ahead_s += seconds
+        self.ahead_s += seconds
         await turns()
 
 
@@ -60,7 +61,7 @@ async def test_each_is_let_go_when_its_own_time_is_over(monkeypatch: pytest.Monk
     waiting = {s: asyncio.ensure_future(changes.wait_until(lambda: False, s)) for s in (20.0, 5.0, 30.0)}
     for now, left in ((4.0, {20.0, 5.0, 30.0}), (5.5, {20.0, 30.0}), (21.0, {30.0}), (31.0, set())):
         await turns()
-        await loop.advance(now - loop._ahead_s)
+        await loop.advance(now - loop.ahead_s)
         assert {s for s in waiting if not waiting[s].done()} == left
     assert [await waiting[s] for s in waiting] == [False] * 3
 
@@ -77,6 +78,37 @@ async def test_all_share_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loop.timers == 1
 
 
+async def test_whose_time_is_over_does_not_wake_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, changes, looked = Loop(monkeypatch), Changes(), 0
+
+    def look() -> bool:
+        nonlocal looked
+        looked += 1
+        return False
+
+    watched = changes.next
+    waiting = [asyncio.ensure_future(changes.wait_until(look, 20.0 + number)) for number in range(50)]
+    await turns()
+    for number in range(50):
+        await loop.advance(20.5 + number - loop.ahead_s)
+        assert sum(one.done() for one in waiting) == number + 1
+    assert looked == 2 * 50
+    assert not watched.is_set()
+
+
+def test_on_the_event_loop_of_services_time_outs_of_any_length_end() -> None:
+    async def wait() -> list[bool]:
+        changes, limit = Changes(), TimeLimit()
+        with pytest.raises(TimeoutError):
+            await limit.hold(0.0503, asyncio.Event().wait())
+        assert await limit.hold(0.0503, asyncio.sleep(0, "in time")) == "in time"
+        timeouts = (0.0503, 0.0504, 0.1002, 0.0001)  # a timer of that loop has whole milliseconds
+        return await asyncio.gather(*(changes.wait_until(lambda: False, timeout_s) for timeout_s in timeouts))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(wait()) == [False] * 4
+
+
 async def test_one_that_is_given_up_leaves_the_others_waiting() -> None:
     changes, state = Changes(), {"done": False}
     waiting = [asyncio.ensure_future(changes.wait_until(lambda: state["done"], 20.0)) for _ in range(3)]
@@ -87,3 +119,80 @@ async def test_one_that_is_given_up_leaves_the_others_waiting() -> None:
     changes.tell()
     assert await asyncio.gather(*waiting[1:]) == [True, True]
     assert waiting[0].cancelled()
+
+
+async def test_steps_that_are_over_in_time_share_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, limit = Loop(monkeypatch), TimeLimit()
+    for number in range(5):
+        assert await limit.hold(20.0, asyncio.sleep(0, number)) == number
+        await loop.advance(3.0)
+    assert loop.timers == 1
+    limit.close()
+
+
+async def test_a_step_has_its_own_time_whatever_is_left_of_the_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, limit = Loop(monkeypatch), TimeLimit()
+    await limit.hold(20.0, asyncio.sleep(0))
+    await loop.advance(15.0)
+    held = asyncio.Event()
+    holding = asyncio.ensure_future(limit.hold(20.0, held.wait()))
+    await turns()
+    await loop.advance(6.0)  # the first step's timer fires
+    assert not holding.done()
+    await loop.advance(15.0)
+    with pytest.raises(TimeoutError):
+        await holding
+    assert await limit.hold(20.0, asyncio.sleep(0, "next")) == "next"
+    limit.close()
+
+
+async def test_a_shorter_limit_than_the_one_before_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, limit = Loop(monkeypatch), TimeLimit()
+    await limit.hold(20.0, asyncio.sleep(0))
+    holding = asyncio.ensure_future(limit.hold(5.0, asyncio.Event().wait()))
+    await turns()
+    await loop.advance(6.0)
+    with pytest.raises(TimeoutError):
+        await holding
+    assert loop.timers == 2
+
+
+async def test_who_is_cancelled_from_outside_is_cancelled_and_not_late() -> None:
+    limit = TimeLimit()
+    holding = asyncio.ensure_future(limit.hold(20.0, asyncio.Event().wait()))
+    await turns()
+    holding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    limit.close()
+
+
+async def test_who_is_cancelled_from_outside_as_the_time_is_over_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, limit = Loop(monkeypatch), TimeLimit()
+    holding = asyncio.ensure_future(limit.hold(5.0, asyncio.Event().wait()))
+    await turns()
+    holding.cancel()
+    loop.ahead_s = 6.0
+    limit._alarm._fire()  # before it has heard of that
+    assert holding.cancelling() == 2
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    limit.close()
+
+
+async def test_a_late_step_leaves_its_task_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, limit, cancelling = Loop(monkeypatch), TimeLimit(), -1
+
+    async def late() -> str:
+        nonlocal cancelling
+        with pytest.raises(TimeoutError):
+            await limit.hold(5.0, asyncio.Event().wait())
+        cancelling = asyncio.current_task().cancelling()  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+        return "went on"
+
+    task = asyncio.ensure_future(late())
+    await turns()
+    await loop.advance(6.0)
+    assert await task == "went on"
+    assert cancelling == 0

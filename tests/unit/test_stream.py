@@ -134,6 +134,31 @@ async def test_who_begins_an_update_with_data_is_refused() -> None:
         await Attending(fetch, submit).answer(requests(), Context())
 
 
+async def test_who_sends_another_header_in_the_place_of_data_is_refused() -> None:
+    parse, payload = part_parser(pb.UpdatePart), tensors_pb2.PayloadHeader(payload_bytes=8)
+    header = pb.UpdateHeader(payload=payload)
+
+    async def requests() -> AsyncIterator[Any]:
+        yield parse(pb.UpdatePart(header=header).SerializeToString())
+        yield parse(serialised_whole(pb.UpdatePart, header, b"12345678"))
+
+    taken: list[Any] = []
+
+    async def submit(parts: AsyncIterator[Any], _: Any) -> pb.UpdateReply:
+        await header_first(parts, "an update")
+        async for part in parts:
+            taken.append(part.WhichOneof("part"))
+            raise PayloadError("after its header an update has data only")
+        raise AssertionError("nothing came")
+
+    async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
+        raise AssertionError("nothing was asked for")
+
+    with pytest.raises(PayloadError, match="data only"):
+        await Attending(fetch, submit).answer(requests(), Context())
+    assert taken == ["header"]
+
+
 async def test_a_stream_begins_with_its_header() -> None:
     async def parts(*given: pb.UpdatePart) -> AsyncIterator[pb.UpdatePart]:
         for part in given:

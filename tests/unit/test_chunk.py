@@ -47,14 +47,14 @@ def test_a_small_payload_is_one_to_protobuf_and_to_us_whoever_wrote_it(part: Any
         assert (read.WhichOneof("part"), read.HasField("header"), read.HasField("data")) == ("header", True, False)
 
 
-@pytest.mark.parametrize("header_bytes", [*range(1, 9), *range(120, 136), *range(16_376, 16_384)])
 @pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, SMALL_BYTES])
-def test_the_elements_of_a_small_payload_are_where_they_are_read_fastest(header_bytes: int, size: int) -> None:
-    header = pb.UpdateHeader(base_digest=b"d" * (header_bytes - 3))
+def test_the_elements_of_a_small_payload_are_where_they_are_read_fastest(size: int) -> None:
     small = bytes(size)
-    message = serialised_whole(pb.UpdatePart, header, small)
-    assert (len(message) - size) % 4 == 0
-    assert pb.UpdatePart.FromString(message) == pb.UpdatePart(header=header, small=small)
+    for header_bytes in (*range(1, 9), *range(120, 136), *range(16_376, 16_384)):
+        header = pb.UpdateHeader(base_digest=b"d" * (header_bytes - 3))
+        message = serialised_whole(pb.UpdatePart, header, small)
+        assert (len(message) - size) % 4 == 0
+        assert pb.UpdatePart.FromString(message) == pb.UpdatePart(header=header, small=small)
 
 
 def test_after_a_long_header_a_small_payload_begins_anywhere() -> None:

@@ -137,8 +137,8 @@ class Alarm:
         """Ring at a time of the running loop, or earlier."""
         if when < self._rings_at:
             self.close()
-            self._rings_at = when
             self._timer = asyncio.get_running_loop().call_at(when, self._fire)
+            self._rings_at = when
 
     def close(self) -> None:
         """Do not ring."""
@@ -185,8 +185,9 @@ class TimeLimit:
                 task.uncancel()
 
     def close(self) -> None:
-        """Give the timer up."""
-        self._alarm.close()
+        """Give the timer up, unless a step is under way that still needs it."""
+        if self._task is None:
+            self._alarm.close()
 
     def _end(self, now: float) -> None:
         if self._task is None:

@@ -196,3 +196,13 @@ async def test_a_late_step_leaves_its_task_as_it_was(monkeypatch: pytest.MonkeyP
     await loop.advance(6.0)
     assert await task == "went on"
     assert cancelling == 0
+
+
+async def test_a_step_that_is_under_way_keeps_its_limit_whoever_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, limit = Loop(monkeypatch), TimeLimit()
+    holding = asyncio.ensure_future(limit.hold(5.0, asyncio.Event().wait()))
+    await turns()
+    limit.close()
+    await loop.advance(6.0)
+    with pytest.raises(TimeoutError):
+        await holding

@@ -87,7 +87,7 @@ class _Queue(Generic[Job, Result]):
         """Wait for the others of these groups, each for a moment after the one before."""
         while any(self._listening[group] for group in self._groups):
             self._came.clear()
-            if not await wait_until(lambda: self._came, self._came.is_set, LULL_S):
+            if not await wait_until(self._came, self._came.is_set, LULL_S):
                 return
 
     async def _do(self, batch: "list[tuple[Job, asyncio.Future[Result]]]") -> None:

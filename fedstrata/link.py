@@ -59,14 +59,14 @@ class Pace:
             await asyncio.sleep(seconds)
 
 
-async def wait_until(event: Callable[[], asyncio.Event], is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-    """Wait until a condition holds, looking again whenever the (current) event is set; False on time-out."""
+async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
+    """Wait until a condition holds, looking again when an event is set; False on time-out."""
     if is_true():
         return True
     try:
         async with asyncio.timeout(timeout_s):
             while not is_true():
-                await event().wait()
+                await event.wait()
     except TimeoutError:
         return is_true()
     return True

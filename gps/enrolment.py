@@ -251,7 +251,7 @@ class Enrolment:
         decided, is_decided = self._decided.get(index), partial(self._is_decided, index)
         if decided is None:
             return await self._changes.wait_until(is_decided, HOLD_S)
-        return await wait_until(lambda: decided, is_decided, HOLD_S)
+        return await wait_until(decided, is_decided, HOLD_S)
 
     def _is_decided(self, index: int) -> bool:
         """Whether a device's profile is there, or will not come."""

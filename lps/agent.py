@@ -10,7 +10,7 @@ from pathlib import Path
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
-from fedstrata.link import CALL_S, HOLD_S, payload_timeout_s, wait_until
+from fedstrata.link import CALL_S, HOLD_S, Changes, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
@@ -53,7 +53,7 @@ class LpsAgent:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
         self._services: dict[str, _Service] = {}
         self._plan_version = 0
-        self._heard = asyncio.Event()  # set when there is a newer plan
+        self._plan_changes = Changes()
         self.clusters: dict[str, RoundServer | Gathering] = {}
         self.knows_clusters = asyncio.Event()
 
@@ -116,8 +116,7 @@ class LpsAgent:
                 yield list(reply.clusters)
                 self._plan_version = reply.plan_version
                 self.knows_clusters.set()
-                self._heard.set()
-                self._heard = asyncio.Event()
+                self._plan_changes.tell()
 
     async def _ask_clusters(self, known_version: int) -> pb.FetchClustersResponse:
         request = pb.FetchClustersRequest(
@@ -128,7 +127,7 @@ class LpsAgent:
 
     async def _until_heard(self, plan_version: int) -> None:
         """Wait until this LPS has heard of a plan that the GPS opened a round with."""
-        await wait_until(lambda: self._heard, lambda: self._plan_version >= plan_version, HOLD_S)
+        await self._plan_changes.wait_until(lambda: self._plan_version >= plan_version, HOLD_S)
 
     def _follow(self, clusters: list[pb.Cluster], jobs: asyncio.TaskGroup) -> None:
         """Begin with what is new, drop what is not this LPS's any more, and take who belongs to the rest."""

@@ -25,7 +25,7 @@ class LpsServicer(LpsServiceServicer):
     async def _cluster(self, cluster_id: str) -> RoundServer | Gathering:
         """A cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
         is_known = self._are_known.is_set
-        if not is_known() and not await wait_until(lambda: self._are_known, is_known, HOLD_S):
+        if not is_known() and not await wait_until(self._are_known, is_known, HOLD_S):
             raise NotReadyError("this LPS has not heard from the GPS yet which clusters it serves")
         if cluster_id not in self._clusters:
             raise NotServedError(f"cluster {cluster_id[:80]!r} is not served here; ask the GPS for the assignment")

@@ -108,11 +108,9 @@ class ClusterState:
     def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
         """The start of an LPS round of a small model, before `keep` has written it."""
         model = ModelInMemory(self._layout, joined(pieces), self._metadata_of(lps_round))
-        base_round, last = self._base_round(lps_round), self._last_base
-        if base_round == lps_round:
-            self._last_base = last = (base_round, model)
-        base = last[1] if last is not None and last[0] == base_round else self._file(base_round)
-        return Standing(lps_round=lps_round, model=model, base=base, report=report)
+        if lps_round == self._base_round(lps_round):
+            self._last_base = (lps_round, model)
+        return Standing(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def save_final(self, report: pb.ReportHeader) -> None:
         """Keep the complete report, before devices hear that nothing more is wanted of them."""
@@ -168,7 +166,11 @@ class ClusterState:
     def _base_of(self, lps_round: int, model: AnyModel) -> AnyModel:
         """The model at the start of the global round, of an LPS round that starts from `model`."""
         base_round = self._base_round(lps_round)
-        return model if base_round == lps_round else self._file(base_round)
+        if base_round == lps_round:
+            return model
+        if self._last_base is not None and self._last_base[0] == base_round:
+            return self._last_base[1]
+        return self._file(base_round)
 
     def _base_round(self, lps_round: int) -> int:
         """The first LPS round of an LPS round's global round."""

@@ -144,7 +144,7 @@ class RoundServer:
         intake, wait = opened.intake, self.exchange.wait
         for child_id in self._banned:
             intake.exclude(child_id)
-        while not await wait_until(lambda: intake.reported, lambda: intake.is_complete, wait.deadline_s):
+        while not await wait_until(intake.reported, lambda: intake.is_complete, wait.deadline_s):
             self._log.warning("deadline_reached", round=opened.number, missing=list(intake.missing))
             for child_id in intake.missing:  # where one had sent a part, those who had reported send again
                 intake.exclude(child_id)

@@ -30,8 +30,8 @@ class DenseStack:
         self.biases = [torch.zeros(len(received), 1, out) for _, out in layers]
         self.leaves = [leaf for pair in zip(self.weights, self.biases, strict=True) for leaf in pair]
         # added to the last biases: what only fills the logits up is no class, and a row of 64 bytes is quickly summed
-        self._no_class = torch.zeros(self.widths[-1])
-        self._no_class[model.dense[-1] :] = -math.inf
+        self.no_class = torch.zeros(self.widths[-1])
+        self.no_class[model.dense[-1] :] = -math.inf
         for device, flat in enumerate(received):
             for leaf, view in zip(self._own(device), model.layout.views(flat).values(), strict=True):
                 leaf[...] = view
@@ -46,30 +46,11 @@ class DenseStack:
         """One device's weights, shape (layout.size,)."""
         return np.concatenate([own.reshape(-1) for own in self._own(device)])
 
-    def forward(self, inputs: torch.Tensor) -> list[torch.Tensor]:
-        """What every layer gives for inputs (A, rows, in) of the first A devices.
-
-        The last are the logits, −∞ where there is no class.
-        """
-        active, outputs, last = len(inputs), [], len(self.weights) - 1
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            offset = bias[:active] + self._no_class if number == last else bias[:active]
-            inputs = torch.baddbmm(offset, inputs, weight[:active].transpose(1, 2))
-            if number < last:
-                inputs.relu_()
-            outputs.append(inputs)
-        return outputs
-
-    def gradients(self, inputs: torch.Tensor, outputs: list[torch.Tensor], slope: torch.Tensor) -> list[torch.Tensor]:
-        """Of the leaves of the first A devices, from the loss's slope in the logits, shape (A, rows, out)."""
-        active, leaves = len(inputs), []
-        for layer in range(len(self.weights) - 1, -1, -1):
-            below = outputs[layer - 1] if layer else inputs
-            leaves += [slope.sum(1, keepdim=True), torch.bmm(slope.transpose(1, 2), below)]
-            if layer:
-                slope = torch.bmm(slope, self.weights[layer][:active])
-                slope = torch.ops.aten.threshold_backward(slope, below, 0.0)  # 0 where the unit was not at work
-        return leaves[::-1]
+    def logits(self, inputs: torch.Tensor) -> torch.Tensor:
+        """What the networks give for inputs (D, rows, in): shape (D, rows, out), −∞ where there is no class."""
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            inputs = torch.baddbmm(bias, inputs, weight.transpose(1, 2)).relu_()
+        return torch.baddbmm(self.biases[-1] + self.no_class, inputs, self.weights[-1].transpose(1, 2))
 
 
 def _rounded(width: int) -> int:

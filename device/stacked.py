@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from torch.nn.functional import log_softmax
 
 from device.dense_stack import DenseStack
+from device.dense_steps import DenseSteps, StackedSgd
 from device.evaluation import Evaluation, EvaluationJob
 from device.stack_data import SLAB_STEPS, Batches, Inputs
-from device.training import LocalResult, OneByOne, Sgd, TrainingJob
+from device.training import LocalResult, OneByOne, TrainingJob
 from fedstrata.datasets import Examples, Pixels
 from fedstrata.logs import EventLog
 from fedstrata.models import Model
@@ -102,21 +103,18 @@ def _descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
     """Train the stack in place; gives each device's mean loss over the examples it saw."""
     rows = batch_rows(jobs[0])
     batches = Batches(jobs, rows, stack.widths[0])
-    optimiser = Sgd(stack.leaves, jobs[0].training.optimiser, jobs[0].global_round)
-    minus_one = torch.full((len(jobs), rows, 1), -1.0)
+    optimiser = StackedSgd(stack.leaves, jobs[0].training.optimiser, jobs[0].global_round)
+    steps = DenseSteps(stack, optimiser, len(jobs), rows)
     loss_sums, seen = np.zeros(len(jobs)), np.zeros(len(jobs), np.int64)
     for start in range(0, jobs[0].steps, SLAB_STEPS):
         slab = batches.slab(min(SLAB_STEPS, jobs[0].steps - start))
         losses = torch.zeros(slab.labels.shape)
         for step, active in enumerate((slab.counts > 0).sum(1).tolist()):
+            if active < steps.active:
+                steps = DenseSteps(stack, optimiser, active, rows)
             inputs = batches.inputs.fill([orders[step] for orders in slab.orders[:active]])
-            labels, shares = slab.labels[step, :active], slab.shares[step, :active]
-            outputs = stack.forward(inputs)
-            logs = log_softmax(outputs[-1], 2)
-            losses[step, :active] = logs.gather(2, labels)
-            # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
-            slope = logs.exp_().scatter_add_(2, labels, minus_one[:active]).mul_(shares)
-            optimiser.step(stack.gradients(inputs, outputs, slope), active)
+            here = (step, slice(active))
+            steps.step(inputs, slab.labels[here], slab.shares[here], losses[here])
         counted = np.where(slab.shares.numpy() > 0, losses.numpy(), 0.0)[..., 0]
         loss_sums -= sum_of_losses(counted)
         seen += slab.counts.sum(0)
@@ -145,7 +143,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
     losses, hits = np.empty(labels.shape, np.float32), np.empty(labels.shape, np.bool_)
     for start in rows:
         here = slice(start, start + EVALUATION_ROWS)
-        logits = stack.forward(inputs.fill([order[here] for order in orders]))[-1]
+        logits = stack.logits(inputs.fill([order[here] for order in orders]))
         losses[:, here] = -log_softmax(logits, 2).gather(2, labels[:, here, None])[..., 0].numpy()
         hits[:, here] = (logits.argmax(2) == labels[:, here]).numpy()
     return [

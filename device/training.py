@@ -119,18 +119,16 @@ class Sgd:
         self._velocities = [torch.zeros_like(leaf) for leaf in leaves] if settings.momentum else []
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[torch.Tensor], active: int | None = None) -> None:
-        """Move the leaves, or their first `active` rows, against these gradients, in place."""
-        leaves = [leaf[:active] for leaf in self._leaves]
+    def step(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Move the leaves against these gradients, in place."""
         if self._weight_decay:
-            pairs = zip(gradients, leaves, strict=True)
+            pairs = zip(gradients, self._leaves, strict=True)
             gradients = [gradient.add(leaf, alpha=self._weight_decay) for gradient, leaf in pairs]
         if self._momentum:
-            velocities = [velocity[:active] for velocity in self._velocities]
-            for velocity, gradient in zip(velocities, gradients, strict=True):
+            for velocity, gradient in zip(self._velocities, gradients, strict=True):
                 velocity.mul_(self._momentum).add_(gradient)
-            gradients = velocities
-        for leaf, gradient in zip(leaves, gradients, strict=True):
+            gradients = self._velocities
+        for leaf, gradient in zip(self._leaves, gradients, strict=True):
             leaf.add_(gradient, alpha=-self._learning_rate)
 
 

@@ -25,6 +25,9 @@ SETTINGS = {
     "steps with momentum and weight decay": TrainingSettings(
         local_steps=11, batch_size=8, optimiser=SgdSettings(learning_rate=0.1, momentum=0.5, weight_decay=1e-3)
     ),
+    "steps with weight decay alone": TrainingSettings(
+        local_steps=11, batch_size=8, optimiser=SgdSettings(learning_rate=0.1, weight_decay=1e-2)
+    ),
     "batches larger than most devices": TrainingSettings(local_epochs=2, batch_size=64),
     "single examples": TrainingSettings(local_epochs=1, batch_size=1),
 }

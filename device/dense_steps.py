@@ -1,0 +1,95 @@
+"""Training steps of a stack of dense networks: forward, backward and the optimiser's, written out.
+
+A gradient is added where it goes by the product that makes it, and a step allocates nothing: with few devices what a
+step costs beside its products is what it calls, with many what it writes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from device.dense_stack import DenseStack
+from device.training import learning_rate
+from fedstrata.experiment import SgdSettings
+
+
+class StackedSgd:
+    """The rule of torch.optim.SGD for a stack's leaves, up to the order of additions; momentum starts at zero.
+
+    A gradient g goes into a target t: t ← beta·t + alpha·g. Targets are the velocities, or without momentum the leaves
+    themselves.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, global_round: int) -> None:
+        self._rate = learning_rate(settings, global_round)
+        self._weight_decay = settings.weight_decay
+        self.has_momentum = settings.momentum > 0
+        if self.has_momentum:
+            self.targets = [torch.zeros_like(leaf) for leaf in leaves]
+            self.beta, self.alpha = settings.momentum, 1.0
+        else:
+            self.targets = list(leaves)
+            self.beta, self.alpha = 1.0 - self._rate * self._weight_decay, -self._rate
+
+    def follow(self, leaf: torch.Tensor, velocity: torch.Tensor) -> None:
+        """Move a leaf by its velocity, of gradients only until now, in place."""
+        if self._weight_decay:
+            velocity.add_(leaf, alpha=self._weight_decay)
+        leaf.add_(velocity, alpha=-self._rate)
+
+
+class DenseSteps:
+    """Steps of the first `active` devices of a stack, batches of `rows` rows."""
+
+    def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:
+        self.active = active
+        self._optimiser = optimiser
+        self._leaves = [leaf[:active] for leaf in stack.leaves]
+        self._targets = [target[:active] for target in optimiser.targets]
+        self._weights, self._biases = self._leaves[::2], self._leaves[1::2]
+        self._transposed = [weight.transpose(1, 2) for weight in self._weights]
+        self._no_class = stack.no_class
+        self._logit_biases = torch.empty_like(self._biases[-1])
+        self._outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
+        self._slopes = [torch.empty(active, rows, width) for width in stack.widths[1:]]
+        self._sums = [torch.empty_like(bias) for bias in self._biases]
+        self._minus_one = torch.full((active, rows, 1), -1.0)
+
+    def step(self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor, logs: torch.Tensor) -> None:
+        """Move the weights against the gradient of the mean cross-entropy of a batch.
+
+        `inputs` has the shape (active, rows, in), `labels` and `shares`, each row's share in the mean, (active, rows,
+        1). The logarithm of what the label is given goes to `logs`, of their shape.
+        """
+        self._forward(inputs)
+        slope = self._slopes[-1]
+        torch.log_softmax(self._outputs[-1], 2, out=slope)
+        torch.gather(slope, 2, labels, out=logs)
+        # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
+        slope.exp_().scatter_add_(2, labels, self._minus_one).mul_(shares)
+        self._backward(inputs)
+        if self._optimiser.has_momentum:
+            for leaf, velocity in zip(self._leaves, self._targets, strict=True):
+                self._optimiser.follow(leaf, velocity)
+
+    def _forward(self, inputs: torch.Tensor) -> None:
+        torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
+        offsets = [*self._biases[:-1], self._logit_biases]
+        for offset, weight, output in zip(offsets, self._transposed, self._outputs, strict=True):
+            inputs = torch.baddbmm(offset, inputs, weight, out=output)
+            if output is not self._outputs[-1]:
+                output.relu_()
+
+    def _backward(self, inputs: torch.Tensor) -> None:
+        beta, alpha = self._optimiser.beta, self._optimiser.alpha
+        for layer in range(len(self._weights) - 1, -1, -1):
+            slope, below = self._slopes[layer], self._outputs[layer - 1] if layer else inputs
+            if layer:  # before the weights move; 0 where the unit was not at work
+                further = torch.bmm(slope, self._weights[layer])
+                self._slopes[layer - 1] = torch.ops.aten.threshold_backward(further, below, 0.0)
+            self._targets[2 * layer].baddbmm_(slope.transpose(1, 2), below, beta=beta, alpha=alpha)
+            bias, total = self._targets[2 * layer + 1], self._sums[layer]
+            torch.sum(slope, 1, keepdim=True, out=total)
+            if beta != 1.0:
+                bias.mul_(beta)
+            bias.add_(total, alpha=alpha)

@@ -52,14 +52,15 @@ class DeviceRow:
 
 
 class Journal:
-    """Typed reads and writes; one statement a call, each its own transaction unless it says otherwise."""
+    """Typed reads and writes; each call is a transaction of its own, or part of the one it is called in."""
 
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
         """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for one of another run."""
         self._path = path
         # Grouping works in a thread of its own, and one thread at a time is in SQLite: a write waits there for Python
         # to compute its seals, and a reader beside it would wait for SQLite while it keeps Python for itself.
-        self._using = threading.Lock()
+        self._using = threading.RLock()
+        self._is_durable = False  # the transaction under way
         try:
             if not path.exists():
                 _create(path)
@@ -78,14 +79,23 @@ class Journal:
 
     def _write(self, statement: str, *values: object) -> int:
         """Execute one statement; gives how many rows it has changed."""
-        with self._transaction():
+        with self.together():
             return self._db.execute(statement, values).rowcount
 
     @contextmanager
-    def _transaction(self, *, durable: bool = False) -> Iterator[None]:
-        """All statements of the block or none; with `durable`, flushed to disk with all that came before."""
+    def together(self, *, durable: bool = False) -> Iterator[None]:
+        """All writes of the block or none; with `durable`, flushed to disk with all that came before.
+
+        A block inside another is part of that one; then it is the outer one that has to be durable.
+        """
         try:
             with self._using:
+                if self._db.in_transaction:
+                    if durable and not self._is_durable:
+                        raise RuntimeError("a durable write inside a transaction that is not durable")
+                    yield
+                    return
+                self._is_durable = durable
                 if durable:
                     self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("BEGIN IMMEDIATE")
@@ -169,7 +179,7 @@ class Journal:
     def set_grouping(self, rule: str, clusters: Iterable[Iterable[int]]) -> None:
         """Write which device is in which cluster, all in one transaction."""
         places = [(number, index) for number, cluster in enumerate(clusters) for index in cluster]
-        with self._transaction(durable=True):
+        with self.together(durable=True):
             self._db.executemany("UPDATE devices SET cluster = ? WHERE device_index = ?", places)
             self._db.execute("INSERT INTO grouping (rule) VALUES (?)", (rule,))
 
@@ -185,7 +195,7 @@ class Journal:
     # --- LPSs and rounds ------------------------------------------------------------------------
 
     def register_lps(self, lps_id: str, address: str) -> None:
-        with self._transaction(durable=True):
+        with self.together(durable=True):
             self._db.execute("INSERT OR REPLACE INTO lps (lps_id, address) VALUES (?, ?)", (lps_id, address))
 
     def lps_addresses(self) -> dict[str, str]:
@@ -194,7 +204,7 @@ class Journal:
 
     def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> None:
         """Note that another LPS serves a cluster from now on, while that global round is open."""
-        with self._transaction(durable=True):
+        with self.together(durable=True):
             self._db.execute(
                 "INSERT INTO handovers (cluster_id, lps_id, global_round) VALUES (?, ?, ?)",
                 (cluster_id, lps_id, global_round),
@@ -206,7 +216,7 @@ class Journal:
 
     def add_lps_rounds(self, rows: Iterable[tuple[str, int, bytes]]) -> None:
         """Keep rows given as cluster, LPS round and LpsRound message; a row of the same round replaces the old."""
-        with self._transaction():
+        with self.together():
             self._db.executemany(
                 "INSERT OR REPLACE INTO lps_rounds (cluster_id, lps_round, row) VALUES (?, ?, ?)", rows
             )
@@ -217,7 +227,7 @@ class Journal:
         return [bytes(row) for (row,) in rows]
 
     def close_global_round(self, global_round: int) -> None:
-        with self._transaction(durable=True):
+        with self.together(durable=True):
             self._db.execute("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", (global_round,))
 
     def global_rounds_closed(self) -> int:
@@ -226,7 +236,7 @@ class Journal:
         return int(closed)
 
     def add_report(self, cluster_id: str, report: bytes) -> None:
-        with self._transaction(durable=True):
+        with self.together(durable=True):
             self._db.execute("INSERT OR REPLACE INTO reports (cluster_id, report) VALUES (?, ?)", (cluster_id, report))
 
     def reports(self) -> dict[str, bytes]:

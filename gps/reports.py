@@ -66,6 +66,10 @@ class Reports:
     def note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         """Keep what an LPS says beside its aggregate or model; it says it again when it has not been answered."""
         self._check_known(header.cluster_id)
+        with self._journal.together():
+            self._note(header)
+
+    def _note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         self._note_link_bytes(header.lps_id or header.cluster_id, link_bytes_from_proto(header.link_bytes))
         if not self._serving.is_current(header.cluster_id, header.term):
             return  # whoever serves the cluster now tells of its rounds

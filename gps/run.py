@@ -80,7 +80,9 @@ class Run:
         self._notes: set[asyncio.Task[None]] = set()
         self.enrolment.on_change = self.tell_soon
         self.enrolment.on_late_relevance = self._place
+        self.rounds.on_closing = self.reports.keep_link_bytes
         self.rounds.on_closed = self._round_closed
+        self.rounds.on_open = self.tell  # after the LPSs, who are waited for
         self.rounds.on_missing = self._cluster_missing
         self.rounds.plan_version = lambda: self.plan.version
         self.reports.on_exclusion = self._exclude
@@ -289,13 +291,11 @@ class Run:
         self.tell()
 
     def _round_closed(self, done: int) -> None:
-        self.reports.keep_link_bytes()
         if done < self.experiment.training.global_rounds:  # else who trained last has the model measured, too
             for cluster_id, lps_id in self.serving.returnable().items():
                 self._hand_over(cluster_id, lps_id)
         if done % EVENT_EVERY == 0:
             self._tell_operator("RoundsDone", f"{done} of {self.experiment.training.global_rounds} global rounds")
-        self.tell()
 
     def has_news(self, known_version: int) -> bool:
         """Whether there is something to tell an LPS that knows the plan of a version."""

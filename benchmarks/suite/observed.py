@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.suite.programs import ProgramError, python, started
+from benchmarks.suite.programs import ProgramError, output_of, python, started
 
 TIERS = ("gps", "lps", "device", "emulator")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -27,8 +27,18 @@ class Observed:
     peak_mb: dict[str, float]  # VmHWM of the fattest process, by tier
 
 
+def seconds_of_a_round(experiment: Path, folder: Path, *, settings: Iterable[str], warm_up: int) -> float:
+    """From the close of a global round to that of the next, median without the first; nothing else is watched."""
+    words = [word for setting in settings for word in ("--set", setting)]
+    output_of(
+        python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), *words),
+        timeout_s=120, folder=folder,
+    )  # fmt: skip
+    return _median_of_rounds(folder, warm_up)
+
+
 def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120) -> Observed:
-    """Run an experiment in a new folder."""
+    """Run an experiment in a new folder, and look at its processes at every round."""
     words = [word for setting in settings for word in ("--set", setting)]
     command = python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), "--json", *words)
     began, snapshots, peaks = time.perf_counter(), dict[int, Processes](), dict[str, float]()
@@ -43,9 +53,13 @@ def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), tim
                 peaks = _peaks(process.pid) or peaks
         process.wait()
         whole = time.perf_counter() - began
+    round_s = _median_of_rounds(folder, warm_up=0)
+    return Observed(whole_s=whole, round_s=round_s, cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
+
+
+def _median_of_rounds(folder: Path, warm_up: int) -> float:
     closed = _closed(folder / "run" / "logs" / "gps.log")
-    rounds = [after - before for before, after in pairwise(closed)]
-    return Observed(whole_s=whole, round_s=statistics.median(rounds), cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
+    return statistics.median([after - before for before, after in pairwise(closed)][warm_up:])
 
 
 def _cpu_of_a_round(snapshots: dict[int, Processes]) -> dict[str, float]:

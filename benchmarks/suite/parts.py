@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.suite.observed import observe
+from benchmarks.suite.observed import observe, seconds_of_a_round
 from benchmarks.suite.programs import ROOT, ProgramError, output_of, python
 from benchmarks.suite.results import Aim, Point, Row
 from benchmarks.suite.work import write_work
@@ -16,8 +16,8 @@ from fedstrata.errors import DataError
 
 HERE = ROOT / "benchmarks"
 PEERS = HERE / "peers"
-WARM_UP = 2  # rounds not counted
-PART_S = 120.0  # once a part has taken that long, it is not repeated further
+WARM_UP, COUNTED = {"ten": 20, "hundred": 5}, {"ten": 40, "hundred": 10}  # rounds, of us and of those beside us
+PART_S = 180.0  # once a part has taken that long, it is not repeated further
 ECHO_ROUNDS = {0.1: 200, 1.0: 40, 10.0: 6}  # by MB: small ones take some twenty rounds to come up to speed
 Measure = Callable[[], float]
 
@@ -87,17 +87,17 @@ def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]
     except DataError as error:
         setting.note(f"{name} is left out: {error}")
         return
-    devices, rounds = {"hundred": 100, "ten": 10}[name], 5 if setting.is_quick else 12
-    common = ("--work", str(work), "--devices", str(devices))
+    devices, warm_up = {"hundred": 100, "ten": 10}[name], 2 if setting.is_quick else WARM_UP[name]
+    rounds = warm_up + (5 if setting.is_quick else COUNTED[name])
+    common = ("--work", str(work), "--devices", str(devices), "--rounds", str(rounds))
 
     def loop(kind: str) -> Measure:
-        words = (*common, "--loop", kind, "--rounds", str(rounds))
-        return lambda: median_of(output_of(python(str(HERE / "loops.py"), *words), timeout_s=120, folder=work))
+        words = (str(HERE / "loops.py"), *common, "--loop", kind)
+        return lambda: median_of(output_of(python(*words), timeout_s=120, folder=work), warm_up)
 
     def ours() -> float:
-        return observe(
-            experiment, setting.new_folder(), settings=[f"training.global_rounds={rounds + WARM_UP}"]
-        ).round_s
+        settings = [f"training.global_rounds={rounds}"]
+        return seconds_of_a_round(experiment, setting.new_folder(), settings=settings, warm_up=warm_up)
 
     measures = {
         "fedstrata": ours,
@@ -106,8 +106,7 @@ def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]
         "one-by-one loop": loop("one-by-one"),
     }
     if setting.peers:
-        words = (*common, "--rounds", str(rounds // 2 + WARM_UP))
-        measures["Flower simulation"] = lambda: peer(setting, "flower_train.py", words, WARM_UP)
+        measures["Flower simulation"] = lambda: peer(setting, "flower_train.py", common, warm_up)
     results = in_turn(setting, measures, setting.repeats)
     shutil.rmtree(work)
     yield from beside(name, f"{devices} devices × one epoch", results, aims)
@@ -121,7 +120,7 @@ def peer(setting: Setting, program: str, words: tuple[str, ...], warm_up: int, t
     return median_of(out.read_text(encoding="utf-8"), warm_up)
 
 
-def median_of(printed: str, warm_up: int = WARM_UP) -> float:
+def median_of(printed: str, warm_up: int) -> float:
     """Of the seconds in a program's JSON, without the first rounds."""
     seconds: list[float] = json.loads(printed)["seconds"]
     return statistics.median(seconds[warm_up:])

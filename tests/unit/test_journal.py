@@ -82,6 +82,23 @@ def test_the_same_thing_written_twice_is_there_once(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_what_is_written_together_is_written_wholly_or_not_at_all(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    with pytest.raises(ValueError, match="half-way"), journal.together(durable=True):
+        journal.close_global_round(0)
+        journal.set_link_bytes("", b"counts")
+        raise ValueError("half-way")
+    assert (journal.global_rounds_closed(), journal.link_bytes()) == (0, {})
+    with journal.together(durable=True):
+        journal.close_global_round(0)  # durable by itself, and here with all the rest
+        journal.set_link_bytes("", b"counts")
+    assert (journal.global_rounds_closed(), journal.link_bytes()) == (1, {"": b"counts"})
+    with pytest.raises(RuntimeError, match="not durable"), journal.together():
+        journal.close_global_round(1)
+    assert journal.global_rounds_closed() == 1
+    journal.close()
+
+
 def in_a_process_of_its_own(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """What comes of code that gets a journal's path; one that hangs in SQLite could be ended by SIGKILL only."""
     command = [sys.executable, "-c", dedent(code), str(folder / "journal.sqlite")]

@@ -18,7 +18,8 @@ HERE = ROOT / "benchmarks"
 PEERS = HERE / "peers"
 WARM_UP, COUNTED = {"ten": 20, "hundred": 5}, {"ten": 40, "hundred": 10}  # rounds, of us and of those beside us
 PART_S = 180.0  # once a part has taken that long, it is not repeated further
-ECHO_ROUNDS = {0.1: 200, 1.0: 40, 10.0: 6}  # by MB: small ones take some twenty rounds to come up to speed
+# Rounds and repeats by MB: small ones take some twenty rounds to come up to speed, and their ratios lie far apart.
+ECHO = {0.1: (200, 7), 1.0: (40, 3), 10.0: (6, 2)}
 Measure = Callable[[], float]
 
 
@@ -141,8 +142,8 @@ def ten(setting: Setting) -> Iterator[Row]:
 
 def echo(setting: Setting) -> Iterator[Row]:
     """Rounds of 20 devices that return what they got, beside plain grpcio."""
-    for mb, rounds in list(ECHO_ROUNDS.items())[: 1 if setting.is_quick else None]:
-        told = _echo(setting, 20, mb, rounds, 2 if mb > 1 else setting.repeats)
+    for mb, (rounds, repeats) in list(ECHO.items())[: 1 if setting.is_quick else None]:
+        told = _echo(setting, 20, mb, rounds, 1 if setting.is_quick else repeats)
         work = f"20 devices × {mb:g} MB"
         for place, unit in enumerate(("s a round", "server's peak MB")):
             ours, theirs = ([pair[place] for pair in told[side]] for side in ("fedstrata", "floor"))

@@ -1,4 +1,4 @@
-"""The weights of many devices' dense networks, and their forward and backward passes as batched matrix products.
+"""The weights of many devices' dense networks, and what they give for inputs, as batched matrix products.
 
 A device's bits do not depend on who shares its stack, because every product of a stack has the same shapes, the
 same strides and the same alignment as that of a stack of one: widths are rounded up to 64 bytes, a batch always

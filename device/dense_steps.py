@@ -1,7 +1,7 @@
 """Training steps of a stack of dense networks: forward, backward and the optimiser's, written out.
 
-A gradient is added where it goes by the product that makes it, and a step allocates nothing: with few devices what a
-step costs beside its products is what it calls, with many what it writes.
+A gradient is added where it goes by the product that makes it, and what a step writes into is made once: with few
+devices what a step costs beside its products is what it calls, with many what it writes.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,21 @@ from fedstrata.experiment import SgdSettings
 class StackedSgd:
     """The rule of torch.optim.SGD for a stack's leaves, up to the order of additions; momentum starts at zero.
 
-    A gradient g goes into a target t: t ← beta·t + alpha·g. Targets are the velocities, or without momentum the leaves
-    themselves.
+    A gradient g goes into a target t: t ← beta·t + alpha·g. Targets are velocities, which the leaves follow, or, with
+    neither momentum nor weight decay, the leaves themselves. Weight decay is no beta just below 1: it would be lost,
+    since float32 has steps of 6e-8 there.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, global_round: int) -> None:
         self._rate = learning_rate(settings, global_round)
         self._weight_decay = settings.weight_decay
-        self.has_momentum = settings.momentum > 0
-        if self.has_momentum:
+        self.has_velocities = settings.momentum > 0 or settings.weight_decay > 0
+        if self.has_velocities:
             self.targets = [torch.zeros_like(leaf) for leaf in leaves]
             self.beta, self.alpha = settings.momentum, 1.0
         else:
             self.targets = list(leaves)
-            self.beta, self.alpha = 1.0 - self._rate * self._weight_decay, -self._rate
+            self.beta, self.alpha = 1.0, -self._rate
 
     def follow(self, leaf: torch.Tensor, velocity: torch.Tensor) -> None:
         """Move a leaf by its velocity, of gradients only until now, in place."""
@@ -68,7 +69,7 @@ class DenseSteps:
         # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
         slope.exp_().scatter_add_(2, labels, self._minus_one).mul_(shares)
         self._backward(inputs)
-        if self._optimiser.has_momentum:
+        if self._optimiser.has_velocities:
             for leaf, velocity in zip(self._leaves, self._targets, strict=True):
                 self._optimiser.follow(leaf, velocity)
 

@@ -18,7 +18,7 @@ from fedstrata.logs import EventLog
 from fedstrata.models import Model
 
 EVALUATION_ROWS = 64  # examples of one device in one product: fixed, so that its bits are
-STACK_BYTES = 6 << 20  # of weights, gradients and inputs in one stack: about what a core's cache holds
+STACK_BYTES = 6 << 20  # of weights twice and inputs in one stack: about what a core's cache holds, by measurement
 log = EventLog("training")
 
 

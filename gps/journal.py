@@ -60,7 +60,7 @@ class Journal:
         # Grouping works in a thread of its own, and one thread at a time is in SQLite: a write waits there for Python
         # to compute its seals, and a reader beside it would wait for SQLite while it keeps Python for itself.
         self._using = threading.RLock()
-        self._is_durable = False  # the transaction under way
+        self._is_durable: bool | None = None  # the transaction under way, if there is one
         try:
             if not path.exists():
                 _create(path)
@@ -90,27 +90,36 @@ class Journal:
         """
         try:
             with self._using:
-                if self._db.in_transaction:
-                    if durable and not self._is_durable:
-                        raise RuntimeError("a durable write inside a transaction that is not durable")
+                if self._is_durable is None:
+                    self._is_durable = durable
+                    try:
+                        with self._transaction(durable=durable):
+                            yield
+                    finally:
+                        self._is_durable = None
+                elif durable and not self._is_durable:
+                    raise RuntimeError("a durable write inside a transaction that is not durable")
+                else:
                     yield
-                    return
-                self._is_durable = durable
-                if durable:
-                    self._db.execute("PRAGMA synchronous=FULL")
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield
-                    self._db.execute("COMMIT")
-                except BaseException:
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
-                    raise
-                finally:
-                    if durable:
-                        self._db.execute("PRAGMA synchronous=NORMAL")
         except sqlite3.Error as error:
             raise StateError(f"cannot write {self._path}: {error}; free space and start again") from None
+
+    @contextmanager
+    def _transaction(self, *, durable: bool) -> Iterator[None]:
+        if durable:
+            self._db.execute("PRAGMA synchronous=FULL")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        finally:
+            if durable:
+                self._db.execute("PRAGMA synchronous=NORMAL")
 
     def _rows(self, query: str, *values: object) -> list[Any]:
         """All that a query finds."""

@@ -66,18 +66,16 @@ class Reports:
     def note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         """Keep what an LPS says beside its aggregate or model; it says it again when it has not been answered."""
         self._check_known(header.cluster_id)
-        with self._journal.together():
-            self._note(header)
-
-    def _note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        self._note_link_bytes(header.lps_id or header.cluster_id, link_bytes_from_proto(header.link_bytes))
-        if not self._serving.is_current(header.cluster_id, header.term):
-            return  # whoever serves the cluster now tells of its rounds
+        is_current = self._serving.is_current(header.cluster_id, header.term)
         own = (row for row in header.lps_rounds if row.cluster_id == header.cluster_id)
         rows = [row for row in own if 0 <= row.lps_round < self._lps_rounds]
-        self._journal.add_lps_rounds(
-            (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
-        )
+        with self._journal.together():
+            self._note_link_bytes(header.lps_id or header.cluster_id, link_bytes_from_proto(header.link_bytes))
+            if not is_current:
+                return  # whoever serves the cluster now tells of its rounds
+            self._journal.add_lps_rounds(
+                (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
+            )
         for row in rows:
             self.latest_rows[row.cluster_id] = row
             measured = loss_and_accuracy(row)

@@ -43,7 +43,7 @@ class GlobalRounds:
         self.server = RoundServer(exchange, metrics, log, self._executor)
         self.global_round = journal.global_rounds_closed()
         self.plan_version: Callable[[], int] = lambda: 0
-        self.on_closing: Callable[[], None] = lambda: None  # in a thread, in the transaction that closes a round
+        self.on_closing: Callable[[], None] = lambda: None  # in the transaction that closes a round
         self.on_closed: Callable[[int], None] = lambda global_round: None
         self.on_open: Callable[[], None] = lambda: None
         self.on_missing: Callable[[str, str], None] = lambda cluster_id, stage: None
@@ -59,9 +59,12 @@ class GlobalRounds:
             self.on_open()
             gathered = await self.server.gather()
             pieces = (shared.read(a, b) + total.mean(a, b) for a, b in pieces_of(self._layout.size))
-            following = await asyncio.to_thread(self._close, pieces)
+            following = await asyncio.to_thread(self._save_following, pieces)
             shared.close()
             shared = following
+            with self._journal.together(durable=True):  # from here to the next round's opening nothing is waited for
+                self._journal.close_global_round(self.global_round)
+                self.on_closing()
             seconds = time.monotonic() - started
             self._metrics.round_closed(seconds)
             self._log.info(
@@ -78,14 +81,6 @@ class GlobalRounds:
             self.on_closed(self.global_round)
         self._open(shared, dict(examples()), ExactSum(0, 1), evaluate_only=True)
         self.on_open()
-
-    def _close(self, pieces: Iterator[Flat]) -> AnyModel:
-        """Write down what the next global round starts from, and that this one is closed: nothing is told before."""
-        following = self._save_following(pieces)
-        with self._journal.together(durable=True):
-            self._journal.close_global_round(self.global_round)
-            self.on_closing()
-        return following
 
     def _save_following(self, pieces: Iterator[Flat]) -> AnyModel:
         """Write the shared layers of the next global round; gives them, small ones without reading them again."""

@@ -173,7 +173,7 @@ def _echo(setting: Setting, devices: int, mb: float, rounds: int, repeats: int) 
         "--rounds", str(rounds), "--repeats", str(repeats),
     ]  # fmt: skip
     told: dict[str, list[list[float]]] = json.loads(
-        output_of(python(*words), timeout_s=200, folder=setting.new_folder())
+        output_of(python(*words), timeout_s=60 * repeats, folder=setting.new_folder())
     )
     return told
 

@@ -133,6 +133,29 @@ def test_a_stack_trains_as_autograd_and_torchs_sgd_do(name: str) -> None:
         assert result.evaluation.loss_sum == pytest.approx(expected.evaluation.loss_sum, rel=1e-5)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_weight_decay_far_below_a_step_of_float32_is_not_lost(momentum: float) -> None:
+    model = build_model(ModelSettings(hidden=()), INFO)
+
+    def moved_by_decay(trained: Any) -> np.ndarray:
+        """The difference that decay makes in many steps, each of which shrinks weights by 1e-7 or less."""
+        plain, decayed = (
+            TrainingSettings(
+                local_steps=3000,
+                batch_size=8,
+                optimiser=SgdSettings(learning_rate=0.002, momentum=momentum, weight_decay=decay),
+            )
+            for decay in (0.0, 2e-5)
+        )
+        results = [trained(job(40, 0, each, model=model, received=model.initial(0))) for each in (decayed, plain)]
+        difference: np.ndarray = results[0].weights.astype(np.float64) - results[1].weights
+        return difference
+
+    expected = moved_by_decay(train)
+    error = moved_by_decay(lambda each: Stacked().train([each])[0]) - expected
+    assert np.linalg.norm(error) < 0.1 * np.linalg.norm(expected)
+
+
 def test_jobs_of_different_rounds_optimisers_and_models_may_wait_together() -> None:
     other = build_model(ModelSettings(hidden=(4,)), INFO)
     decaying = SETTINGS["one epoch"].model_copy(

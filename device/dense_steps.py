@@ -52,7 +52,7 @@ class DenseSteps:
         self._no_class = stack.no_class
         self._logit_biases = torch.empty_like(self._biases[-1])
         self._outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
-        self._slopes = [torch.empty(active, rows, width) for width in stack.widths[1:]]
+        self._slope = torch.empty_like(self._outputs[-1])  # of the loss in the logits
         self._sums = [torch.empty_like(bias) for bias in self._biases]
         self._minus_one = torch.full((active, rows, 1), -1.0)
 
@@ -63,12 +63,12 @@ class DenseSteps:
         1). The logarithm of what the label is given goes to `logs`, of their shape.
         """
         self._forward(inputs)
-        slope = self._slopes[-1]
+        slope = self._slope
         torch.log_softmax(self._outputs[-1], 2, out=slope)
         torch.gather(slope, 2, labels, out=logs)
         # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
         slope.exp_().scatter_add_(2, labels, self._minus_one).mul_(shares)
-        self._backward(inputs)
+        self._backward(inputs, slope)
         if self._optimiser.has_velocities:
             for leaf, velocity in zip(self._leaves, self._targets, strict=True):
                 self._optimiser.follow(leaf, velocity)
@@ -81,16 +81,18 @@ class DenseSteps:
             if output is not self._outputs[-1]:
                 output.relu_()
 
-    def _backward(self, inputs: torch.Tensor) -> None:
+    def _backward(self, inputs: torch.Tensor, slope: torch.Tensor) -> None:
         beta, alpha = self._optimiser.beta, self._optimiser.alpha
         for layer in range(len(self._weights) - 1, -1, -1):
-            slope, below = self._slopes[layer], self._outputs[layer - 1] if layer else inputs
+            below = self._outputs[layer - 1] if layer else inputs
+            further = slope
             if layer:  # before the weights move; 0 where the unit was not at work
                 further = torch.bmm(slope, self._weights[layer])
-                self._slopes[layer - 1] = torch.ops.aten.threshold_backward(further, below, 0.0)
+                further = torch.ops.aten.threshold_backward(further, below, 0.0)
             self._targets[2 * layer].baddbmm_(slope.transpose(1, 2), below, beta=beta, alpha=alpha)
             bias, total = self._targets[2 * layer + 1], self._sums[layer]
             torch.sum(slope, 1, keepdim=True, out=total)
             if beta != 1.0:
                 bias.mul_(beta)
             bias.add_(total, alpha=alpha)
+            slope = further

@@ -46,11 +46,26 @@ class DenseStack:
         """One device's weights, shape (layout.size,)."""
         return np.concatenate([own.reshape(-1) for own in self._own(device)])
 
+
+class Forward:
+    """What the networks of a stack's first `active` devices give for batches of `rows` rows, in memory of its own."""
+
+    def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
+        self._weights = [weight[:active].transpose(1, 2) for weight in stack.weights]
+        self._biases = [bias[:active] for bias in stack.biases]
+        self._no_class = stack.no_class
+        self._logit_biases = torch.empty_like(self._biases[-1])
+        self.outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
+
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the networks give for inputs (D, rows, in): shape (D, rows, out), −∞ where there is no class."""
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            inputs = torch.baddbmm(bias, inputs, weight.transpose(1, 2)).relu_()
-        return torch.baddbmm(self.biases[-1] + self.no_class, inputs, self.weights[-1].transpose(1, 2))
+        """The last of `outputs`, (active, rows, out), for inputs (active, rows, in); −∞ where there is no class."""
+        torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
+        offsets = [*self._biases[:-1], self._logit_biases]
+        for offset, weight, output in zip(offsets, self._weights, self.outputs, strict=True):
+            inputs = torch.baddbmm(offset, inputs, weight, out=output)
+            if output is not self.outputs[-1]:
+                output.relu_()
+        return inputs
 
 
 def _rounded(width: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from device.dense_stack import DenseStack
+from device.dense_stack import DenseStack, Forward
 from device.training import learning_rate
 from fedstrata.experiment import SgdSettings
 
@@ -47,13 +47,10 @@ class DenseSteps:
         self._optimiser = optimiser
         self._leaves = [leaf[:active] for leaf in stack.leaves]
         self._targets = [target[:active] for target in optimiser.targets]
-        self._weights, self._biases = self._leaves[::2], self._leaves[1::2]
-        self._transposed = [weight.transpose(1, 2) for weight in self._weights]
-        self._no_class = stack.no_class
-        self._logit_biases = torch.empty_like(self._biases[-1])
-        self._outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
-        self._slope = torch.empty_like(self._outputs[-1])  # of the loss in the logits
-        self._sums = [torch.empty_like(bias) for bias in self._biases]
+        self._weights = self._leaves[::2]
+        self._forward = Forward(stack, active, rows)
+        self._slope = torch.empty_like(self._forward.outputs[-1])  # of the loss in the logits
+        self._sums = [torch.empty_like(bias) for bias in self._leaves[1::2]]
         self._minus_one = torch.full((active, rows, 1), -1.0)
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor, logs: torch.Tensor) -> None:
@@ -62,9 +59,7 @@ class DenseSteps:
         `inputs` has the shape (active, rows, in), `labels` and `shares`, each row's share in the mean, (active, rows,
         1). The logarithm of what the label is given goes to `logs`, of their shape.
         """
-        self._forward(inputs)
-        slope = self._slope
-        torch.log_softmax(self._outputs[-1], 2, out=slope)
+        slope = torch.log_softmax(self._forward.logits(inputs), 2, out=self._slope)
         torch.gather(slope, 2, labels, out=logs)
         # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
         slope.exp_().scatter_add_(2, labels, self._minus_one).mul_(shares)
@@ -73,18 +68,10 @@ class DenseSteps:
             for leaf, velocity in zip(self._leaves, self._targets, strict=True):
                 self._optimiser.follow(leaf, velocity)
 
-    def _forward(self, inputs: torch.Tensor) -> None:
-        torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
-        offsets = [*self._biases[:-1], self._logit_biases]
-        for offset, weight, output in zip(offsets, self._transposed, self._outputs, strict=True):
-            inputs = torch.baddbmm(offset, inputs, weight, out=output)
-            if output is not self._outputs[-1]:
-                output.relu_()
-
     def _backward(self, inputs: torch.Tensor, slope: torch.Tensor) -> None:
         beta, alpha = self._optimiser.beta, self._optimiser.alpha
         for layer in range(len(self._weights) - 1, -1, -1):
-            below = self._outputs[layer - 1] if layer else inputs
+            below = self._forward.outputs[layer - 1] if layer else inputs
             further = slope
             if layer:  # before the weights move; 0 where the unit was not at work
                 further = torch.bmm(slope, self._weights[layer])

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import log_softmax
 
-from device.dense_stack import DenseStack
+from device.dense_stack import DenseStack, Forward
 from device.dense_steps import DenseSteps, StackedSgd
 from device.evaluation import Evaluation, EvaluationJob
 from device.stack_data import SLAB_STEPS, Batches, Inputs
@@ -136,6 +136,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
         return [None if examples is None else Evaluation(0.0, 0, 0) for examples in held_out]
     measured = [examples or anything for examples in held_out]  # who has none goes along, and does not count
     inputs = Inputs(measured, EVALUATION_ROWS, stack.widths[0])
+    forward = Forward(stack, len(measured), EVALUATION_ROWS)
     rows = range(0, max(sizes), EVALUATION_ROWS)
     places = np.arange(rows.start, rows[-1] + EVALUATION_ROWS)
     orders = [np.minimum(places, len(examples) - 1) for examples in measured]
@@ -143,7 +144,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
     losses, hits = np.empty(labels.shape, np.float32), np.empty(labels.shape, np.bool_)
     for start in rows:
         here = slice(start, start + EVALUATION_ROWS)
-        logits = stack.logits(inputs.fill([order[here] for order in orders]))
+        logits = forward.logits(inputs.fill([order[here] for order in orders]))
         losses[:, here] = -log_softmax(logits, 2).gather(2, labels[:, here, None])[..., 0].numpy()
         hits[:, here] = (logits.argmax(2) == labels[:, here]).numpy()
     return [

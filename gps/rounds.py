@@ -56,7 +56,6 @@ class GlobalRounds:
             children = dict(examples())
             total = ExactSum(self._layout.size, sum(children.values()))
             self._open(shared, children, total, evaluate_only=False)
-            self.on_open()
             gathered = await self.server.gather()
             pieces = (shared.read(a, b) + total.mean(a, b) for a, b in pieces_of(self._layout.size))
             following = await asyncio.to_thread(self._save_following, pieces)
@@ -80,7 +79,6 @@ class GlobalRounds:
             self.global_round += 1
             self.on_closed(self.global_round)
         self._open(shared, dict(examples()), ExactSum(0, 1), evaluate_only=True)
-        self.on_open()
 
     def _save_following(self, pieces: Iterator[Flat]) -> AnyModel:
         """Write the shared layers of the next global round; gives them, small ones without reading them again."""
@@ -103,6 +101,7 @@ class GlobalRounds:
             plan_version=self.plan_version(),
         )
         self.server.open(opened)
+        self.on_open()
 
     def _begin(self) -> ModelFile:
         """The shared layers at the start of the open global round, or of the one before if that file is damaged.

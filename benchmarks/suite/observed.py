@@ -29,18 +29,13 @@ class Observed:
 
 def seconds_of_a_round(experiment: Path, folder: Path, *, settings: Iterable[str], warm_up: int) -> float:
     """From the close of a global round to that of the next, median without the first; nothing else is watched."""
-    words = [word for setting in settings for word in ("--set", setting)]
-    output_of(
-        python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), *words),
-        timeout_s=120, folder=folder,
-    )  # fmt: skip
+    output_of(_run(experiment, folder, settings), timeout_s=120, folder=folder)
     return _median_of_rounds(folder, warm_up)
 
 
 def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120) -> Observed:
     """Run an experiment in a new folder, and look at its processes at every round."""
-    words = [word for setting in settings for word in ("--set", setting)]
-    command = python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), "--json", *words)
+    command = [*_run(experiment, folder, settings), "--json"]
     began, snapshots, peaks = time.perf_counter(), dict[int, Processes](), dict[str, float]()
     with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
         if process.stdout is None:
@@ -55,6 +50,11 @@ def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), tim
         whole = time.perf_counter() - began
     round_s = _median_of_rounds(folder, warm_up=0)
     return Observed(whole_s=whole, round_s=round_s, cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
+
+
+def _run(experiment: Path, folder: Path, settings: Iterable[str]) -> list[str]:
+    words = [word for setting in settings for word in ("--set", setting)]
+    return python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), *words)
 
 
 def _median_of_rounds(folder: Path, warm_up: int) -> float:

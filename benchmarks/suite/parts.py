@@ -16,7 +16,8 @@ from fedstrata.errors import DataError
 
 HERE = ROOT / "benchmarks"
 PEERS = HERE / "peers"
-WARM_UP, COUNTED = {"ten": 20, "hundred": 5}, {"ten": 40, "hundred": 10}  # rounds, of us and of those beside us
+# Devices, and rounds that do not count and that do, of us and of those beside us.
+TRAINING = {"ten": (10, 20, 40), "hundred": (100, 5, 10)}
 PART_S = 180.0  # once a part has taken that long, it is not repeated further
 # Rounds and repeats by MB: small ones take some twenty rounds to come up to speed, and their ratios lie far apart.
 ECHO = {0.1: (200, 7), 1.0: (40, 3), 10.0: (6, 2)}
@@ -88,8 +89,10 @@ def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]
     except DataError as error:
         setting.note(f"{name} is left out: {error}")
         return
-    devices, warm_up = {"hundred": 100, "ten": 10}[name], 2 if setting.is_quick else WARM_UP[name]
-    rounds = warm_up + (5 if setting.is_quick else COUNTED[name])
+    devices, warm_up, counted = TRAINING[name]
+    if setting.is_quick:
+        warm_up, counted = 2, 5
+    rounds = warm_up + counted
     common = ("--work", str(work), "--devices", str(devices), "--rounds", str(rounds))
 
     def loop(kind: str) -> Measure:

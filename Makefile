@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS ?= .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-kills test-cluster bench bench-docs images kind-up clean
+.PHONY: help setup demo test check format protos test-kills test-pages test-cluster bench bench-docs images release kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,6 +26,9 @@ test: setup ## unit, service and chart tests: no root, no Kubernetes
 test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more
 	$(BIN)/python -m pytest tests/services -m kills
 
+test-pages: setup ## the pages for new users, followed word for word: one to three minutes
+	$(BIN)/python -m pytest tests/services -m pages
+
 test-cluster: setup ## end-to-end tests on the Kubernetes cluster that KUBECONFIG names, its images loaded
 	$(BIN)/python -m pytest tests/cluster -m cluster
 
@@ -43,6 +46,9 @@ bench-docs: setup ## put what `make bench` measured last into docs/performance.m
 
 images: ## container images of the three services, with docker, podman or buildah
 	scripts/images
+
+release: setup ## wheel, source archive, packed chart and images of the last commit, with checksums, in dist/
+	$(BIN)/python scripts/release.py $(if $(HOME_URL),--home $(HOME_URL))
 
 kind-up: ## a kind cluster on this machine with locally built images loaded
 	scripts/kind-up

@@ -28,28 +28,29 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
 from fedstrata.process import run_loop
 from fedstrata.rounds import (
-    Exchange,
     Identity,
     Intake,
-    Model,
     OpenRound,
     ParentCalls,
+    ParentStream,
+    ReceivedModel,
     RoundClient,
     RoundServer,
-    Session,
+    RoundTerms,
     Update,
 )
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
-from fedstrata.tensors import ExactSum, Layout
+from fedstrata.streams import UPDATE_PART as PART
+from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
 from lps.state import ClusterState
 from lps.writing import Writing
 
 HERE = Path(__file__).parent
-EXAMPLES, PART, CLUSTER, RUN = 10, "fed_avg", "lps-0", "echo"
+EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
 ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
 
 
@@ -63,7 +64,7 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve all rounds; print the address first and the times last."""
     layout, log, metrics = layout_of(options), EventLog("echo"), ProcessMetrics("lps")
     executor = ThreadPoolExecutor(1)
-    exchange = Exchange(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
+    exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()
     server = RpcServer(metrics.links, payload_bytes=options.bytes)
@@ -82,12 +83,12 @@ async def serve(options: argparse.Namespace) -> None:
         standing = state.save(0, initial, report)
         for number in range(options.rounds):
             started = time.perf_counter()
-            total = ExactSum(layout.size, sum(children.values()))
-            intake = Intake(children=children, total=total, wait=TierDeadline(), executor=executor)
-            rounds.open(OpenRound(number=number, global_round=number, model=standing.model, intake=intake))
+            sums = OneSum(layout.size, children)
+            intake = Intake(children=children, sums=sums, wait=TierDeadline(), executor=executor)
+            rounds.open(OpenRound.of_one(standing.model, number=number, global_round=number, intake=intake))
             await writing.done()
             await rounds.gather()
-            pieces = (total.mean(start, stop) for start, stop in pieces_of(layout.size))
+            pieces = (sums.total.mean(start, stop) for start, stop in pieces_of(layout.size))
             standing.close()
             standing = await writing.save(number + 1, pieces, report)
             seconds.append(time.perf_counter() - started)
@@ -103,14 +104,14 @@ async def attend(options: argparse.Namespace) -> None:
     keep_for_training()  # as any device process does
     channel, counting = open_channel(options.address, LinkMeter())
     stub = LpsServiceStub(counting)
-    session = Session(stub.Attend)
+    session = ParentStream(stub.Attend)
     calls = ParentCalls(
         fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate, exchange=session.exchange
     )
     identity = Identity(run_id=RUN, child_id=f"device-{options.index}", cluster_id=CLUSTER)
     client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), part=PART, log=EventLog("echo"))
     offer = await client.fetch(-1)
-    while isinstance(offer, Model):
+    while isinstance(offer, ReceivedModel):
         flat = offer.flat
         update = Update(
             round=offer.round,

@@ -26,17 +26,27 @@ import numpy as np
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
-from fedstrata.rounds import Exchange, Identity, Intake, OpenRound, ParentCalls, RoundClient, RoundServer, Session
+from fedstrata.rounds import (
+    Identity,
+    Intake,
+    OpenRound,
+    ParentCalls,
+    ParentStream,
+    RoundClient,
+    RoundServer,
+    RoundTerms,
+)
 from fedstrata.rounds import Update as RoundUpdate
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import ExactSum, Layout
+from fedstrata.streams import UPDATE_PART as PART
+from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
 
-RUN, CLUSTER, PART = "fold", "lps-0", "fed_avg"
+RUN, CLUSTER = "fold", "lps-0"
 CHUNK = 1 << 20
 RAW_OPTIONS = (("grpc.max_receive_message_length", 2 << 20),)
 
@@ -49,7 +59,7 @@ def layout_of(size: int) -> Layout:
 async def serve(size: int, rounds: int) -> None:
     """A server of both: the rounds of an LPS, and the raw stream."""
     layout, metrics, executor = layout_of(size), ProcessMetrics("lps"), ThreadPoolExecutor(1)
-    exchange = Exchange(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
+    exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
     served, known = RoundServer(exchange, metrics, EventLog("fold"), executor), asyncio.Event()
     known.set()
     server = RpcServer(metrics.links)
@@ -61,9 +71,9 @@ async def serve(size: int, rounds: int) -> None:
         model = ModelFile(path, layout)
         print(server.address, flush=True)
         for number in range(rounds):
-            total = ExactSum(size, 10)
-            intake = Intake(children={"device-0": 10}, total=total, wait=TierDeadline(), executor=executor)
-            served.open(OpenRound(number=number, global_round=number, model=model, intake=intake))
+            sums = OneSum(size, {"device-0": 10})
+            intake = Intake(children={"device-0": 10}, sums=sums, wait=TierDeadline(), executor=executor)
+            served.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake))
             await served.gather()
     served.finish()
     await served.wait_all_told({"device-0"}, 60)
@@ -96,7 +106,7 @@ async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[fl
     """Seconds of every upload: Fedstrata's, and the raw stream's after each."""
     channel, counting = open_channel(addresses[0], LinkMeter())
     stub = LpsServiceStub(counting)
-    session = Session(stub.Attend)
+    session = ParentStream(stub.Attend)
     calls = ParentCalls(fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate)
     identity = Identity(run_id=RUN, child_id="device-0", cluster_id=CLUSTER)
     client = RoundClient(calls, identity, layout_of(size), link=LinkSettings(), part=PART, log=EventLog("fold"))

@@ -3,8 +3,12 @@
     python benchmarks/kill_matrix.py --draws 50 --seed 0 --out /tmp/kill-matrix
 
 One row a draw: what was killed where, whether it came about, whether the run completed, whether every
-`model_sha256` is that of the undisturbed run. Ends with exit code 1 if any draw differs. With `--hidden 16` the
-model is small: its rounds are open before they are on disk.
+`model_sha256` and `personal_sha256` is that of the undisturbed run. Ends with exit code 1 if any draw differs. With
+`--hidden 16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as
+`fedstrata run --set` does, for instance to another method or a topology:
+
+    python benchmarks/kill_matrix.py --set 'method={name: ifca, clusters: 2}' --set topology.lps=2 --draws 20 ...
+    python benchmarks/kill_matrix.py --set 'method={name: ditto}' --set topology.lps=2 --draws 20 ...
 """
 
 import argparse
@@ -13,7 +17,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,25 +85,26 @@ class Outcome:
     seconds: float
 
 
-def run(folder: Path, faults: list[Fault], hidden: int) -> tuple[int, Mapping[str, str]]:
-    """Exit code and model hashes of a run of the experiment."""
+def run(folder: Path, faults: list[Fault], changes: Sequence[str]) -> tuple[int, Mapping[str, str]]:
+    """Exit code and model hashes of a run of the experiment, by cluster, and by device of what devices keep."""
     file = folder.with_suffix(".yaml")
     file.write_text(EXPERIMENT, encoding="utf-8")
-    settings = ["--set", f"faults={json.dumps(faults)}", "--set", f"model.hidden=[{hidden}]"]
+    settings = [word for change in (f"faults={json.dumps(faults)}", *changes) for word in ("--set", change)]
     code = execute(["run", str(file), "--out", str(folder), "--quiet", *settings])
     path = folder / "summary.json"
-    return code, json.loads(path.read_text())["model_sha256"] if path.exists() else {}
+    summary = json.loads(path.read_text()) if path.exists() else {}
+    return code, {**summary.get("model_sha256", {}), **summary.get("personal_sha256", {})}
 
 
-def outcomes(out: Path, draws: int, seed: int, hidden: int) -> Iterator[Outcome]:
+def outcomes(out: Path, draws: int, seed: int, changes: Sequence[str]) -> Iterator[Outcome]:
     """The draws, one after another; every third is a pair."""
-    _, undisturbed = run(out / "undisturbed", [], hidden)
+    _, undisturbed = run(out / "undisturbed", [], changes)
     rng = random.Random(seed)
     for number in range(draws):
         faults = [draw(rng) for _ in range(2 if number % 3 == 2 else 1)]
         began = time.monotonic()
         folder = out / f"draw-{number:03d}"
-        code, models = run(folder, faults, hidden)
+        code, models = run(folder, faults, changes)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
         yield Outcome(
@@ -127,13 +132,15 @@ def main() -> int:
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--hidden", type=int, default=4200, help="units of the hidden layer")
     arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the experiment")
     options = arguments.parse_args()
+    changes = [f"model.hidden=[{options.hidden}]", *options.set]
     options.out.mkdir(parents=True)
     failed = 0
     with (options.out / "draws.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["draw", "killed", "exit_code", "same_models", "seconds", "faults"])
-        for outcome in outcomes(options.out, options.draws, options.seed, options.hidden):
+        for outcome in outcomes(options.out, options.draws, options.seed, changes):
             row = [outcome.number, outcome.killed, outcome.exit_code, outcome.is_same, round(outcome.seconds, 1)]
             writer.writerow([*row, outcome.faults])
             file.flush()

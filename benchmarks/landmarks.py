@@ -5,7 +5,7 @@
 
 import argparse
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
@@ -13,9 +13,11 @@ from sklearn.metrics import adjusted_rand_score
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.features import feature_map
-from fedstrata.methods import Candidate, Grouping, make_method
+from fedstrata.methods import Answers, Candidate, Moment, method_of
+from fedstrata.methods.one_shot import RELEVANCE, OneShot
+from fedstrata.methods.registry import facts_of
 from fedstrata.partitions import device_data
-from fedstrata.relevance import Matrix, landmarks, relevance, relevance_matrix, spectrum_of
+from fedstrata.relevance import Matrix, relevance, spectrum_of
 
 CLASSES = 10
 
@@ -32,28 +34,32 @@ def experiment(devices: int, count: int, minority: float) -> Experiment:
     )
 
 
+def options_of(settings: Experiment) -> OneShot.Options:
+    """The method's own options."""
+    return OneShot.Options.model_validate(settings.method.model_dump())
+
+
 def rows_of(settings: Experiment) -> Matrix:
     """r(i, j) of all pairs, shape (N, N)."""
-    dataset, features = load_dataset(settings.data), feature_map(settings.method)
+    dataset, options = load_dataset(settings.data), options_of(settings)
+    features, k = feature_map(options), options.eigenvectors
     spectra = [
         spectrum_of(features(device_data(settings, dataset, index).train.inputs))
         for index in range(settings.device_count)
     ]
-    k = settings.method.eigenvectors
     profiles = [spectrum.profile(k) for spectrum in spectra]
     return np.array([[relevance(own, other, k=k) for other in profiles] for own in spectra])
 
 
-def grouped(settings: Experiment, rows: Matrix, known: Sequence[int]) -> list[int]:
-    """The cluster of each device when all are related to the `known` ones only."""
-    method = make_method(settings.method)
-    candidates = [Candidate(device_index=index, num_examples=60, true_task=None) for index in known]
-    grouping: Grouping = method.group(candidates, relevance_matrix(rows[np.ix_(known, known)]), settings.seed)
-    others = [index for index in range(len(rows)) if index not in known]
-    if others:
-        grouping = grouping.joined_by({i: {j: rows[i, j] for j in known} for i in others}, method.place)
-    cluster = {index: number for number, members in enumerate(grouping.clusters) for index in members}
-    return [cluster[index] for index in range(len(rows))]
+def grouped(settings: Experiment, rows: Matrix, seed: int, exact_up_to: int) -> list[int]:
+    """The cluster of each device where, above so many devices, all are related to the landmarks of a seed only."""
+    options = options_of(settings).model_copy(update={"exact_up_to": exact_up_to})
+    method = method_of(options, replace(facts_of(settings), seed=seed))
+    known = np.array(method.relays(), np.int64)
+    answers = {index: {"devices": known, "values": row[known]} for index, row in enumerate(rows)}
+    candidates = [Candidate(device_index=index, num_examples=60) for index in range(len(rows))]
+    plan = method.plan(Moment.BEFORE, Answers(candidates, {RELEVANCE: answers}), None)
+    return [plan.cluster_of(index) for index in range(len(rows))]
 
 
 def main() -> None:
@@ -67,12 +73,11 @@ def main() -> None:
     started = time.perf_counter()
     rows = rows_of(settings)
     truth = settings.task_of_devices()
-    exact = grouped(settings, rows, list(range(len(rows))))
+    exact = grouped(settings, rows, 0, exact_up_to=len(rows))
     print(f"{len(rows)} devices, minority {options.minority}, all pairs in {time.perf_counter() - started:.1f} s")
     print(f"exact against the true tasks: ARI {adjusted_rand_score(truth, exact):.3f}")
     for seed in range(5):
-        known = landmarks(len(rows), seed, exact_up_to=0, count=options.landmarks)
-        near = grouped(settings, rows, known)
+        near = grouped(settings, rows, seed, exact_up_to=1)
         print(
             f"{options.landmarks} landmarks, draw {seed}: ARI {adjusted_rand_score(exact, near):.3f} against exact, "
             f"{adjusted_rand_score(truth, near):.3f} against the true tasks"

@@ -29,6 +29,7 @@ from fedstrata.models import build_model
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.payload import payload_header
 from fedstrata.rpc.server import RpcServer
+from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, add_GpsServiceServicer_to_server
@@ -107,7 +108,7 @@ class Child:
                 return header
 
     async def _parts(self, number: int) -> AsyncIterator[rounds_pb2.UpdatePart]:
-        payload = payload_header(self._codec, name="fed_avg", num_examples=EXAMPLES)
+        payload = payload_header(self._codec, name=UPDATE_PART, num_examples=EXAMPLES)
         yield rounds_pb2.UpdatePart(header=rounds_pb2.UpdateHeader(**self._who, round=number, payload=payload))
         chunk = np.full(CHUNK_BYTES // 4, 0.001, "<f4").tobytes()
         left = self._codec.payload_bytes

@@ -2,7 +2,8 @@
 
 import os
 
-# Arithmetic runs on one thread, so that no result depends on the number of cores; libraries read this as they load.
+# Arithmetic runs on one thread, so that no result depends on the number of cores; libraries read this as they load,
+# and what else the environment said of it the package has taken away.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
 
@@ -11,12 +12,13 @@ import asyncio  # noqa: E402
 import secrets  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from device.agent import DeviceAgent, Host  # noqa: E402
+from device.agent import DeviceAgent  # noqa: E402
 from device.bench import Bench  # noqa: E402
 from device.channels import Channels  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
 from device.stacked import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
+from device.work import DeviceProcess  # noqa: E402
 from fedstrata.datasets import dataset_info, load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
 from fedstrata.experiment import Experiment, load_experiment  # noqa: E402
@@ -28,6 +30,7 @@ from fedstrata.metrics import ProcessMetrics  # noqa: E402
 from fedstrata.models import build_model  # noqa: E402
 from fedstrata.partitions import check_partition  # noqa: E402
 from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
+from fedstrata.streams import streams_of  # noqa: E402
 
 log = EventLog("device")
 
@@ -38,30 +41,35 @@ def parse() -> argparse.Namespace:
     arguments.option("gps", "host:port of the GPS", required=True)
     arguments.option("devices", "indexes of the devices in this process, for instance 0-4,7")
     arguments.option("device-name", "the one device of this process, by its name in partition.names")
+    arguments.option("state", "folder for what devices keep for themselves; without one it is gone with the process")
     arguments.add_argument("--stay", action="store_true", help="idle, ready, after the run instead of ending")
     return arguments.parse_args()
 
 
-def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics) -> Host:
+def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, state: Path | None) -> DeviceProcess:
     """Everything that the devices of this process share, data included."""
     limit_threads()
     keep_for_training()
     dataset = load_dataset(experiment.data)
     check_partition(experiment, dataset)  # who cannot have its data is not ready, not even for a moment
-    return Host(
+    method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
+    metrics.links.questions = frozenset(question.name for question in method.questions())
+    return DeviceProcess(
         experiment=experiment,
         dataset=dataset,
-        model=build_model(experiment.model, dataset_info(experiment.data)),
-        method=make_method(experiment.method),
+        model=model,
+        method=method,
+        streams=streams_of(experiment, method, model),
         bench=Bench(Stacked()),
         channels=channels,
         metrics=metrics,
         process_id=secrets.token_hex(8),
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
+        state=state,
     )
 
 
-async def run_devices(host: Host, indexes: list[int]) -> int:
+async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
     """All devices of the process; one that a parent refuses leaves the others alone."""
 
     async def one(index: int) -> RunStoppedError | None:
@@ -84,10 +92,11 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     experiment = load_experiment(Path(options.experiment))
     indexes = device_indexes(experiment, options.devices, options.device_name)
     metrics = ProcessMetrics("device")
+    folder = Path(options.state) if options.state else None
     state = {"ready": False}
     with StatusServer(options.http, metrics.registry, lambda: state["ready"]) as status:
         channels = Channels(options.gps, metrics.links)
-        host = await asyncio.to_thread(load, experiment, channels, metrics)
+        host = await asyncio.to_thread(load, experiment, channels, metrics, folder)
         spare_what_is_loaded()
         say_listening(http=status.address)
         state["ready"] = True

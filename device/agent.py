@@ -1,67 +1,48 @@
-"""One device: shares its profile and a relevance row, then trains for its LPS until the run is over."""
+"""One device: answers what it is asked, then trains for its LPS until the run is over."""
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from device.bench import Bench
-from device.channels import Channels
 from device.enrolment import GpsLink
-from device.evaluation import Evaluation, EvaluationJob
+from device.round_job import RoundJob
 from device.served import Served
-from device.training import TrainingJob
-from fedstrata.datasets import Dataset
+from device.work import DeviceProcess, DeviceWork
 from fedstrata.errors import NotServedError, ParentAwayError, PayloadError, RunStoppedError, UnknownChildError
-from fedstrata.experiment import Experiment
-from fedstrata.features import feature_map
+from fedstrata.experiment import Encoding
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
-from fedstrata.methods import Method
-from fedstrata.metrics import ProcessMetrics
-from fedstrata.models import Model
+from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
-from fedstrata.relevance import Spectrum, spectrum_of
-from fedstrata.rounds import Identity, ParentCalls, RoundClient, Session, Update
-from fedstrata.rounds import Model as Received
-from fedstrata.rounds.server import MODEL_PART
+from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
+from fedstrata.rounds.exchanged import Offered
+from fedstrata.rounds.offer import MODEL_PART
+from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.rpc.client import call_until_answered
-from fedstrata.rpc.payload import payload_header
+from fedstrata.rpc.payload import Acceptance, payload_header
+from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import PayloadCodec
+from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import lps_service_pb2 as pb
-from fedstrata.v1 import rounds_pb2
 
 LPS_PATIENCE = 7  # tries, about five seconds, before the GPS is asked where the LPS is now
-
-
-@dataclass(frozen=True, kw_only=True)
-class Host:
-    """What all devices of one process share."""
-
-    experiment: Experiment
-    dataset: Dataset
-    model: Model
-    method: Method
-    bench: Bench
-    channels: Channels
-    metrics: ProcessMetrics
-    process_id: str
-    pod_name: str
-    # what devices of a cluster received last, one model a cluster: for an LPS that has lost it or never had it
-    held: dict[str, Received] = field(default_factory=dict)
 
 
 class DeviceAgent:
     """One device of a process."""
 
-    def __init__(self, host: Host, device_index: int) -> None:
+    def __init__(self, host: DeviceProcess, device_index: int) -> None:
         self._host = host
         self._index = device_index
         self.device_id = host.experiment.device_ids()[device_index]
         self._log = EventLog("device", device=self.device_id)
+        self._store = host.store_of(self.device_id)
+        self._made: dict[str, Any] = {}  # what a method computes once
         self._sent: Update | None = None
+        self._answered: tuple[int, answers_pb2.Answer] | None = None  # the last answer in a round
+        self._job: RoundJob | None = None  # what the round now open is about
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
@@ -91,10 +72,15 @@ class DeviceAgent:
                 await backoff.pause()
 
     async def _enroll(self, link: GpsLink, data: DeviceData) -> None:
+        was_born = self._store.was_born()
+        if self._host.keeps_state:
+            self._store.mark_born()
         enrolled = await link.enroll(len(data.train), self._host.pod_name)
+        if enrolled.is_known and self._host.keeps_state and not was_born and self._job is None:
+            self._log.warning("state_lost", reason="what this device had kept for itself is gone; it begins anew")
+            await link.enroll(len(data.train), self._host.pod_name, has_lost_state=True)
         self._log.info("enrolled", is_late=enrolled.is_late)
-        if enrolled.wants_profile:
-            await self._relate(link, data, is_late=enrolled.is_late)
+        await self._answer_all(link, data, is_late=enrolled.is_late)
 
     async def _assignment(self, link: GpsLink, data: DeviceData) -> gps_pb.FetchAssignmentResponse:
         """The LPS that serves this device now; a GPS that has lost its last notes is told again who is here."""
@@ -105,63 +91,103 @@ class DeviceAgent:
                 self._log.info("enrolled_again", reason=str(error))
                 await self._enroll(link, data)
 
-    async def _relate(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
-        host = self._host
-        features = feature_map(host.experiment.method)
-
-        def spectrum() -> Spectrum:
-            return spectrum_of(features(data.train.inputs))
-
-        own = await host.bench.compute(spectrum)
-        if not is_late:
-            await link.submit_profile(own.profile(host.experiment.method.eigenvectors))
-        row = await link.relate(own)
-        await link.submit_relevance(row)
-        self._log.info("related", devices=len(row))
+    async def _answer_all(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
+        """Answer what is asked before training; of a late device nothing is relayed, so that is not asked for."""
+        method = self._host.method
+        work = DeviceWork(self._host, data, self._index, made=self._made)
+        heard: dict[int, Any] = {}
+        for question in method.questions():
+            if question.moment is not Moment.BEFORE:
+                continue
+            if not (is_late and question.relayed):
+                answer = answer_to_proto(question, await method.answer(question, work, heard))
+                await link.submit_answer(answer)
+                self._log.info("answered", question=question.name)
+            if question.relayed:
+                heard = await link.hear(question, partial(method.hear, question, work))
 
     async def _train(self, served: Served, data: DeviceData) -> None:
         lps = self._host.channels.lps(served.by.lps_address)
-        session = Session(lps.Attend)
+        session = ParentStream(lps.Attend)
         try:
             await self._rounds(served, lps, session, data)
         finally:
             session.close()
 
-    async def _rounds(self, served: Served, lps: Any, session: Session, data: DeviceData) -> None:
+    async def _rounds(self, served: Served, lps: Any, session: ParentStream, data: DeviceData) -> None:
         client = self._client(lps, session, served.by.cluster_id)
-        sent: Update | None = None  # what goes up before the next is asked for
+        goes_up: Update | answers_pb2.Answer | None = None  # before the next is asked for
         while True:
             held = self._host.held.get(served.by.cluster_id)
             client.held_round = held.round if held else None
             with self._host.bench.listening(served.by.cluster_id):
-                offer = await served.hear(client.exchange(sent) if sent else client.fetch(*self._sent_of))
-            sent = None
-            if isinstance(offer, Received):
+                offer = await served.hear(self._exchange(client, goes_up))
+            goes_up = None
+            if isinstance(offer, ReceivedModel):
                 self._host.held[served.by.cluster_id] = offer
+                self._job = self._round_job(client, offer, data)
             match offer:
                 case rounds_pb2.Finished():
                     if offer.reason:
                         raise RunStoppedError(f"the run has stopped: {offer.reason}")
                     return self._log.info("finished")
-                case rounds_pb2.SendAgain() if self._sent is not None:
-                    self._log.info("sent_again", round=offer.round)
-                    sent = self._sent
+                case rounds_pb2.SendAgain():
+                    goes_up = self._sent_for(offer.round)
                 case rounds_pb2.SendModel() if held is not None:
                     self._log.info("model_sent", round=held.round)
                     await served.hear(self._send_held(lps, client, held))
-                case Received() if offer.evaluate_only:
-                    await served.hear(self._measure(lps, client, offer, data))
-                case Received():
-                    self._sent = sent = await self._update(client, offer, data)
+                case ReceivedModel() if offer.evaluate_only:
+                    await served.hear(self._measure(lps, client))
+                case ReceivedModel() if self._job is not None:
+                    goes_up = await self._job.begin()
+                case rounds_pb2.GoOn() if self._job is not None and self._job.received.round == offer.round:
+                    goes_up = await self._job.go_on(offer.cluster)
                 case _:
-                    raise PayloadError("asked to send what was never sent or received")
+                    raise PayloadError("asked to send or go on with what was never sent or received")
+            self._note(goes_up)
+
+    async def _exchange(self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None) -> Offered:
+        """Send what there is to send, and wait for what comes next."""
+        if isinstance(goes_up, Update):
+            return await client.exchange(goes_up)
+        if goes_up is not None and self._job is not None:
+            return await client.answer(self._job.received.round, goes_up)
+        return await client.fetch(*self._sent_of)
+
+    def _note(self, goes_up: Update | answers_pb2.Answer | None) -> None:
+        """Keep what goes up: it may be asked for again."""
+        if isinstance(goes_up, Update):
+            self._sent = goes_up
+        elif goes_up is not None and self._job is not None:
+            self._answered = self._job.received.round, goes_up
+
+    def _sent_for(self, lps_round: int) -> Update | answers_pb2.Answer:
+        """What was sent in a round. Raises PayloadError where nothing was."""
+        self._log.info("sent_again", round=lps_round)
+        if self._sent is not None and self._sent.round == lps_round:
+            return self._sent
+        if self._answered is not None and self._answered[0] == lps_round:
+            return self._answered[1]
+        raise PayloadError("asked to send what was never sent")
+
+    def _round_job(self, client: RoundClient, received: ReceivedModel, data: DeviceData) -> RoundJob:
+        return RoundJob(
+            self._host,
+            data,
+            received,
+            device_index=self._index,
+            device_id=self.device_id,
+            client=client,
+            store=self._store,
+            made=self._made,
+        )
 
     @property
     def _sent_of(self) -> tuple[int, bytes]:
         """The round and the model that the last update is against."""
         return (self._sent.round, self._sent.base_digest) if self._sent else (-1, b"")
 
-    async def _send_held(self, lps: Any, client: RoundClient, held: Received) -> None:
+    async def _send_held(self, lps: Any, client: RoundClient, held: ReceivedModel) -> None:
         """Send the model last received to an LPS that has taken the cluster over, or lost its state."""
         codec = PayloadCodec(client.layout, "float32")
         chunks = partial(codec.chunks, lambda start, stop: held.flat[start:stop])
@@ -185,7 +211,7 @@ class DeviceAgent:
             lambda: lps.SubmitModel(parts(), timeout=timeout_s), self._log, "SubmitModel", attempts=LPS_PATIENCE
         )
 
-    def _client(self, lps: Any, session: Session, cluster_id: str) -> RoundClient:
+    def _client(self, lps: Any, session: ParentStream, cluster_id: str) -> RoundClient:
         host = self._host
         identity = Identity(run_id=host.experiment.run_id, child_id=self.device_id, cluster_id=cluster_id)
         calls = ParentCalls(
@@ -196,49 +222,29 @@ class DeviceAgent:
             patience=LPS_PATIENCE,
         )
         link = host.experiment.links.device_lps
-        return RoundClient(calls, identity, host.model.layout, link=link, part=host.method.sums[0], log=self._log)
+        layout = host.streams.travelling
+        client = RoundClient(calls, identity, layout, link=link, part=UPDATE_PART, log=self._log)
+        client.accepts_model = partial(_acceptance, host, link.down)
+        return client
 
-    async def _update(self, client: RoundClient, received: Received, data: DeviceData) -> Update:
-        host = self._host
-        job = TrainingJob(
-            model=host.model,
-            received=received.flat,
-            examples=data.train,
-            training=host.experiment.training,
-            seed=host.experiment.seed,
-            device_index=self._index,
-            lps_round=received.round,
-            global_round=received.global_round,
-            local_loss=host.method.local_loss,
-            held_out=data.test if host.experiment.training.is_measured(received.global_round) else None,
-        )
-        result = await host.bench.train(job, client.identity.cluster_id)
-        update = result.weights - received.flat
-        return Update(
-            round=received.round,
-            num_examples=len(data.train),
-            codec=client.codec_for(update),
-            read=lambda start, stop: update[start:stop],
-            train_loss=result.train_loss,
-            evaluations=(self._evaluation(received, result.evaluation),) if result.evaluation else (),
-            base_digest=received.digest,
-        )
-
-    def _evaluation(self, received: Received, measured: Evaluation) -> rounds_pb2.Evaluation:
-        loss, correct, examples = measured
-        return rounds_pb2.Evaluation(
-            device_id=self.device_id, round=received.round, loss_sum=loss, correct=correct, num_examples=examples
-        )
-
-    async def _measure(self, lps: Any, client: RoundClient, received: Received, data: DeviceData) -> None:
+    async def _measure(self, lps: Any, client: RoundClient) -> None:
         """Measure the final model and say so."""
-        who = client.identity
-        job = EvaluationJob(model=self._host.model, received=received.flat, examples=data.test)
-        evaluation = self._evaluation(received, await self._host.bench.evaluate(job, who.cluster_id))
+        if self._job is None:
+            raise PayloadError("asked to measure a model that was never received")
+        who, evaluation = client.identity, await self._job.measured()
         request = pb.SubmitEvaluationRequest(run_id=who.run_id, cluster_id=who.cluster_id, evaluation=evaluation)
         await call_until_answered(
             lambda: lps.SubmitEvaluation(request, timeout=CALL_S), self._log, "SubmitEvaluation", attempts=LPS_PATIENCE
         )
+
+
+def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
+    """What a model from an LPS has to be: one, or the streams of all clusters."""
+    streams, clusters = host.streams, min(header.clusters, host.experiment.device_count)
+    if not clusters:
+        return Acceptance(streams.travelling, encoding, MODEL_PART)
+    parts = [(stream.name, stream.tensors) for stream in streams.streams(clusters)]
+    return Acceptance(streams.layout(clusters), encoding, parts)
 
 
 def _sha256(chunks: Iterable[bytes | memoryview]) -> str:

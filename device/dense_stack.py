@@ -22,17 +22,18 @@ LANES = 16  # float32 elements in 64 bytes, what the vector units and the matrix
 class DenseStack:
     """The weights of D devices' dense networks, each layer's shape (D, out, in) with widths rounded up."""
 
-    def __init__(self, model: Model, received: Sequence[Flat]) -> None:
+    def __init__(self, model: Model, starts: Sequence[Flat]) -> None:
         self._layout = model.layout
         self.widths = [_rounded(width) for width in model.dense]
         layers = list(pairwise(self.widths))
-        self.weights = [torch.zeros(len(received), out, into) for into, out in layers]
-        self.biases = [torch.zeros(len(received), 1, out) for _, out in layers]
+        self.weights = [torch.zeros(len(starts), out, into) for into, out in layers]
+        # an even number of them, so that together they fill vector units whatever is done to each element
+        self.biases = [torch.zeros(len(starts) + len(starts) % 2, 1, out) for _, out in layers]
         self.leaves = [leaf for pair in zip(self.weights, self.biases, strict=True) for leaf in pair]
         # added to the last biases: what only fills the logits up is no class, and a row of 64 bytes is quickly summed
         self.no_class = torch.zeros(self.widths[-1])
         self.no_class[model.dense[-1] :] = -math.inf
-        for device, flat in enumerate(received):
+        for device, flat in enumerate(starts):
             for leaf, view in zip(self._own(device), model.layout.views(flat).values(), strict=True):
                 leaf[...] = view
 

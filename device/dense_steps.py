@@ -1,9 +1,10 @@
 """Training steps of a stack of dense networks: forward, backward and the optimiser's, written out.
 
-A gradient is added where it goes by the product that makes it, and what a step writes into is made once: with few
-devices what a step costs beside its products is what it calls, with many what it writes.
+What a step writes into is made once: with few devices what a step costs beside its products is what it calls, with
+many what it writes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -39,18 +40,14 @@ class StackedSgd:
         leaf.add_(velocity, alpha=-self._rate)
 
 
-class DenseSteps:
-    """Steps of the first `active` devices of a stack, batches of `rows` rows."""
+class DenseSteps(ABC):
+    """Steps of the first `active` devices of a stack, batches of `rows` rows; subclasses say how gradients are used."""
 
-    def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:
+    def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
         self.active = active
-        self._optimiser = optimiser
-        self._leaves = [leaf[:active] for leaf in stack.leaves]
-        self._targets = [target[:active] for target in optimiser.targets]
-        self._weights = self._leaves[::2]
+        self._weights = [weight[:active] for weight in stack.weights]
         self._forward = Forward(stack, active, rows)
         self._slope = torch.empty_like(self._forward.outputs[-1])  # of the loss in the logits
-        self._sums = [torch.empty_like(bias) for bias in self._leaves[1::2]]
         self._minus_one = torch.full((active, rows, 1), -1.0)
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor, logs: torch.Tensor) -> None:
@@ -64,22 +61,40 @@ class DenseSteps:
         # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
         slope.exp_().scatter_add_(2, labels, self._minus_one).mul_(shares)
         self._backward(inputs, slope)
-        if self._optimiser.has_velocities:
-            for leaf, velocity in zip(self._leaves, self._targets, strict=True):
-                self._optimiser.follow(leaf, velocity)
 
     def _backward(self, inputs: torch.Tensor, slope: torch.Tensor) -> None:
-        beta, alpha = self._optimiser.beta, self._optimiser.alpha
         for layer in range(len(self._weights) - 1, -1, -1):
             below = self._forward.outputs[layer - 1] if layer else inputs
             further = slope
             if layer:  # before the weights move; 0 where the unit was not at work
                 further = torch.bmm(slope, self._weights[layer])
                 further = torch.ops.aten.threshold_backward(further, below, 0.0)
-            self._targets[2 * layer].baddbmm_(slope.transpose(1, 2), below, beta=beta, alpha=alpha)
-            bias, total = self._targets[2 * layer + 1], self._sums[layer]
-            torch.sum(slope, 1, keepdim=True, out=total)
-            if beta != 1.0:
-                bias.mul_(beta)
-            bias.add_(total, alpha=alpha)
+            self._descend(layer, slope, below)
             slope = further
+
+    @abstractmethod
+    def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
+        """Move a layer's weights and biases, given the loss's slope in what it gives and what it was given."""
+
+
+class PlainSteps(DenseSteps):
+    """Steps that use gradients as they are, each added where it goes by the product that makes it."""
+
+    def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:
+        super().__init__(stack, active, rows)
+        self._optimiser = optimiser
+        self._leaves = [leaf[:active] for leaf in stack.leaves]
+        self._targets = [target[:active] for target in optimiser.targets]
+        self._sums = [torch.empty_like(bias) for bias in self._leaves[1::2]]
+
+    def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
+        beta, alpha = self._optimiser.beta, self._optimiser.alpha
+        self._targets[2 * layer].baddbmm_(slope.transpose(1, 2), below, beta=beta, alpha=alpha)
+        bias, total = self._targets[2 * layer + 1], self._sums[layer]
+        torch.sum(slope, 1, keepdim=True, out=total)
+        if beta != 1.0:
+            bias.mul_(beta)
+        bias.add_(total, alpha=alpha)
+        if self._optimiser.has_velocities:
+            for number in (2 * layer, 2 * layer + 1):
+                self._optimiser.follow(self._leaves[number], self._targets[number])

@@ -24,10 +24,10 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationJob:
-    """One device's measurement of a model on its held-out examples."""
+    """One measurement of weights on a device's examples; who measures several weights has a job for each."""
 
     model: Model
-    received: Flat  # shape (model.layout.size,)
+    weights: Flat  # shape (model.layout.size,)
     examples: Examples | Pixels
 
 

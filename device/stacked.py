@@ -1,15 +1,16 @@
 """Training many devices at once: dense networks as batched matrix products with a leading device axis."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.functional import log_softmax
 
+from device.corrected_steps import CorrectedSteps, Correction
 from device.dense_stack import DenseStack, Forward
-from device.dense_steps import DenseSteps, StackedSgd
+from device.dense_steps import DenseSteps, PlainSteps, StackedSgd
 from device.evaluation import Evaluation, EvaluationJob
 from device.stack_data import SLAB_STEPS, Batches, Inputs
 from device.training import LocalResult, OneByOne, TrainingJob
@@ -19,6 +20,7 @@ from fedstrata.models import Model
 
 EVALUATION_ROWS = 64  # examples of one device in one product: fixed, so that its bits are
 STACK_BYTES = 6 << 20  # of weights twice and inputs in one stack: about what a core's cache holds, by measurement
+CORRECTED_STACK_BYTES = 2 * STACK_BYTES  # of a stack whose steps make more calls
 log = EventLog("training")
 
 
@@ -36,13 +38,15 @@ class Stacked:
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if job.model.dense and job.local_loss is None:
-                alike[(job.model.dense, job.training, batch_rows(job), job.global_round, *_kinds(job))].append(place)
+            if job.model.dense:
+                alike[_alike(job)].append(place)
             else:
                 self._say_why_not(job)
                 (results[place],) = self._alone.train([job])
         for places in alike.values():
-            for part in self._parts(jobs[places[0]].model, batch_rows(jobs[places[0]]), places):
+            first = jobs[places[0]]
+            most_bytes = STACK_BYTES if first.correct is None else CORRECTED_STACK_BYTES
+            for part in self._parts(first.model, batch_rows(first), places, most_bytes):
                 results.update(zip(part, train_stack([jobs[place] for place in part]), strict=True))
         return [results[place] for place in range(len(jobs))]
 
@@ -60,16 +64,15 @@ class Stacked:
                 results.update(zip(part, evaluate_stack([jobs[place] for place in part]), strict=True))
         return [results[place] for place in range(len(jobs))]
 
-    def _parts(self, model: Model, rows: int, places: list[int]) -> Iterator[list[int]]:
+    def _parts(self, model: Model, rows: int, places: list[int], most_bytes: int = STACK_BYTES) -> Iterator[list[int]]:
         device_bytes = 4 * (2 * model.layout.size + rows * sum(model.dense))
-        most = self._most_devices or max(1, STACK_BYTES // device_bytes)
+        most = self._most_devices or max(1, most_bytes // device_bytes)
         return (places[start : start + most] for start in range(0, len(places), most))
 
     def _say_why_not(self, job: TrainingJob) -> None:
         if not self._has_said_why_not:
             self._has_said_why_not = True
-            reason = "the method adds to the loss" if job.local_loss else "the model is not a plain dense network"
-            log.info("devices_train_one_by_one", reason=reason)
+            log.info("devices_train_one_by_one", reason="the model is not a plain dense network")
 
 
 def batch_rows(job: TrainingJob) -> int:
@@ -77,41 +80,47 @@ def batch_rows(job: TrainingJob) -> int:
     return min(job.training.batch_size, len(job.examples))
 
 
-def _kinds(job: TrainingJob) -> tuple[int | None, int | None]:
-    """How a job's examples are stored, and those it measures on."""
-    return job.examples.scale, job.held_out.scale if job.held_out is not None else None
+def _alike(job: TrainingJob) -> object:
+    """What jobs of one stack have in common."""
+    held_out_scale = job.held_out.scale if job.held_out is not None else None
+    stored = job.examples.scale, held_out_scale
+    corrected = job.correct, len(job.beside)
+    return job.model.dense, job.training, batch_rows(job), job.global_round, stored, corrected
 
 
 @torch.inference_mode()
 def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
     """What `train` gives for each of these jobs alike, all at once."""
+    # alone, a device's product over one row is another kernel's: then the longest training is done twice, side by side
+    company = [max(jobs, key=lambda job: job.steps)] if batch_rows(jobs[0]) == 1 else []
+    jobs = [*jobs, *company]
     places = sorted(range(len(jobs)), key=lambda place: -jobs[place].steps)
     ordered = [jobs[place] for place in places]
-    stack = DenseStack(ordered[0].model, [job.received for job in ordered])
+    stack = DenseStack(ordered[0].model, [job.start for job in ordered])
     measured = _measured(stack, [job.held_out for job in ordered])
-    losses = _descend(stack, ordered)
+    losses = descend(stack, ordered)
     results = {
         place: LocalResult(
             weights=stack.flat(device), train_loss=losses[device], steps=job.steps, evaluation=measured[device]
         )
         for device, (place, job) in enumerate(zip(places, ordered, strict=True))
     }
-    return [results[place] for place in range(len(jobs))]
+    return [results[place] for place in range(len(jobs) - len(company))]
 
 
-def _descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
+def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
     """Train the stack in place; gives each device's mean loss over the examples it saw."""
     rows = batch_rows(jobs[0])
     batches = Batches(jobs, rows, stack.widths[0])
-    optimiser = StackedSgd(stack.leaves, jobs[0].training.optimiser, jobs[0].global_round)
-    steps = DenseSteps(stack, optimiser, len(jobs), rows)
+    steps_of = _steps_of(stack, jobs, rows)
+    steps = steps_of(len(jobs))
     loss_sums, seen = np.zeros(len(jobs)), np.zeros(len(jobs), np.int64)
     for start in range(0, jobs[0].steps, SLAB_STEPS):
         slab = batches.slab(min(SLAB_STEPS, jobs[0].steps - start))
         losses = torch.zeros(slab.labels.shape)
         for step, active in enumerate((slab.counts > 0).sum(1).tolist()):
             if active < steps.active:
-                steps = DenseSteps(stack, optimiser, active, rows)
+                steps = steps_of(active)
             inputs = batches.inputs.fill([orders[step] for orders in slab.orders[:active]])
             here = (step, slice(active))
             steps.step(inputs, slab.labels[here], slab.shares[here], losses[here])
@@ -121,10 +130,20 @@ def _descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
     return [float(total) / int(count) for total, count in zip(loss_sums, seen, strict=True)]
 
 
+def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
+    """What makes the steps of the stack's first devices, so many."""
+    first = jobs[0]
+    if first.correct is not None:
+        correction = Correction(stack, first.correct, jobs)
+        return lambda active: CorrectedSteps(correction, active, rows)
+    optimiser = StackedSgd(stack.leaves, first.training.optimiser, first.global_round)
+    return lambda active: PlainSteps(stack, optimiser, active, rows)
+
+
 @torch.inference_mode()
 def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
     """What `evaluate` gives for each of these jobs of one model, all at once."""
-    stack = DenseStack(jobs[0].model, [job.received for job in jobs])
+    stack = DenseStack(jobs[0].model, [job.weights for job in jobs])
     return [measured for measured in _measured(stack, [job.examples for job in jobs]) if measured is not None]
 
 

@@ -5,27 +5,26 @@ thread (`limit_threads`), and every tensor is made by torch, so that its alignme
 matrix product may depend, is always the same.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
+from device.correction import Correct, keeps_zeros
 from device.evaluation import Evaluation, EvaluationJob, evaluate, named_tensors
 from fedstrata.datasets import Examples, Pixels
-from fedstrata.errors import DataError, PayloadError
+from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import SgdSettings, TrainingSettings
 from fedstrata.models import Model
 from fedstrata.tensors import Flat
 
-if TYPE_CHECKING:
-    from fedstrata.methods.base import LocalLoss
-
 Indices = NDArray[np.int64]
+DROPOUT = 0x64726F70  # tells these draws from those of the batches
 SLAB_BATCHES = 32  # batches whose examples are gathered at once: memory does not grow with a device's data
 
 
@@ -34,28 +33,37 @@ class TrainingJob:
     """One device's local training in one LPS round; both kinds of round count from 0."""
 
     model: Model
-    received: Flat  # shape (model.layout.size,)
+    start: Flat  # the weights to begin from, shape (model.layout.size,)
     examples: Examples | Pixels
     training: TrainingSettings
     seed: int
     device_index: int
     lps_round: int
     global_round: int
-    local_loss: "LocalLoss | None" = None  # what the method minimises instead of the plain loss
-    held_out: Examples | Pixels | None = None  # what the received weights are measured on first, if they are
+    held_out: Examples | Pixels | None = None  # what the weights to begin from are measured on first, if they are
+    correct: Correct | None = None  # what the optimiser uses in place of a gradient
+    beside: tuple[Flat, ...] = ()  # what `correct` is given beside the weights, each of the shape of `start`
+    stream: int = 0  # tells the batch orders of a device's several trainings in one LPS round apart
+    epochs: int | None = None  # in place of the steps or epochs that `training` says
 
     def __post_init__(self) -> None:
-        if self.received.shape != (self.model.layout.size,):
-            raise PayloadError(f"received weights of shape {self.received.shape}: ({self.model.layout.size},) expected")
+        size = self.model.layout.size
+        for weights in (self.start, *self.beside):
+            if weights.shape != (size,) or weights.dtype != np.float32:
+                raise PayloadError(f"weights of {weights.dtype} and shape {weights.shape}: float32 ({size},) expected")
+        if self.beside and self.correct is None:
+            raise PluginError(f"{len(self.beside)} vectors beside the weights and no correction to use them: give both")
+        if not isinstance(self.correct, Hashable):
+            raise PluginError(f"the correction {self.correct!r} has no hash: make it a function or a frozen dataclass")
         if not len(self.examples):
             raise DataError(f"device {self.device_index} has no examples to train on; it needs at least one")
 
     @property
     def steps(self) -> int:
         """Local steps: as many as said, or whole epochs with a smaller last batch."""
-        if self.training.local_steps is not None:
+        if self.epochs is None and self.training.local_steps is not None:
             return self.training.local_steps
-        return (self.training.local_epochs or 1) * -(-len(self.examples) // self.training.batch_size)
+        return (self.epochs or self.training.local_epochs or 1) * -(-len(self.examples) // self.training.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +73,7 @@ class LocalResult:
     weights: Flat
     train_loss: float  # cross-entropy before each step, without what a method adds to it
     steps: int
-    evaluation: Evaluation | None = None  # of the received weights on the held-out examples
+    evaluation: Evaluation | None = None  # of the weights it began from, on the held-out examples
 
 
 class Trainer(Protocol):
@@ -87,49 +95,68 @@ class OneByOne:
 
     def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
         """What the jobs' models do on their examples, in the jobs' order."""
-        return [evaluate(job.model, job.received, job.examples) for job in jobs]
+        return [evaluate(job.model, job.weights, job.examples) for job in jobs]
 
 
 def train(job: TrainingJob) -> LocalResult:
     """Minimise the mean cross-entropy of each batch, plus what the method adds, by stochastic gradient descent."""
-    measured = None if job.held_out is None else evaluate(job.model, job.received, job.held_out)
-    weights = named_tensors(job.model.layout, job.received)
-    received = named_tensors(job.model.layout, job.received) if job.local_loss else {}
+    measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out)
+    weights = named_tensors(job.model.layout, job.start)
     leaves = [tensor.requires_grad_() for tensor in weights.values()]
-    optimiser = Sgd(leaves, job.training.optimiser, job.global_round)
+    descent = _Descent(job, leaves)
     loss_sum, seen = 0.0, 0
+    address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
+    logits = job.model.logits_in_training(np.random.default_rng(address))
     for inputs, labels in islice(_batches(job), job.steps):
-        loss = cross_entropy(job.model.logits(weights, inputs), labels)
-        minimised = job.local_loss(loss, weights, received) if job.local_loss else loss
-        optimiser.step(torch.autograd.grad(minimised, leaves))
+        loss = cross_entropy(logits(weights, inputs), labels)
+        descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(labels)
         seen += len(labels)
     trained: Flat = torch.cat([leaf.detach().reshape(-1) for leaf in leaves]).numpy()
     return LocalResult(weights=trained, train_loss=loss_sum / seen, steps=job.steps, evaluation=measured)
 
 
-class Sgd:
-    """The steps of torch.optim.SGD, to the bit, without its bookkeeping; momentum starts at zero."""
+class _Descent:
+    """What becomes of one device's gradients: corrected where the job says so, then used."""
 
-    def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, global_round: int) -> None:
-        self._leaves = leaves
-        self._learning_rate = learning_rate(settings, global_round)
-        self._weight_decay = settings.weight_decay
-        self._momentum = settings.momentum
-        self._velocities = [torch.zeros_like(leaf) for leaf in leaves] if settings.momentum else []
+    def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
+        self._sgd = Sgd(job.training.optimiser, job.global_round)
+        self._correct = job.correct
+        if self._correct is not None:
+            keeps_zeros(self._correct, len(job.beside))  # a correction that is none is refused as in a stack
+        named = [named_tensors(job.model.layout, vector) for vector in job.beside]
+        beside = [tuple(leaf) for leaf in zip(*(each.values() for each in named), strict=True)] or [()] * len(leaves)
+        self._parts = [(leaf, self._sgd.velocity_of(leaf), own) for leaf, own in zip(leaves, beside, strict=True)]
 
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Move the leaves against these gradients, in place."""
+        """Move the leaves, in place."""
+        for (leaf, velocity, beside), gradient in zip(self._parts, gradients, strict=True):
+            used = gradient.clone()  # leaves may have one gradient in common
+            if self._correct is not None:
+                used = self._correct(used, leaf.detach(), *beside)
+            self._sgd.move(leaf, velocity, used)
+
+
+class Sgd:
+    """The steps of torch.optim.SGD, to the bit, without its bookkeeping; momentum starts at zero."""
+
+    def __init__(self, settings: SgdSettings, global_round: int) -> None:
+        self._learning_rate = learning_rate(settings, global_round)
+        self._weight_decay = settings.weight_decay
+        self._momentum = settings.momentum
+
+    def velocity_of(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """What momentum keeps of a leaf; None without momentum."""
+        return torch.zeros_like(leaf, requires_grad=False) if self._momentum else None
+
+    def move(self, leaf: torch.Tensor, velocity: torch.Tensor | None, gradient: torch.Tensor) -> None:
+        """Move a leaf against its gradient, in place; the gradient is overwritten."""
         if self._weight_decay:
-            pairs = zip(gradients, self._leaves, strict=True)
-            gradients = [gradient.add(leaf, alpha=self._weight_decay) for gradient, leaf in pairs]
-        if self._momentum:
-            for velocity, gradient in zip(self._velocities, gradients, strict=True):
-                velocity.mul_(self._momentum).add_(gradient)
-            gradients = self._velocities
-        for leaf, gradient in zip(self._leaves, gradients, strict=True):
-            leaf.add_(gradient, alpha=-self._learning_rate)
+            gradient.add_(leaf, alpha=self._weight_decay)
+        if velocity is not None:
+            gradient = velocity.mul_(self._momentum).add_(gradient)
+        leaf.add_(gradient, alpha=-self._learning_rate)
 
 
 def learning_rate(settings: SgdSettings, global_round: int) -> float:
@@ -149,7 +176,8 @@ def limit_threads() -> None:
 
 def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
     """In which order a device goes through its examples, epoch after epoch without end, each in an order of its own."""
-    rng = np.random.default_rng([job.seed, job.device_index, job.lps_round])
+    address = [job.seed, job.device_index, job.lps_round]
+    rng = np.random.default_rng([*address, job.stream] if job.stream else address)
     while True:
         yield rng.permutation(len(job.examples))
 

@@ -1,6 +1,5 @@
 """What a run would be, without running it: its topology, its model and the bytes it should take."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -10,81 +9,83 @@ from rich.text import Text
 from emulator.report.units import counted, grouped, human_bytes
 from fedstrata.datasets import DatasetInfo, dataset_info
 from fedstrata.experiment import Experiment, TaskPartition
-from fedstrata.features import feature_dim
-from fedstrata.methods import make_method
-from fedstrata.relevance import landmarks
-from fedstrata.tensors.codec import ELEMENT_BYTES
-from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.methods import Method, Moment, make_method
+from fedstrata.rpc.answers import largest_bytes
+from fedstrata.streams import asks_in_training, lps_count, streams_of
+from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """Elements of a model and of the part that all clusters share."""
+    """Elements of a model and of what travels of it."""
 
     elements: int
-    shared_elements: int
+    travelling_elements: int  # between a device and its LPS
+    stream_elements: int  # between an LPS and the GPS, of as many clusters as are known
     shared_layers: tuple[str, ...]
+    own_layers: tuple[str, ...]  # that never leave a device
+    spans: bool  # whether clusters span LPSs
+    is_exact: bool  # whether partial sums travel up from the LPSs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """Payload bytes of the one-shot exchange: N devices, k eigenvectors of d features."""
+class QuestionBytes:
+    """Payload bytes of all devices' answers to a question, at most: up, and down where they are relayed."""
 
-    profiles_up: int  # N·k·d·4
-    relay_down: int  # m·(N − 1)·k·d·4 for m landmarks; m is N where all are related to all
-    relevance_up: int  # N rows of m numbers
+    name: str
+    moment: Moment
+    up: int
+    down: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundBytes:
-    """Payload bytes of one LPS round on device-lps and of one global round on lps-gps."""
+    """Payload bytes of one LPS round on device-lps, and of one global round of one LPS on lps-gps."""
 
     device_lps_down: int
     device_lps_up: int
-    lps_gps_down_per_cluster: int
-    lps_gps_up_per_cluster: int
+    lps_gps_down: int
+    lps_gps_up: int
 
 
-def exchange_bytes(experiment: Experiment, info: DatasetInfo) -> Exchange | None:
-    """None for a method without profiles."""
-    if not make_method(experiment.method).needs_profiles:
-        return None
-    devices = experiment.device_count
-    method = experiment.method
-    known = landmarks(devices, experiment.seed, exact_up_to=method.exact_up_to, count=method.landmarks)
-    profile = experiment.method.eigenvectors * feature_dim(method, info) * ELEMENT_BYTES["float32"]
-    return Exchange(
-        profiles_up=devices * profile,
-        relay_down=len(known) * (devices - 1) * profile,
-        relevance_up=devices * _relevance_row_bytes(experiment.run_id, [experiment.device_ids()[i] for i in known]),
-    )
-
-
-def _relevance_row_bytes(run_id: str, device_ids: Sequence[str]) -> int:
-    """The message of one device, serialised as it will be."""
-    row = [pb.Relevance(device_index=index, value=0.5) for index in range(len(device_ids))]
-    return pb.SubmitRelevanceRequest(run_id=run_id, device_id=device_ids[-1], row=row).ByteSize()
+def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
+    """What answers take, by question."""
+    method, devices = make_method(experiment), experiment.device_count
+    relayed_by = len(method.relays())
+    return [
+        QuestionBytes(
+            name=question.name,
+            moment=question.moment,
+            up=devices * largest_bytes(question),
+            down=relayed_by * (devices - 1) * largest_bytes(question) if question.relayed else 0,
+        )
+        for question in method.questions()
+    ]
 
 
 def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
     """What the encodings of the two links make of the model."""
     device_lps, lps_gps = experiment.links.device_lps, experiment.links.lps_gps
+    up: AnyEncoding = "exact" if model.is_exact else lps_gps.up
+    streams = model.stream_elements if make_method(experiment).fetches_all else model.travelling_elements
     return RoundBytes(
-        device_lps_down=experiment.device_count * model.elements * ELEMENT_BYTES[device_lps.down],
-        device_lps_up=experiment.device_count * model.elements * ELEMENT_BYTES[device_lps.up],
-        lps_gps_down_per_cluster=model.shared_elements * ELEMENT_BYTES[lps_gps.down],
-        lps_gps_up_per_cluster=model.shared_elements * ELEMENT_BYTES[lps_gps.up],
+        device_lps_down=experiment.device_count * streams * ELEMENT_BYTES[device_lps.down],
+        device_lps_up=experiment.device_count * model.travelling_elements * ELEMENT_BYTES[device_lps.up],
+        lps_gps_down=model.stream_elements * ELEMENT_BYTES[lps_gps.down],
+        lps_gps_up=model.stream_elements * ELEMENT_BYTES[up],
     )
 
 
-def cluster_count(experiment: Experiment) -> str:
+def cluster_count(method: Method) -> str:
     """How many clusters there will be, as far as that is known before the run."""
-    if experiment.method.clusters != "auto":
-        return str(experiment.method.clusters)
-    partition = experiment.partition
-    if experiment.method.name in {"random", "oracle"} and isinstance(partition, TaskPartition):
-        return str(len(partition.tasks))
-    return "as many as the method finds"
+    return str(method.clusters_known or "as many as the method finds")
+
+
+def lps_wanted(experiment: Experiment, method: Method) -> str:
+    """How many LPSs there will be, and what hangs on them."""
+    if experiment.topology is not None or asks_in_training(method) is not None:
+        return f"{lps_count(experiment)}, which clusters span"
+    return f"{cluster_count(method)}, one a cluster"
 
 
 def check(experiment: Experiment, console: Console) -> None:
@@ -102,28 +103,43 @@ def check(experiment: Experiment, console: Console) -> None:
     console.print(_topology_table(experiment, info, model))
     if isinstance(experiment.partition, TaskPartition):
         console.print(_task_table(experiment.partition))
-    console.print(_bytes_table(experiment, info, model))
+    console.print(_bytes_table(experiment, model))
 
 
 def _model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
     from fedstrata.models import build_model
 
-    model = build_model(experiment.model, info)
-    shared = model.layout.select(model.shared)
-    return ModelSize(elements=model.layout.size, shared_elements=shared.size, shared_layers=tuple(shared.names))
+    method, model = make_method(experiment), build_model(experiment.model, info)
+    streams = streams_of(experiment, method, model)
+    clusters = max(1, method.clusters_known)
+    up = streams.layout(clusters) if streams.spans else streams.everywhere
+    return ModelSize(
+        elements=model.layout.size,
+        travelling_elements=streams.travelling.size,
+        stream_elements=up.size,
+        shared_layers=streams.everywhere.names,
+        own_layers=streams.own.names,
+        spans=streams.spans,
+        is_exact=streams.spans and experiment.training.lps_rounds_per_global_round == 1,
+    )
 
 
 def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize) -> Table:
+    method = make_method(experiment)
     training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
     local = counted(training.local_epochs, "epoch") if training.local_epochs else f"{training.local_steps} steps"
     rows = {
         "GPS": f"1, {counted(training.global_rounds, 'global round')}",
-        "LPS": f"{cluster_count(experiment)}, {training.lps_rounds_per_global_round} LPS rounds a global round",
+        "clusters": cluster_count(method),
+        "LPS": lps_wanted(experiment, method),
+        "LPS rounds": f"{training.lps_rounds_per_global_round} a global round",
         "devices": f"{grouped(experiment.device_count)}, {local} of batches of {training.batch_size} an LPS round",
         "data": f"{experiment.data.name}, {shape}, {info.num_classes} classes",
         "method": _method(experiment),
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
-        "shared": f"{', '.join(model.shared_layers) or 'nothing'}, {human_bytes(4 * model.shared_elements)}",
+        "shared by all": ", ".join(model.shared_layers) or "nothing",
+        "stays on devices": ", ".join(model.own_layers) or "no layer",
+        "memory of an LPS": f"about {human_bytes(_lps_memory(model))} beside what an idle one has",
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -132,10 +148,15 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
 
 
 def _method(experiment: Experiment) -> str:
-    method = experiment.method
-    if not make_method(method).needs_profiles:
-        return method.name
-    return f"{method.name}, {counted(method.eigenvectors, 'eigenvector')} of {method.features} features"
+    """The method with its options."""
+    options = experiment.method.model_dump(mode="json", exclude={"name"})
+    said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
+    return f"{experiment.method.name}: {said}" if said else experiment.method.name
+
+
+def _lps_memory(model: ModelSize) -> int:
+    """Bytes: 2.5 models where an LPS has one cluster; else all streams, a copy of them, and their sums."""
+    return 4 * model.stream_elements * 4 if model.spans else 10 * model.travelling_elements
 
 
 def _task_table(partition: TaskPartition) -> Table:
@@ -149,24 +170,21 @@ def _task_table(partition: TaskPartition) -> Table:
     return table
 
 
-def _bytes_table(experiment: Experiment, info: DatasetInfo, model: ModelSize) -> Table:
+def _bytes_table(experiment: Experiment, model: ModelSize) -> Table:
     table = Table("expected payload", "link", box=None, header_style="dim", pad_edge=False)
     table.add_column("up", justify="right")
     table.add_column("down", justify="right")
-    exchange = exchange_bytes(experiment, info)
-    if exchange is not None:
-        table.add_row(
-            "profiles, once", "device-gps", human_bytes(exchange.profiles_up), human_bytes(exchange.relay_down)
-        )
-        table.add_row("relevance, once", "device-gps", human_bytes(exchange.relevance_up), human_bytes(0))
+    for question in question_bytes(experiment):
+        if question.moment is Moment.BEFORE:
+            up, down = human_bytes(question.up), human_bytes(question.down)
+            table.add_row(f"{question.name}, once", "device-gps", up, down)
+        else:
+            table.add_row(f"{question.name}, a global round", "device-lps", human_bytes(question.up), human_bytes(0))
     per_round = round_bytes(experiment, model)
     table.add_row(
         "LPS round", "device-lps", human_bytes(per_round.device_lps_up), human_bytes(per_round.device_lps_down)
     )
     table.add_row(
-        "global round, a cluster",
-        "lps-gps",
-        human_bytes(per_round.lps_gps_up_per_cluster),
-        human_bytes(per_round.lps_gps_down_per_cluster),
+        "global round, an LPS", "lps-gps", human_bytes(per_round.lps_gps_up), human_bytes(per_round.lps_gps_down)
     )
     return table

@@ -7,11 +7,16 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator import cli_remote
+from emulator import cli_export, cli_package, cli_remote, cli_sweep
+from emulator.cli_package import EXPERIMENT
+from fedstrata.logs import print_whatever_comes
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
 
 EXIT_FAULT = 1  # a fault of Fedstrata's own
 EXIT_INTERRUPTED = 130  # as fedstrata.errors has it, whose import can wait; Typer gives it too
@@ -19,13 +24,11 @@ UsageError = typer.BadParameter.__base__
 
 app = typer.Typer(
     help="Hierarchical federated learning: one experiment file, three tiers, one record.",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-Experiment = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The experiment file.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. training.global_rounds=3. Repeatable."),
@@ -51,9 +54,14 @@ def _options(
 @app.command()
 def run(
     *,
-    experiment: Annotated[Path | None, typer.Argument(metavar="EXPERIMENT.yaml", help="The experiment file.")] = None,
+    experiment: Annotated[Path | None, EXPERIMENT] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A new folder for the record, report, state and logs.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A new folder for the record, report, state and logs.",
+            show_default="runs/EXPERIMENT, numbered from the second on",
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted or failed run, from its folder alone.")
@@ -71,41 +79,45 @@ def run(
     from emulator.run import run as run_request
 
     folder = _folder_of(experiment, out, resume, is_changed=bool(overrides) or seed is not None)
-    run_request(
-        RunRequest(
-            experiment=experiment,
-            out=folder,
-            overrides=tuple(overrides or ()),
-            seed=seed,
-            device_processes=device_processes,
-            is_json=is_json,
-            is_quiet=is_quiet,
-        )
-    )
+    loaded = None if experiment is None else _loaded(experiment, overrides, seed)
+    request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes)
+    run_request(request, is_json=is_json, is_quiet=is_quiet)
+
+
+def _loaded(experiment: Path, overrides: list[str] | None, seed: int | None) -> "Experiment":
+    from emulator.examples import find_experiment
+    from fedstrata.experiment import load_experiment
+
+    return load_experiment(find_experiment(experiment), overrides or (), seed)
 
 
 def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
-    """The folder to work in: an experiment's --out, or that of --resume, which takes nothing else."""
+    """The folder to work in: an experiment's --out or a new one, or that of --resume, which takes nothing else."""
     if resume is not None:
         if experiment is not None or out is not None or is_changed:
             raise typer.BadParameter(
                 "--resume DIR goes on with what DIR holds; leave out the experiment and its options"
             )
         return resume
-    if experiment is None or out is None:
-        raise typer.BadParameter("give EXPERIMENT.yaml and --out DIR, or --resume DIR")
-    return out
+    if experiment is None:
+        raise typer.BadParameter("give an experiment file or the name of an example, or --resume DIR")
+    return out or _unused_folder(experiment.stem)
+
+
+def _unused_folder(name: str) -> Path:
+    from emulator.output import unused_folder
+
+    return unused_folder(Path("runs"), name)
 
 
 @app.command()
-def check(experiment: Experiment, overrides: Overrides = None, seed: Seed = None) -> None:
+def check(experiment: Annotated[Path, EXPERIMENT], overrides: Overrides = None, seed: Seed = None) -> None:
     """Validate an experiment; print its topology and the bytes it should take."""
     from rich.console import Console
 
     from emulator.check import check as check_experiment
-    from fedstrata.experiment import load_experiment
 
-    check_experiment(load_experiment(experiment, overrides or (), seed), Console(highlight=False))
+    check_experiment(_loaded(experiment, overrides, seed), Console(highlight=False))
 
 
 @app.command()
@@ -129,7 +141,17 @@ def compare(
     compare_records(folders, out).render(Console(highlight=False))
 
 
-for _command in (cli_remote.up, cli_remote.status, cli_remote.collect, cli_remote.down):
+for _command in (
+    cli_sweep.sweep,
+    cli_package.examples,
+    cli_package.schema,
+    cli_package.data,
+    cli_export.export,
+    cli_remote.up,
+    cli_remote.status,
+    cli_remote.collect,
+    cli_remote.down,
+):
     app.command()(_command)
 
 
@@ -160,8 +182,8 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _told_error(error: Exception) -> int:
-    from emulator.processes import printable
     from fedstrata.errors import EXIT_USAGE, FedstrataError
+    from fedstrata.quoting import printable
 
     if isinstance(error, FedstrataError):
         return _told(f"error: {printable(str(error))}", error.exit_code)
@@ -190,6 +212,7 @@ def main() -> None:
     """The `fedstrata` command."""
     # SIGTERM ends a command as Ctrl-C does, and code of one's own is found beside where one stands
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print_whatever_comes()
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     sys.exit(execute(sys.argv[1:]))

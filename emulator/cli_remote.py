@@ -1,19 +1,33 @@
 """The commands for a run on Kubernetes: up, status, collect, down."""
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from emulator.cli_package import EXPERIMENT
+
 ReleaseName = Annotated[str, typer.Option("--release", metavar="NAME", help="The Helm release.")]
-Namespace = Annotated[str, typer.Option(metavar="NAME", help="The Kubernetes namespace.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The Kubernetes namespace.")]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="A context of the kubeconfig.", show_default="the current one"),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="A kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config"),
+]
 
 
 def up(
     *,
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The experiment file.")],
+    experiment: Annotated[Path, EXPERIMENT],
     release: ReleaseName = "fedstrata",
     namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the experiment. Repeatable."),
@@ -22,6 +36,16 @@ def up(
     values: Annotated[
         list[Path] | None, typer.Option("--values", metavar="FILE", help="Values for the chart. Repeatable.")
     ] = None,
+    value_overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set-value", metavar="KEY=VALUE", help="Change one of the chart's values. Repeatable."),
+    ] = None,
+    resets_values: Annotated[
+        bool, typer.Option("--reset-values", help="Forget the values that the release was given before.")
+    ] = False,
+    begins_again: Annotated[
+        bool, typer.Option("--again", help="Begin a run that has failed anew; its record is put aside.")
+    ] = False,
     chart: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Another chart than the project's.")] = None,
     timeout: Annotated[int, typer.Option(min=1, help="Seconds that the pods may take to be ready.")] = 300,
 ) -> None:
@@ -29,28 +53,45 @@ def up(
     from rich.console import Console
 
     from emulator import remote
+    from emulator.examples import find_experiment
+    from emulator.place import Release
 
-    loaded = remote.load_for_cluster(experiment, overrides or (), seed)
-    where = remote.Release(name=release, namespace=namespace)
     console = Console(highlight=False)
-    remote.up(where, loaded, values=values or (), chart=chart, timeout_s=timeout, console=console)
+    tell = partial(console.print, soft_wrap=True, markup=False)
+    request = remote.UpRequest(
+        experiment=remote.load_for_cluster(find_experiment(experiment), overrides or (), seed, tell),
+        values=values or (),
+        value_overrides=value_overrides or (),
+        resets_values=resets_values,
+        begins_again=begins_again,
+        chart=chart,
+        timeout_s=timeout,
+    )
+    where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    remote.up(where, request, console)
 
 
 def status(
     *,
     release: ReleaseName = "fedstrata",
     namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
     is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     is_once: Annotated[bool, typer.Option("--once", help="Show how the run stands now, and end.")] = False,
 ) -> None:
     """Watch the run on Kubernetes until it ends."""
+    from rich.console import Console
+
     from emulator import remote
+    from emulator.place import Release
+    from emulator.progress import drawn
     from emulator.run import make_display
 
-    where = remote.Release(name=release, namespace=namespace)
-    found = remote.status(where, make_display(is_json=is_json, is_quiet=is_once), once=is_once)
-    if is_once:
-        print(remote.as_json(found))
+    where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    found = remote.status(where, make_display(is_json=is_json, is_quiet=is_once and not is_json), once=is_once)
+    if is_once and not is_json:
+        Console(highlight=False).print(drawn(found, [], seconds=found.seconds))
 
 
 def collect(
@@ -58,17 +99,20 @@ def collect(
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the record and report.")],
     release: ReleaseName = "fedstrata",
     namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
     is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
 ) -> None:
     """Wait for the end of the run on Kubernetes and fetch its record."""
     from rich.console import Console
 
     from emulator import remote
+    from emulator.place import Release
     from emulator.record import load_record
     from emulator.result import print_result
     from emulator.run import make_display
 
-    where = remote.Release(name=release, namespace=namespace)
+    where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
     report = remote.collect(where, out, make_display(is_json=False, is_quiet=is_quiet))
     print_result(load_record(out), report, Console(highlight=False))
 
@@ -77,12 +121,34 @@ def down(
     *,
     release: ReleaseName = "fedstrata",
     namespace: Namespace = "default",
-    delete_records: Annotated[
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    deletes_records: Annotated[
         bool, typer.Option("--delete-records", help="Delete the volume claims too, with all records in them.")
     ] = False,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask before records are deleted.")] = False,
 ) -> None:
     """Uninstall the release. Records stay on its volume unless told otherwise."""
-    from emulator import remote
+    from rich.console import Console
 
-    claims = remote.down(remote.Release(name=release, namespace=namespace), delete_records=delete_records)
-    print(f"uninstalled {release}" + (f"; deleted {', '.join(claims)}" if claims else ""))
+    from emulator import remote
+    from emulator.place import Release
+
+    where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    if deletes_records and not is_sure:
+        _ask_to_delete(remote.claims_of(where))
+    done = remote.down(where, deletes_records=deletes_records, console=Console(highlight=False, stderr=True))
+    print(f"uninstalled {release}" if done.was_installed else f"{release} was not installed any more")
+    if done.deleted:
+        print(f"deleted {', '.join(done.deleted)}")
+    if done.kept:
+        print(f"records stay on {', '.join(done.kept)}; fedstrata down --delete-records deletes them, too")
+
+
+def _ask_to_delete(claims: list[str]) -> None:
+    """Ask whether these volume claims may go. Raises typer.BadParameter where nobody can be asked, Abort for a no."""
+    if not claims:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"--delete-records deletes {', '.join(claims)} with all records; say --yes to do so")
+    typer.confirm(f"Delete {', '.join(claims)} with all records in them?", abort=True)

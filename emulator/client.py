@@ -8,8 +8,8 @@ from typing import Self, TypeVar
 import grpc
 
 from emulator.incoming import IncomingRecord
-from emulator.processes import printable
 from fedstrata.errors import AddressError
+from fedstrata.quoting import printable
 from fedstrata.rpc.client import CHANNEL_OPTIONS, is_passing
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub

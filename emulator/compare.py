@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from emulator.processes import printable
 from emulator.record import LINKS, RunRecord, load_record
 from emulator.report.units import NO_VALUE, decimal, human_bytes, human_seconds
 from fedstrata.errors import DataError, OutputError
+from fedstrata.quoting import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,6 +89,8 @@ class Comparison:
         groups = [_group_cells(group, self.tasks) for group in self.groups]
         if groups:
             _print(console, _table("Mean ± sample standard deviation over seeds", groups))
+        if said := _kernels_said(self.runs):
+            console.print(said, soft_wrap=True)
 
 
 def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
@@ -107,6 +109,18 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
     if output is not None:
         _write(comparison, output)
     return comparison
+
+
+def _kernels_said(runs: Sequence[RunRecord]) -> str:
+    """That runs were computed by different OpenBLAS kernels, and so may differ in their last bits; empty if not."""
+    by_kernels: dict[str, list[str]] = {}
+    for run in runs:
+        if run.summary.kernels:
+            by_kernels.setdefault(", ".join(sorted(run.summary.kernels)), []).append(run.folder.name)
+    if len(by_kernels) < 2:
+        return ""
+    told = "; ".join(f"{printable(kernels)}: {printable(', '.join(names))}" for kernels, names in by_kernels.items())
+    return f"Computed by different OpenBLAS kernels, so equal settings need not give equal bits: {told}"
 
 
 def accuracy_of(run: RunRecord, task: str) -> float | None:

@@ -1,7 +1,11 @@
 """Helm, as a command on the PATH or, where there is none, as the library of the helm-python-sdk package."""
 
+import json
+import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,20 +13,57 @@ from typing import Any
 
 import yaml
 
+from emulator.place import Release
 from fedstrata.errors import AddressError, ExperimentError
 
-CHART = Path(__file__).resolve().parents[1] / "helm" / "fedstrata"
+CHART_NAME = "fedstrata"
+LIBRARY = Path(__file__).with_name("helm_library.py")
 HELM_S = 300
+FORCE_CONFLICTS = "--force-conflicts"  # of Helm 4: numbers that the GPS has set become the chart's again
 
 
 class Helm:
-    """Installs and removes releases in one namespace of the current Kubernetes context."""
+    """Installs and removes one release."""
 
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
+    def __init__(self, release: Release) -> None:
+        self._release = release
         self._command = shutil.which("helm")
 
-    def upgrade(self, release: str, chart: Path, values: Mapping[str, Any]) -> None:
+    def chart(self) -> str | None:
+        """Chart and version of the release, such as fedstrata-0.1.0; None where there is no release of that name.
+
+        Raises:
+            AddressError: Kubernetes does not answer, or refuses.
+        """
+        name = self._release.name
+        if self._command is not None:
+            listed = json.loads(self._run(["list", "--all", "--filter", f"^{name}$", "--output", "json"]) or "[]")
+        else:
+            listed = self._by_library("list")
+        return next((chart_of(found) for found in listed if found.get("name") == name), None)
+
+    def check_ours(self) -> bool:
+        """Whether the release is there; what is there has to be of our chart.
+
+        Raises:
+            ExperimentError: it is of another chart, which is not touched.
+        """
+        chart = self.chart()
+        if chart is not None and re.sub(r"-v?\d[^-]*(-.*)?$", "", chart) != CHART_NAME:
+            raise ExperimentError(
+                f"release {self._release.name} in namespace {self._release.namespace} is of chart {chart}, not of "
+                f"{CHART_NAME}; nothing was done. Choose another --release"
+            )
+        return chart is not None
+
+    def values(self) -> dict[str, Any]:
+        """The values that the release was given. Raises AddressError when there is none."""
+        name = self._release.name
+        if self._command is not None:
+            return dict(json.loads(self._run(["get", "values", name, "--output", "json"])) or {})
+        return dict(self._by_library("values"))
+
+    def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
         """Install the chart, or upgrade the release to it.
 
         Raises:
@@ -32,65 +73,68 @@ class Helm:
         if not (chart / "Chart.yaml").exists():
             raise ExperimentError(f"no chart in {chart}; give its folder with --chart")
         if self._command is None:
-            self._upgrade_by_library(release, chart, dict(values))
+            call = "install" if self.chart() is None else "upgrade"
+            self._by_library(call, chart=str(chart), values=dict(values))
             return
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             yaml.safe_dump(dict(values), file)
             file.flush()
-            self._run(["upgrade", "--install", "--create-namespace", release, str(chart), "--values", file.name])
+            force = [FORCE_CONFLICTS] if self._is_version_4() else []
+            self._run([
+                "upgrade", "--install", "--create-namespace", *force, self._release.name, str(chart),
+                "--values", file.name,
+            ])  # fmt: skip
 
-    def uninstall(self, release: str) -> None:
-        """Remove a release. Raises AddressError when there is none."""
+    def uninstall(self) -> None:
+        """Remove the release. Raises AddressError when there is none."""
         if self._command is not None:
-            self._run(["uninstall", release, "--wait"])
+            self._run(["uninstall", self._release.name, "--wait"])
             return
-        sdk = _library()
-        with _told(sdk), sdk.Config(namespace=self._namespace) as config:
-            config.uninstall(release, timeout=HELM_S, wait="watcher")
+        self._by_library("uninstall")
 
-    def _run(self, arguments: Sequence[str]) -> None:
-        command = [str(self._command), "--namespace", self._namespace, *arguments]
+    def _is_version_4(self) -> bool:
+        return self._run(["version", "--short"]).startswith("v4")
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        where = ["--namespace", self._release.namespace]
+        if self._release.context:
+            where += ["--kube-context", self._release.context]
+        if self._release.kubeconfig:
+            where += ["--kubeconfig", str(self._release.kubeconfig)]
+        command = [str(self._command), *where, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=HELM_S, check=False)  # noqa: S603
         if done.returncode:
             raise _refused(done.stderr or done.stdout)
+        return done.stdout
 
-    def _upgrade_by_library(self, release: str, chart: Path, values: dict[str, Any]) -> None:
-        sdk = _library()
-        with _told(sdk), sdk.Config(namespace=self._namespace) as config:
-            if any(found.get("name") == release for found in _names(config)):
-                config.upgrade(chart, release, values, reset_values=True, timeout=HELM_S)
-            else:
-                config.install(chart, release, values, create_namespace=True, timeout=HELM_S)
+    def _by_library(self, call: str, **arguments: Any) -> Any:
+        """Make a call of the library, under the name by which Helm's own command manages fields.
+
+        Raises:
+            ExperimentError: there is no library, or the chart refuses. AddressError: Kubernetes does.
+        """
+        config = {
+            "namespace": self._release.namespace,
+            "kubeconfig_path": str(self._release.kubeconfig) if self._release.kubeconfig else None,
+            "kube_context": self._release.context,
+        }
+        request = {"call": call, "release": self._release.name, "config": config, **arguments}
+        command = ["helm", str(LIBRARY)]  # Python, under that name
+        done = subprocess.run(  # noqa: S603
+            command, executable=sys.executable, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            input=json.dumps(request), capture_output=True, text=True, timeout=2 * HELM_S, check=False,
+        )  # fmt: skip
+        reply = json.loads(done.stdout or json.dumps({"error": done.stderr or f"it ended with {done.returncode}"}))
+        if "missing" in reply:
+            raise ExperimentError("helm is not on the PATH; install Helm 3.8 or later, or pip install helm-python-sdk")
+        if "error" in reply:
+            raise _refused(reply["error"])
+        return reply["result"]
 
 
-def _names(config: Any) -> list[dict[str, Any]]:
-    listed = config.list(all_states=True)
-    releases = listed.get("releases", listed) if isinstance(listed, dict) else listed
-    return [dict(found) for found in releases]
-
-
-def _library() -> Any:
-    try:
-        import helm_python
-    except ImportError:
-        raise ExperimentError(
-            "helm is not on the PATH; install Helm 3.8 or later, or pip install helm-python-sdk"
-        ) from None
-    return helm_python
-
-
-class _told:  # noqa: N801  # reads as a statement: with _told(sdk): …
-    """Turns the library's errors into ours."""
-
-    def __init__(self, sdk: Any) -> None:
-        self._error = sdk.HelmError
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, self._error):
-            raise _refused(str(error)) from None
+def chart_of(found: Mapping[str, Any]) -> str:
+    """Chart and version of a listed release, as the command has it and as the library has it."""
+    return str(found.get("chart") or f"{found['chart_name']}-{found['chart_version']}")
 
 
 def _refused(message: str) -> ExperimentError | AddressError:

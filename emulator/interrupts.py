@@ -2,9 +2,12 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 T = TypeVar("T")
@@ -13,33 +16,67 @@ T = TypeVar("T")
 def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a loop of its own; SIGINT or SIGTERM cancels it, once.
 
+    Where a loop is running already, as in a notebook, the coroutine's loop is that of a second thread. Signals come to
+    the main thread of a program, and to nobody where this is called in another.
+
     Raises:
         KeyboardInterrupt: a signal came; what the coroutine does when it is cancelled is done by then.
     """
-    is_interrupted = False
+    job = _Job(work)
+    try:
+        with job.cancelled_by_signals():
+            result = _outside_of_loops(job.run())
+    except BaseException:
+        if job.is_interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    if job.is_interrupted:
+        raise KeyboardInterrupt
+    return result
 
-    async def guarded() -> T:
-        job, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
 
-        def cancel(_number: int, _frame: FrameType | None) -> None:
-            nonlocal is_interrupted
-            if not is_interrupted:
-                is_interrupted = True
-                loop.call_soon_threadsafe(job.cancel)
+class _Job(Generic[T]):
+    """A coroutine that a signal's handler can cancel."""
 
-        before = {number: signal.signal(number, cancel) for number in SIGNALS}
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Future[T]] | None = None
+        self.is_interrupted = False
+
+    async def run(self) -> T:
+        """What the coroutine gives."""
+        future = asyncio.ensure_future(self._work)
+        self._running = asyncio.get_running_loop(), future
+        if self.is_interrupted:  # before it began
+            future.cancel()
+        return await future
+
+    @contextmanager
+    def cancelled_by_signals(self) -> Iterator[None]:
+        """The time in which signals cancel the coroutine, if this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._cancel) for number in SIGNALS}
         try:
-            return await job
+            yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _cancel(self, _number: int, _frame: FrameType | None) -> None:
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            if self._running is not None:
+                loop, future = self._running
+                with suppress(RuntimeError):  # the loop is closed: the coroutine has ended
+                    loop.call_soon_threadsafe(future.cancel)
+
+
+def _outside_of_loops(work: Coroutine[Any, Any, T]) -> T:
     try:
-        result = asyncio.run(guarded())
-    except BaseException:
-        if is_interrupted:
-            raise KeyboardInterrupt from None
-        raise
-    if is_interrupted:
-        raise KeyboardInterrupt
-    return result
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

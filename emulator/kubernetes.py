@@ -1,4 +1,4 @@
-"""Kubernetes as the experimenter sees it: a release's pods, whether they are ready, and a way to the GPS.
+"""Kubernetes as the experimenter sees it: a release's objects, and a way to the GPS.
 
 The only module of the emulator that speaks to the Kubernetes API.
 """
@@ -6,37 +6,46 @@ The only module of the emulator that speaks to the Kubernetes API.
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import urllib3
 
+from emulator.place import Release
+from emulator.rollout import Progress, Seen, listed, outdated_pods, progress
 from fedstrata.errors import AddressError, RunStoppedError
+from fedstrata.link import pass_time
 
+OURS = "app.kubernetes.io/name=fedstrata"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
-REVISION = "controller-revision-hash"
-# What a pod waits for that no waiting will bring.
-HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CrashLoopBackOff",
-            "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}  # fmt: skip
 REQUEST_S = 15
-WATCH_S = 1
+LOOK_S = 1
+GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
 
 
 class Cluster:
-    """One namespace of the Kubernetes cluster of the current context."""
+    """A release's namespace in the Kubernetes of its context."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, release: Release) -> None:
         """Raises AddressError when there is no usable context."""
         from kubernetes import client, config
 
+        self._release = release
+        self._configuration = client.Configuration()
         try:
-            config.load_kube_config()
-        except config.ConfigException as error:
+            config.load_kube_config(
+                config_file=str(release.kubeconfig) if release.kubeconfig else None,
+                context=release.context,
+                client_configuration=self._configuration,
+            )
+        except (config.ConfigException, FileNotFoundError) as error:
             raise AddressError(f"no Kubernetes context: {error}; see kubectl config get-contexts") from None
-        self.namespace = namespace
-        self._core, self._apps = client.CoreV1Api(), client.AppsV1Api()
+        api = client.ApiClient(self._configuration)
+        self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
+        self._namespace = release.namespace
+        self._selector = f"{OURS},{INSTANCE}={release.name}"
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -49,111 +58,175 @@ class Cluster:
         except urllib3.exceptions.HTTPError as error:
             raise AddressError(f"Kubernetes does not answer: {' '.join(str(error).split())[:300]}") from None
 
-    def gps_pod(self, release: str) -> tuple[str, int]:
-        """Name of a release's GPS pod and its gRPC port. Raises AddressError when there is none."""
-        with self._answering():
-            pods = self._core.list_namespaced_pod(
-                self.namespace, label_selector=f"{INSTANCE}={release},{COMPONENT}=gps", _request_timeout=REQUEST_S
-            ).items
-        for pod in pods:
-            for port in pod.spec.containers[0].ports or []:
-                if port.name == "grpc":
-                    return pod.metadata.name, int(port.container_port)
-        raise AddressError(
-            f"release {release} has no GPS pod in namespace {self.namespace}; see helm list --all-namespaces"
-        )
+    # --- its pods -----------------------------------------------------------------------------
 
-    def wait_ready(self, release: str, timeout_s: int) -> None:
-        """Wait until every workload of a release runs its newest pods and all are ready.
+    def wait_ready(self, timeout_s: int, tell: Callable[[str], None]) -> None:
+        """Wait until every workload of the release runs its newest pods and all are ready; tells how far they are.
 
         Pods of an earlier revision are deleted: most Kubernetes replace those of a StatefulSet one after the other,
         each when the one before is ready, while all of them are wanted for the new experiment.
 
         Raises:
             RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod itself gives.
-            AddressError: the time is up; says which pods are not ready.
+            AddressError: the time is up; says which pods are not ready and why.
         """
-        selector = f"{INSTANCE}={release}"
-        pods: dict[str, Any] = {}
         deadline = time.monotonic() + timeout_s
-        with self._answering():
-            while not self._is_rolled_out(selector):
-                if time.monotonic() > deadline:
-                    break
-                self._delete_outdated(selector)
-                pods = self._watch_briefly(selector)
-            else:
+        told = ""
+        while True:
+            seen = self._look()
+            found = progress(seen)
+            if found.is_done:
                 return
-        waiting = sorted(name for name, pod in pods.items() if not _is_ready(pod))
-        raise AddressError(
-            f"not ready after {timeout_s} s: {', '.join(waiting) or 'no pod was made'}; "
-            f"kubectl -n {self.namespace} describe pod {' '.join(waiting[:1])}"
-        )
+            if found.hopeless:
+                raise RunStoppedError(found.hopeless)
+            if found.line != told:
+                told = found.line
+                tell(told)
+            if time.monotonic() > deadline:
+                raise self._too_late(found, timeout_s)
+            self._delete_outdated(seen)
+            pass_time(LOOK_S)
 
-    def _delete_outdated(self, selector: str) -> None:
+    def _too_late(self, found: Progress, timeout_s: int) -> AddressError:
+        waiting = f"; kubectl -n {self._namespace} describe pod {found.waiting[0]}" if found.waiting else ""
+        return AddressError(f"not ready after {timeout_s} s: {found.line}{waiting}")
+
+    def _look(self) -> Seen:
+        """The release's objects, and the namespace's warnings."""
+        ours = {"label_selector": self._selector, "_request_timeout": REQUEST_S}
+        with self._answering():
+            return Seen(
+                sets=self._apps.list_namespaced_stateful_set(self._namespace, **ours).items,
+                daemons=self._apps.list_namespaced_daemon_set(self._namespace, **ours).items,
+                pods=self._core.list_namespaced_pod(self._namespace, **ours).items,
+                claims=self._core.list_namespaced_persistent_volume_claim(self._namespace, **ours).items,
+                warnings=self._warnings(),
+            )
+
+    def _warnings(self) -> list[Any]:
+        """The namespace's warnings; none where the account may not list Events."""
+        from kubernetes import client
+
+        try:
+            listed = self._core.list_namespaced_event(
+                self._namespace, field_selector="type=Warning", _request_timeout=REQUEST_S
+            )
+        except client.ApiException:
+            return []
+        return list(listed.items)
+
+    def _delete_outdated(self, seen: Seen) -> None:
         """Delete the pods of StatefulSets that are of an earlier revision than the newest."""
         from kubernetes import client
 
-        listed = {"label_selector": selector, "_request_timeout": REQUEST_S}
-        sets = self._apps.list_namespaced_stateful_set(self.namespace, **listed).items
-        newest = {found.metadata.name: found.status.update_revision for found in sets if _is_seen(found)}
-        for pod in self._core.list_namespaced_pod(self.namespace, **listed).items:
-            owner = next((o.name for o in pod.metadata.owner_references or [] if o.kind == "StatefulSet"), None)
-            revision = pod.metadata.labels.get(REVISION)
-            if pod.metadata.deletion_timestamp is not None or newest.get(owner) in {None, "", revision}:
+        newest = {found.metadata.name for found in seen.sets if found.status.update_revision}
+        for pod in outdated_pods(seen):
+            owner = pod.metadata.owner_references[0].name
+            if pod.metadata.deletion_timestamp is not None or owner not in newest:
                 continue
-            with suppress(client.ApiException):  # gone in the meantime, or replaced: looked at again in a moment
+            with self._answering(), suppress(client.ApiException):  # gone meanwhile: looked at again soon
                 self._core.delete_namespaced_pod(
-                    pod.metadata.name, self.namespace, body=client.V1DeleteOptions(
+                    pod.metadata.name, self._namespace, body=client.V1DeleteOptions(
                         preconditions=client.V1Preconditions(uid=pod.metadata.uid)
                     ), _request_timeout=REQUEST_S,
                 )  # fmt: skip
 
-    def _watch_briefly(self, selector: str) -> dict[str, Any]:
-        """The pods as they stand after a moment; raises when one of them cannot start.
+    def wait_gone(self, timeout_s: int, tell: Callable[[str], None], *, pods: bool) -> None:
+        """Wait until what is being deleted of the release is gone: claims, and with `pods` all pods.
 
-        A workload's own status follows its pods' a little later, and says nothing to those who watch pods.
+        Raises:
+            AddressError: the time is up; says what is left.
         """
-        from kubernetes import watch
+        deadline = time.monotonic() + timeout_s
+        told = ""
+        while left := self._going(pods=pods):
+            line = f"waiting for the end of {listed(left)}"
+            if line != told:
+                told = line
+                tell(line)
+            if time.monotonic() > deadline:
+                raise AddressError(f"not gone after {timeout_s} s: {', '.join(left)}; kubectl describe says why")
+            pass_time(LOOK_S)
 
-        pods: dict[str, Any] = {}
-        watcher = watch.Watch()
-        for event in watcher.stream(
-            self._core.list_namespaced_pod, self.namespace, label_selector=selector, timeout_seconds=WATCH_S,
-            _request_timeout=REQUEST_S,
-        ):  # fmt: skip
-            pod = event["object"]
-            if event["type"] == "DELETED":
-                pods.pop(pod.metadata.name, None)
-                continue
-            pods[pod.metadata.name] = pod
-            self._check(pod)
-        return pods
+    def _going(self, *, pods: bool) -> list[str]:
+        seen = self._look()
+        claims = [f"claim {c.metadata.name}" for c in seen.claims if c.metadata.deletion_timestamp is not None]
+        owned = [f"pod {pod.metadata.name}" for pod in seen.pods if pod.metadata.owner_references]
+        return claims + (owned if pods else [])
 
-    def _check(self, pod: Any) -> None:
-        """Raise when a pod says why it cannot start."""
-        for status in pod.status.container_statuses or []:
-            waiting, last = status.state.waiting, status.last_state.terminated
-            if waiting is None or waiting.reason not in HOPELESS:
-                continue
-            said = last.message if last is not None and last.message else waiting.message
-            words = " ".join((said or "").split())[-400:]
-            raise RunStoppedError(f"pod {pod.metadata.name}: {waiting.reason}: {words}")
+    # --- its claims ---------------------------------------------------------------------------
 
-    def _is_rolled_out(self, selector: str) -> bool:
-        """Whether all StatefulSets and DaemonSets have their newest pods, ready."""
-        listed = {"label_selector": selector, "_request_timeout": REQUEST_S}
-        sets = self._apps.list_namespaced_stateful_set(self.namespace, **listed).items
-        daemons = self._apps.list_namespaced_daemon_set(self.namespace, **listed).items
-        return all(_is_set_ready(found) for found in sets) and all(_is_daemon_ready(found) for found in daemons)
+    def claims(self) -> list[str]:
+        """Names of the release's volume claims that stay."""
+        return [str(c.metadata.name) for c in self._look().claims if c.metadata.deletion_timestamp is None]
+
+    def delete_claims(self) -> list[str]:
+        """Delete the release's volume claims, records included; gives their names."""
+        names = self.claims()
+        with self._answering():
+            for name in names:
+                self._core.delete_namespaced_persistent_volume_claim(name, self._namespace, _request_timeout=REQUEST_S)
+        return names
+
+    # --- the way to the GPS -------------------------------------------------------------------
+
+    def gps_pod(self) -> tuple[str, int]:
+        """Name of the running GPS pod and its gRPC port; waits for a moment for one that has just been replaced.
+
+        Raises:
+            AddressError: there is none, or it does not run; says why.
+        """
+        deadline = time.monotonic() + GPS_START_S
+        while True:
+            seen = self._look()
+            pods = [pod for pod in seen.pods if (pod.metadata.labels or {}).get(COMPONENT) == "gps"]
+            if not pods:
+                raise AddressError(
+                    f"release {self._release.name} has no GPS pod in namespace {self._namespace}; "
+                    "see helm list --all-namespaces"
+                )
+            running = [p for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
+            if running:
+                return running[0].metadata.name, _grpc_port(running[0])
+            if time.monotonic() > deadline:
+                why = "; ".join(progress(seen).reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"
+                raise AddressError(f"the GPS's pod {pods[0].metadata.name} is {pods[0].status.phase}: {why}")
+            pass_time(LOOK_S)
 
     @contextmanager
-    def gps_address(self, release: str) -> Iterator[str]:
-        """An address on this machine that leads to a release's GPS, while the block lasts."""
-        pod, port = self.gps_pod(release)
+    def gps_address(self) -> Iterator[str]:
+        """An address on this machine that leads to the release's GPS, while the block lasts.
+
+        Raises:
+            AddressError: there is no GPS that runs, or this account may not forward ports.
+        """
+        pod, port = self.gps_pod()
+        self._check_forward(pod, port)
         with closing(socket.create_server(("127.0.0.1", 0))) as server:
             threading.Thread(target=self._accept, args=(server, pod, port), daemon=True).start()
             yield f"127.0.0.1:{server.getsockname()[1]}"
+
+    def _check_forward(self, pod: str, port: int) -> None:
+        from kubernetes import client
+
+        try:
+            self._open_forward(pod, port).close()
+        except (client.ApiException, OSError, ValueError) as error:
+            said = " ".join(str(getattr(error, "reason", None) or error).split())[:300]
+            if "403" in said:
+                raise AddressError(
+                    f"this account may not forward ports to pods in namespace {self._namespace}; ask for the verbs get "
+                    "and create on pods/portforward (kubectl auth can-i create pods/portforward)"
+                ) from None
+            raise AddressError(f"cannot forward a port to pod {pod}: {said}") from None
+
+    def _open_forward(self, pod: str, port: int) -> Any:
+        from kubernetes import client
+        from kubernetes.stream import portforward
+
+        # a client of its own: the stream replaces how its client makes requests
+        core = client.CoreV1Api(client.ApiClient(self._configuration))
+        return portforward(core.connect_get_namespaced_pod_portforward, pod, self._namespace, ports=str(port))
 
     def _accept(self, server: socket.socket, pod: str, port: int) -> None:
         while True:
@@ -166,13 +239,10 @@ class Cluster:
     def _forward(self, local: socket.socket, pod: str, port: int) -> None:
         """Carry one connection through the Kubernetes API to a pod."""
         from kubernetes import client
-        from kubernetes.stream import portforward
 
         with closing(local):
             try:
-                # a client of its own: the stream replaces how its client makes requests
-                core = client.CoreV1Api(client.ApiClient())
-                forward = portforward(core.connect_get_namespaced_pod_portforward, pod, self.namespace, ports=str(port))
+                forward = self._open_forward(pod, port)
             except (client.ApiException, OSError, ValueError):
                 return  # the caller sees its connection closed, and tries again
             remote = forward.socket(port)
@@ -182,40 +252,13 @@ class Cluster:
             _pump(remote, local)
             forward.close()
 
-    def delete_claims(self, release: str) -> list[str]:
-        """Delete a release's volume claims, records included; gives their names."""
-        with self._answering():
-            claims = self._core.list_namespaced_persistent_volume_claim(
-                self.namespace, label_selector=f"{INSTANCE}={release}", _request_timeout=REQUEST_S
-            ).items
-            for claim in claims:
-                self._core.delete_namespaced_persistent_volume_claim(
-                    claim.metadata.name, self.namespace, _request_timeout=REQUEST_S
-                )
-        return [str(claim.metadata.name) for claim in claims]
 
-
-def _is_ready(pod: Any) -> bool:
-    return any(found.type == "Ready" and found.status == "True" for found in pod.status.conditions or [])
-
-
-def _is_seen(found: Any) -> bool:
-    """Whether a workload's status is of its newest specification."""
-    return bool((found.status.observed_generation or 0) >= found.metadata.generation)
-
-
-def _is_set_ready(found: Any) -> bool:
-    wanted, status = found.spec.replicas, found.status
-    newest = status.update_revision == status.current_revision or (status.updated_replicas or 0) >= wanted
-    return bool(_is_seen(found) and newest and (status.ready_replicas or 0) >= wanted)
-
-
-def _is_daemon_ready(found: Any) -> bool:
-    status = found.status
-    wanted = status.desired_number_scheduled
-    return bool(
-        _is_seen(found) and (status.updated_number_scheduled or 0) >= wanted and (status.number_ready or 0) >= wanted
-    )
+def _grpc_port(pod: Any) -> int:
+    """The port of a pod that is called grpc. Raises AddressError when it has none."""
+    for port in pod.spec.containers[0].ports or []:
+        if port.name == "grpc":
+            return int(port.container_port)
+    raise AddressError(f"pod {pod.metadata.name} has no port called grpc; it is not of this chart")
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -145,12 +145,13 @@ class LocalBackend:
     def _server(self, module: str, name: str, *arguments: str) -> ProcessSpec:
         state = str(self._folder / "state" / name)
         command = (module, *self._common(), "--state", state, *arguments)
-        return ProcessSpec(name=name, command=command, endpoints=SERVER_ENDPOINTS)
+        return ProcessSpec(name=name, command=command, endpoints=SERVER_ENDPOINTS, may_move=module != "gps")
 
     def _devices(self, part: range, gps: str) -> ProcessSpec:
         indices = f"{part.start}-{part.stop - 1}"
-        command = ("device", *self._common(), "--gps", gps, "--devices", indices)
-        return ProcessSpec(name=f"devices-{indices}", command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True)
+        state, name = str(self._folder / "state" / "devices"), f"devices-{indices}"
+        command = ("device", *self._common(), "--gps", gps, "--devices", indices, "--state", state)
+        return ProcessSpec(name=name, command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True, may_move=True)
 
     def _common(self) -> tuple[str, ...]:
         return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent")

@@ -1,9 +1,11 @@
 """The folder that a run writes to: a new one, or that of a run that is to go on."""
 
 import json
+import os
+from itertools import count
 from pathlib import Path
 
-from fedstrata.errors import OutputError
+from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment, load_experiment
 
 
@@ -17,6 +19,12 @@ def check_unused(folder: Path) -> None:
             raise OutputError(f"{folder} exists and is not a folder; choose another")
     except OSError as error:
         raise _unusable(folder, error) from None
+
+
+def unused_folder(parent: Path, name: str) -> Path:
+    """`parent/name` where no such folder is, else the first of `parent/name-2`, `parent/name-3` … that is not there."""
+    candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(folder for folder in candidates if not os.path.lexists(folder))
 
 
 def prepare_folder(folder: Path, experiment: Experiment) -> None:
@@ -47,12 +55,32 @@ def resume_folder(folder: Path) -> Experiment:
         if not (folder / "state").is_dir():
             raise OutputError(f"{folder} has no state/ to go on from; start a run with --out")
         experiment = load_experiment(folder / "experiment.yaml", ["faults=[]"])
+        _check_unaltered(folder, experiment)
         summary = folder / "state" / "gps" / experiment.run_id / "record" / "summary.json"
-        if summary.exists() and json.loads(summary.read_text(encoding="utf-8")).get("status") == "failed":
+        if summary.exists() and not _is_completed(summary):
             summary.unlink()
     except OSError as error:
         raise _unusable(folder, error) from None
     return experiment
+
+
+def _check_unaltered(folder: Path, experiment: Experiment) -> None:
+    """Raise ExperimentError where the folder's state is of another run than its experiment file describes."""
+    runs = sorted(path.name for path in (folder / "state" / "gps").glob("*") if path.is_dir())
+    if runs and experiment.run_id not in runs:
+        raise ExperimentError(
+            f"{folder / 'experiment.yaml'} was altered: it describes run {experiment.run_id}, and state/ is of "
+            f"{runs[0]}; put the file back, or begin a run of its own with --out"
+        )
+
+
+def _is_completed(summary: Path) -> bool:
+    """Whether a record says so; one that is cut says nothing, and is made again from the state."""
+    try:
+        said = json.loads(summary.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and said.get("status") == "completed"
 
 
 def _unusable(folder: Path, error: OSError) -> OutputError:

@@ -7,14 +7,17 @@ death from the kernel. Children run in sessions of their own: Ctrl-C reaches the
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedstrata.errors import (
     EXIT_INTERRUPTED,
+    EXIT_NETWORK,
     AddressError,
     DataError,
     ExperimentError,
@@ -22,12 +25,15 @@ from fedstrata.errors import (
     OutputError,
     RunStoppedError,
 )
+from fedstrata.quoting import printable
+from fedstrata.rpc.address import any_port
 
 RESTARTS_MAX = 20
 STOP_DEADLINE_S = 8.0  # from SIGTERM to SIGKILL
+LOOK_AT_LOG_S = 10.0
+LONGEST_LOG_BYTES = 32 << 20  # then it begins anew, and what it had is beside it as NAME.log.1
 TAIL_BYTES = 1 << 16  # of a log, in which a process's last words are looked for
 REASON_CHARACTERS = 500
-ANY_PORT = "127.0.0.1:0"
 BY_EXIT_CODE = {
     error.exit_code: error for error in (RunStoppedError, ExperimentError, DataError, OutputError, AddressError)
 }
@@ -42,6 +48,7 @@ class ProcessSpec:
     endpoints: Mapping[str, str] = field(default_factory=dict)  # what it listens on → the option that says where
     environment: Mapping[str, str] = field(default_factory=dict)  # beside the emulator's own
     may_finish: bool = False  # whether exit code 0 is an end and not a death
+    may_move: bool = False  # whether it may listen somewhere else after a restart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +89,9 @@ class OwnedProcess:
         for count in range(1, RESTARTS_MAX + 2):
             before = self.log_path.stat().st_size if self.log_path.exists() else 0
             code = await self._run_once()
+            if code == EXIT_NETWORK and self.spec.may_move and self._addresses.done():
+                self._addresses = asyncio.get_running_loop().create_future()
+                code = await self._run_once()  # where it listened somebody else does by now: anywhere, then
             if self._is_stopping or (code == 0 and self.spec.may_finish):
                 return
             if code > 0 and code not in (EXIT_INTERRUPTED, 128 + signal.SIGTERM):
@@ -110,10 +120,14 @@ class OwnedProcess:
         if self._is_stopping:
             process.terminate()
         reading = asyncio.create_task(self._read_announcements(process))
+        waiting = asyncio.create_task(process.wait())
         try:
-            return await process.wait()
+            while not (await asyncio.wait({waiting}, timeout=LOOK_AT_LOG_S))[0]:
+                shorten(self.log_path)
+            return waiting.result()
         finally:
             reading.cancel()
+            waiting.cancel()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         command = (sys.executable, "-m", *self._command())
@@ -133,7 +147,8 @@ class OwnedProcess:
 
     def _command(self) -> tuple[str, ...]:
         known = self._addresses.result() if self._addresses.done() else {}
-        options = ((option, known.get(what, ANY_PORT)) for what, option in self.spec.endpoints.items())
+        anywhere = any_port()
+        options = ((option, known.get(what, anywhere)) for what, option in self.spec.endpoints.items())
         return (*self.spec.command, *(word for pair in options for word in pair))
 
     async def _read_announcements(self, process: asyncio.subprocess.Process) -> None:
@@ -194,21 +209,25 @@ class Supervisor:
             self.fail(error)
 
 
+def shorten(log: Path) -> None:
+    """Begin a log that has grown long anew, and keep what it had beside it. Its process writes on, at the end."""
+    with suppress(OSError):  # a disk that is full, say: the run is worth more than its log
+        if log.stat().st_size > LONGEST_LOG_BYTES:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
+
+
 def last_error(log: Path, since: int = 0) -> str | None:
     """The reason that a log gives from byte `since` on, if it gives one: its last `error: …` line, or failing
     that a last line that is no event, which is where Python leaves an exception."""
     with log.open("rb") as file:
-        file.seek(max(since, log.stat().st_size - TAIL_BYTES))
+        size = log.stat().st_size
+        file.seek(max(since if since <= size else 0, size - TAIL_BYTES))
         lines = file.read().decode(errors="replace").split("\n")
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     last = next((line for line in reversed(lines) if line.strip()), "")
     reason = errors[-1] if errors else "" if last.startswith("{") else last
     return printable(reason)[:REASON_CHARACTERS] or None
-
-
-def printable(text: str) -> str:
-    """A text that cannot command a terminal, in one line."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

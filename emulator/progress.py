@@ -14,13 +14,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from emulator.processes import Restart, printable
+from emulator.processes import Restart
 from emulator.report.units import counted, decimal, human_bytes, human_seconds, percent
+from fedstrata.quoting import printable
 from fedstrata.v1 import gps_service_pb2 as pb
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 CLUSTERS_SHOWN = 20
 RESTARTS_SHOWN = 5
+WAITS_SHOWN = 5
 
 
 class Display(Protocol):
@@ -92,6 +94,7 @@ class LogLines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last: tuple[str, int] | None = None
+        self._waited: set[str] = set()
 
     def open(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -101,6 +104,10 @@ class LogLines:
         if place != self._last:
             self._last = place
             self._print(progress_line(status))
+        waited = {wait.name for wait in status.waits}
+        if waited - self._waited:
+            self._print(waits_line(status))
+        self._waited = waited
 
     def restarted(self, restart: Restart) -> None:
         self._print(restart_line(restart))
@@ -115,7 +122,7 @@ class LiveTables:
     def __init__(self, console: Console) -> None:
         self._status = pb.RunStatus(phase="starting")
         self._restarts: list[Restart] = []
-        self._began = time.monotonic()
+        self._shown_at = time.monotonic()
         # asks for a drawing when it is made, so what is drawn is set above
         self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
 
@@ -123,13 +130,14 @@ class LiveTables:
         return self._live
 
     def show(self, status: pb.RunStatus) -> None:
-        self._status = status
+        self._status, self._shown_at = status, time.monotonic()
 
     def restarted(self, restart: Restart) -> None:
         self._restarts.append(restart)
 
     def _drawn(self) -> RenderableType:
-        return drawn(self._status, self._restarts, seconds=time.monotonic() - self._began)
+        since_s = 0.0 if self._status.has_record else time.monotonic() - self._shown_at
+        return drawn(self._status, self._restarts, seconds=self._status.seconds + since_s)
 
 
 def progress_line(status: pb.RunStatus) -> str:
@@ -145,6 +153,15 @@ def progress_line(status: pb.RunStatus) -> str:
     return ": ".join([parts[0], ", ".join(parts[1:])] if parts[1:] else parts)
 
 
+def waits_line(status: pb.RunStatus) -> str:
+    """Whom the run waits for, in one line; empty where that is nobody."""
+    if not status.waits:
+        return ""
+    named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]
+    more = len(named) - WAITS_SHOWN
+    return f"waits for {', '.join(named[:WAITS_SHOWN])}" + (f" and {more} more" if more > 0 else "")
+
+
 def restart_line(restart: Restart) -> str:
     return f"{restart.process} died by {restart.cause} and is started again (restart {restart.count})"
 
@@ -155,6 +172,8 @@ def drawn(status: pb.RunStatus, restarts: list[Restart], *, seconds: float) -> R
     if status.clusters:
         parts.append(_cluster_table(status))
     parts.append(_traffic_table(status))
+    if status.waits:
+        parts.append(Text(waits_line(status), style="yellow"))
     parts += [Text(restart_line(restart), style="yellow") for restart in restarts[-RESTARTS_SHOWN:]]
     return Group(*parts)
 
@@ -204,9 +223,11 @@ def status_fields(status: pb.RunStatus) -> dict[str, Any]:
         "reason": status.reason,
         "global_round": status.global_round,
         "global_rounds": status.global_rounds,
+        "seconds": round(status.seconds, 3),
         "lps_wanted": status.lps_wanted,
         "devices": {entry.state: entry.devices for entry in status.devices},
         "clusters": [_cluster_fields(cluster) for cluster in status.clusters],
+        "waits": [{"name": w.name, "what": w.what, "seconds": round(w.seconds, 3)} for w in status.waits],
         "bytes": {link: {"up": bytes_.up, "down": bytes_.down} for link, bytes_ in traffic(status).items()},
     }
 

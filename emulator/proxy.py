@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from fedstrata.link import Pace
-from fedstrata.rpc.address import split_address
+from fedstrata.rpc.address import joined_address, loopback, split_address
 
 READ_BYTES = 1 << 16
 
@@ -30,7 +30,7 @@ class LinkProxy:
         """Listen; `address` is where bytes go, unless `lead_to` tells it later."""
         if address is not None:
             self._address = _known(address)
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, loopback(), 0)
 
     @property
     def address(self) -> str:
@@ -38,7 +38,7 @@ class LinkProxy:
         if self._server is None:
             raise RuntimeError("start the proxy first")
         host, port = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
+        return joined_address(host, port)
 
     def lead_to(self, address: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
         """Pass bytes on to a process, once it says where it listens."""

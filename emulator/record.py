@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic import model_validator as pydantic_check
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedstrata.errors import DataError
+from fedstrata.yaml_files import read_yaml
 
 Link = Literal["device-gps", "device-lps", "lps-gps"]
 LINKS: tuple[Link, ...] = ("device-gps", "device-lps", "lps-gps")
@@ -69,6 +69,9 @@ class Summary:
     experiment_sha256: str | None = None
     excluded: tuple[Exclusion, ...] = ()
     device_tasks: dict[str, str] | None = None
+    homes: dict[str, tuple[str, ...]] | None = None  # devices by LPS, where clusters span LPSs
+    received_accuracy: dict[str, Ratio | None] | None = None  # where devices use models of their own
+    kernels: dict[str, NonNegativeInt] = Field(default_factory=dict)
 
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:
@@ -89,6 +92,11 @@ class Summary:
     @property
     def cluster_of_device(self) -> dict[str, str]:
         return {device: lps_id for lps_id, ids in self.clusters.items() for device in ids}
+
+    @property
+    def by_lps(self) -> dict[str, tuple[str, ...]]:
+        """The devices of each LPS: those of its cluster, or, where clusters span LPSs, those that hang on it."""
+        return self.clusters if self.homes is None else self.homes
 
     @property
     def total_seconds(self) -> float | None:
@@ -143,7 +151,7 @@ class Relevance:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A run record; `relevance` is None for methods without profiles."""
+    """A run record; `relevance` is None for methods that group devices by no such matrix."""
 
     folder: Path
     name: str  # the experiment's
@@ -155,8 +163,10 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         for row in self.rounds:
-            if row.lps_id not in self.summary.clusters:
-                raise DataError(f"rounds.csv names {row.lps_id!r}, which is not a cluster of summary.json")
+            if row.lps_id not in self.summary.by_lps:
+                raise DataError(
+                    f"rounds.csv names {row.lps_id!r}, which is neither a cluster nor an LPS of summary.json"
+                )
 
 
 def load_record(folder: Path) -> RunRecord:
@@ -205,9 +215,9 @@ def _parse_summary(text: str, path: Path) -> Summary:
 
 def _parse_experiment(text: str, path: Path) -> Mapping[str, Any]:
     try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        document = read_yaml(text)
+    except ValueError as error:
+        raise DataError(f"{path} {error}") from None
     if not isinstance(document, dict):
         raise DataError(f"{path} must be a mapping of keys to values, not {type(document).__name__}")
     return document

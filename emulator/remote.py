@@ -1,9 +1,10 @@
 """A run on Kubernetes from the experimenter's side: up, status, collect, down."""
 
 import asyncio
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,14 @@ import yaml
 from emulator.client import RunClient
 from emulator.faults import refuse_faults
 from emulator.follow import Outcome, follow
-from emulator.helm import CHART, Helm
+from emulator.helm import Helm
 from emulator.interrupts import run_interruptibly
 from emulator.kubernetes import Cluster
 from emulator.output import check_unused
+from emulator.place import Release
 from emulator.progress import Display
-from fedstrata.errors import ExperimentError, RunStoppedError
+from emulator.share import CHART
+from fedstrata.errors import AddressError, ExperimentError, FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment, load_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -28,28 +31,81 @@ FIRST_STATUS_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release:
-    """Which release, in which namespace."""
+class UpRequest:
+    """What `fedstrata up` was asked for."""
 
-    name: str
-    namespace: str
+    experiment: Experiment
+    values: Sequence[Path] = ()
+    value_overrides: Sequence[str] = ()  # KEY=VALUE, of the chart's values
+    resets_values: bool = False
+    begins_again: bool = False
+    chart: Path | None = None
+    timeout_s: int = 300
 
 
-def up(
-    release: Release, experiment: Experiment, *, values: Sequence[Path], chart: Path | None, timeout_s: int,
-    console: "Console",
-) -> None:  # fmt: skip
-    """Install or upgrade the chart with this experiment and wait until all pods are ready.
+def up(release: Release, request: UpRequest, console: "Console") -> None:
+    """Install or upgrade the chart with an experiment and wait until all pods are ready.
+
+    A release that is there keeps the values it was given; those of the request lie over them.
 
     Raises:
         ExperimentError, AddressError, RunStoppedError: with what Helm, Kubernetes or the pods say.
     """
-    merged = merge_values([load_values(path) for path in values])
-    merged["experiment"] = experiment.to_yaml()
-    Helm(release.namespace).upgrade(release.name, chart or CHART, merged)
-    console.print(f"installed {release.name} in namespace {release.namespace}: run {experiment.run_id}")
-    Cluster(release.namespace).wait_ready(release.name, timeout_s)
-    console.print(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+    chart = request.chart or CHART
+    defaults = load_values(chart / "values.yaml") if request.value_overrides else {}
+    asked = [load_values(path) for path in request.values]
+    asked += [value_of(text, defaults) for text in request.value_overrides]
+    helm, cluster = Helm(release), Cluster(release)
+    tell = partial(console.print, soft_wrap=True, markup=False)
+    is_there = helm.check_ours()
+    if not is_there:
+        cluster.wait_gone(request.timeout_s, tell, pods=True)
+    kept = [helm.values()] if is_there and not request.resets_values else []
+    merged = merge_values([*kept, *asked])
+    merged["again"] = _again(kept, request)
+    merged["experiment"] = request.experiment.to_yaml()
+    helm.upgrade(chart, merged)
+    tell(f"{'upgraded' if is_there else 'installed'} {release.name} in namespace {release.namespace}: "
+         f"run {request.experiment.run_id}")  # fmt: skip
+    cluster.wait_ready(request.timeout_s, tell)
+    tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+
+
+def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
+    """The word with which a failed run is begun anew: another than before, or what it was begun with."""
+    if request.begins_again:
+        return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    is_same = kept and kept[0].get("experiment") == request.experiment.to_yaml()
+    return str(kept[0].get("again", "")) if is_same else ""
+
+
+def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A chart's value, given as lps.nodeSelector.tier=edge, as a values file has it: text where the chart has text.
+
+    Raises:
+        ExperimentError: it is not KEY=VALUE, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    path = key.split(".")
+    if not equals or not all(path):
+        raise ExperimentError(f"--set-value {text!r} must be KEY=VALUE, e.g. device.devicesPerPod=5")
+    try:
+        found: Any = value if isinstance(_at(defaults, path), str) else yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ExperimentError(f"--set-value {text!r}: {value!r} is not YAML; put text in quotes") from None
+    for part in reversed(path):
+        found = {part: found}
+    merged: dict[str, Any] = found
+    return merged
+
+
+def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """What stands at a path of keys; None where nothing does."""
+    for key in path:
+        if not isinstance(values, Mapping):
+            return None
+        values = values.get(key)  # type: ignore[assignment]
+    return values
 
 
 def load_values(path: Path) -> dict[str, Any]:
@@ -101,11 +157,20 @@ def status(release: Release, display: Display, *, once: bool) -> pb.RunStatus:
                 return Outcome(status=await _first(client, display), failure=None)
             return await follow(client, _Elsewhere(), display.show)
 
-    with Cluster(release.namespace).gps_address(release.name) as address, display.open():
+    with Cluster(release).gps_address() as address, display.open():
         outcome = run_interruptibly(watch(address))
     if outcome.failure is not None:
-        raise outcome.failure
+        raise _failed(release, outcome.failure)
     return outcome.status
+
+
+def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
+    """A run's failure, with what to do about it."""
+    if not isinstance(failure, RunStoppedError):
+        return failure
+    return RunStoppedError(
+        f"{failure}; mend that, then fedstrata up EXPERIMENT.yaml --again --release {release.name} begins it anew"
+    )
 
 
 async def _first(client: RunClient, display: Display) -> pb.RunStatus:
@@ -136,35 +201,62 @@ def collect(release: Release, out: Path, display: Display) -> Path:
                 await client.fetch_record(outcome.status.run_id, out)
             return outcome
 
-    with Cluster(release.namespace).gps_address(release.name) as address, display.open():
+    with Cluster(release).gps_address() as address, display.open():
         outcome = run_interruptibly(fetch(address))
     report = write_report(out)
     if outcome.failure is not None:
-        raise outcome.failure
+        raise _failed(release, outcome.failure)
     return report
 
 
-def down(release: Release, *, delete_records: bool) -> list[str]:
-    """Uninstall a release; with `delete_records` its volume claims too. Gives the names of the claims deleted."""
-    Helm(release.namespace).uninstall(release.name)
-    return Cluster(release.namespace).delete_claims(release.name) if delete_records else []
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """What `fedstrata down` found and did."""
+
+    was_installed: bool
+    deleted: Sequence[str]  # volume claims
+    kept: Sequence[str]
 
 
-def load_for_cluster(path: Path, overrides: Sequence[str], seed: int | None) -> Experiment:
-    """An experiment as it goes to a cluster: without this machine's data folder, which pods do not have."""
+def down(release: Release, *, deletes_records: bool, console: "Console", timeout_s: int = 300) -> Removed:
+    """Uninstall a release and wait until its pods are gone; with `deletes_records` its volume claims, too.
+
+    Claims that an earlier uninstallation has left are deleted likewise.
+
+    Raises:
+        ExperimentError: the release is of another chart. AddressError: there is nothing of that name.
+    """
+    helm, cluster = Helm(release), Cluster(release)
+    tell = partial(console.print, soft_wrap=True, markup=False)
+    was_installed = helm.check_ours()
+    if not was_installed and not (deletes_records and cluster.claims()):
+        left = ", ".join(cluster.claims())
+        raise AddressError(
+            f"no release {release.name} in namespace {release.namespace}"
+            + (f"; it has left {left}, which --delete-records deletes" if left else "; see helm list --all-namespaces")
+        )
+    if was_installed:
+        helm.uninstall()
+    deleted = cluster.delete_claims() if deletes_records else []
+    cluster.wait_gone(timeout_s, tell, pods=True)
+    return Removed(was_installed=was_installed, deleted=deleted, kept=[] if deletes_records else cluster.claims())
+
+
+def claims_of(release: Release) -> list[str]:
+    """Names of a release's volume claims, whether it is installed or not."""
+    return Cluster(release).claims()
+
+
+def load_for_cluster(
+    path: Path, overrides: Sequence[str], seed: int | None, tell: Callable[[str], None] = lambda _: None
+) -> Experiment:
+    """An experiment as it goes to a cluster: without this machine's data folder, which pods do not have; tells so."""
     experiment = load_experiment(path, overrides, seed)
     refuse_faults(experiment, "Kubernetes")
     if experiment.data.folder is not None and experiment.data.name != "folder":
+        tell(
+            f"data.folder {experiment.data.folder} is this machine's and left out: pods read what data.type of the "
+            "chart's values says (hostPath, claim or image), at data.path"
+        )
         return experiment.model_copy(update={"data": experiment.data.model_copy(update={"folder": None})})
     return experiment
-
-
-def as_json(found: pb.RunStatus) -> str:
-    """A status as one JSON line."""
-    clusters = {
-        c.cluster_id: {"devices": c.devices, "accuracy": c.accuracy if c.is_evaluated else None} for c in found.clusters
-    }
-    return json.dumps({
-        "run_id": found.run_id, "phase": found.phase, "reason": found.reason or None,
-        "global_round": found.global_round, "global_rounds": found.global_rounds, "clusters": clusters,
-    })  # fmt: skip

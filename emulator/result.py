@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulator.processes import printable
 from emulator.record import LINKS, RunRecord, Summary
 from emulator.report.units import counted, decimal, human_bytes, human_seconds, percent
+from fedstrata.quoting import printable
 
 CLUSTERS_SHOWN = 20
 

@@ -12,8 +12,10 @@ from emulator.local import LocalBackend
 from emulator.output import check_unused, prepare_folder, resume_folder
 from emulator.progress import Display, JsonLines, LiveTables, LogLines, Quiet, print_json
 from fedstrata.datasets import load_dataset
-from fedstrata.experiment import Experiment, LocalPartition, load_experiment
+from fedstrata.descriptors import raise_limit
+from fedstrata.experiment import Experiment, LocalPartition
 from fedstrata.partitions import check_partition
+from fedstrata.rpc.address import loopback
 from fedstrata.v1 import gps_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -24,31 +26,40 @@ if TYPE_CHECKING:
 class RunRequest:
     """What the user asked for: a new run of an experiment, or (None) to go on with the one in `out`."""
 
-    experiment: Path | None
+    experiment: Experiment | None
     out: Path
-    overrides: tuple[str, ...] = ()
-    seed: int | None = None
     device_processes: int | None = None  # None: one a core
-    is_json: bool = False
-    is_quiet: bool = False
 
 
-def run(request: RunRequest) -> None:
+def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -> None:
+    """Run the experiment, show how it goes and what it came to.
+
+    Raises:
+        FedstrataError, KeyboardInterrupt: as `execute` does; a failed run's result is shown all the same.
+    """
+    outcome = execute(request, make_display(is_json=is_json, is_quiet=is_quiet))
+    if outcome.status.has_record:
+        _tell(request.out, is_json=is_json)
+    if outcome.failure is not None:
+        raise outcome.failure
+
+
+def execute(request: RunRequest, display: Display) -> Outcome:
     """Run the experiment and leave its record, report, state and logs in the folder.
 
     Raises:
-        FedstrataError: nothing was started because something is wrong, or the run ended without a result.
+        FedstrataError: nothing was started because something is wrong.
         KeyboardInterrupt: a signal came; all processes are gone, and what was written stays.
     """
+    from emulator.report import write_report
+
+    raise_limit()
+    loopback()  # told now if there is none
     experiment = _prepared(request)
-    console = _console()
-    outcome = run_interruptibly(
-        _on_this_machine(request, experiment, make_display(is_json=request.is_json, is_quiet=request.is_quiet))
-    )
+    outcome = run_interruptibly(on_this_machine(request, experiment, display))
     if outcome.status.has_record:
-        _finish(request, console)
-    if outcome.failure is not None:
-        raise outcome.failure
+        write_report(request.out)
+    return outcome
 
 
 def _prepared(request: RunRequest) -> Experiment:
@@ -57,11 +68,10 @@ def _prepared(request: RunRequest) -> Experiment:
         experiment = resume_folder(request.out)
         check_data(experiment)
         return experiment
-    experiment = load_experiment(request.experiment, request.overrides, request.seed)
     check_unused(request.out)
-    check_data(experiment)
-    prepare_folder(request.out, experiment)
-    return experiment
+    check_data(request.experiment)
+    prepare_folder(request.out, request.experiment)
+    return request.experiment
 
 
 def check_data(experiment: Experiment) -> None:
@@ -71,7 +81,8 @@ def check_data(experiment: Experiment) -> None:
         check_partition(experiment, load_dataset(experiment.data))
 
 
-async def _on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
+async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
+    """Run the experiment in its folder, made ready before; when this is cancelled, no process is left."""
     backend = LocalBackend(request.out, device_processes=request.device_processes, on_restart=display.restarted)
 
     def show(status: pb.RunStatus) -> None:
@@ -88,19 +99,16 @@ async def _on_this_machine(request: RunRequest, experiment: Experiment, display:
     return outcome
 
 
-def _finish(request: RunRequest, console: "Console") -> None:
-    """Write the report and tell the result."""
+def _tell(folder: Path, *, is_json: bool) -> None:
+    """Print the result."""
     from emulator.record import load_record
-    from emulator.report import write_report
     from emulator.result import print_result
 
-    record = load_record(request.out)
-    report = write_report(request.out)
-    if request.is_json:
-        summary = json.loads((request.out / "summary.json").read_text(encoding="utf-8"))
-        print_json({"event": "summary", "folder": str(request.out), "summary": summary})
+    if is_json:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        print_json({"event": "summary", "folder": str(folder), "summary": summary})
     else:
-        print_result(record, report, console)
+        print_result(load_record(folder), folder / "report.html", _console())
 
 
 def make_display(*, is_json: bool, is_quiet: bool) -> Display:

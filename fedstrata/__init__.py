@@ -1,6 +1,29 @@
-"""What the three services and the emulator have in common."""
+"""Hierarchical federated learning in three tiers, and what the services and the emulator have in common.
+
+From Python: `fedstrata.run` runs an experiment, `fedstrata.load` opens a finished one; both give a `fedstrata.Record`.
+`fedstrata.sweep` runs many and gives a `fedstrata.SweepRecord`.
+"""
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from emulator.interface import Matrix, Record, SweepRecord, Table, load, run, sweep
+
+__all__ = ["Matrix", "Record", "SweepRecord", "Table", "load", "run", "sweep"]
 
 # gRPC's core reads this as it is loaded; else it writes lines of its own among the events on standard error
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def __getattr__(name: str) -> object:
+    """The Python interface, imported when it is used: a service never does (docs/decisions/python-interface.md)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from emulator import interface
+
+    return getattr(interface, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

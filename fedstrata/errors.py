@@ -33,6 +33,13 @@ class PluginError(ExperimentError):
     """A `module:function` that cannot be imported or does not give what its place needs."""
 
 
+class MissingPackageError(FedstrataError):
+    """A package that only some users need, and that is not installed here."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+    exit_code = EXIT_USAGE
+
+
 class DataError(FedstrataError):
     """A data set that is missing, damaged or smaller than what was asked of it."""
 
@@ -67,6 +74,12 @@ class NotReadyError(FedstrataError):
     """A parent that is still starting; the same call will go through later."""
 
     status = grpc.StatusCode.UNAVAILABLE
+
+
+class ResourceError(FedstrataError):
+    """The machine allows a process less than it needs."""
+
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class StateError(FedstrataError):

@@ -16,8 +16,8 @@ from typing import Literal
 VARIABLE = "FEDSTRATA_DIE_AT"
 Point = Literal[
     "enrolment",  # GPS: a device has been noted and not been answered
-    "profile_relay",  # GPS: inside the stream of profiles to a device; device: a profile has arrived
-    "relevance",  # GPS: a row has been noted and not been answered; device: its row is about to be sent
+    "profile_relay",  # GPS: inside the stream of others' answers to a device; device: a part of one has arrived
+    "relevance",  # GPS: an answer before training is noted and its sender not told; device: one is about to be sent
     "grouping",  # GPS: the clusters are computed and not written
     "upload",  # parent: part of an update has been folded; child: part of it has been sent
     "download",  # parent: part of a model has been sent; child: part of it has arrived

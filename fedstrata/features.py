@@ -1,25 +1,50 @@
 """The feature map Φ of a profile: from a device's inputs to the matrix whose spectrum it takes."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, field_validator, model_validator
 
-from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import PluginError
-from fedstrata.experiment import MethodSettings
 from fedstrata.plugins import describe, load_plugin
+from fedstrata.settings import MethodSettings, known_or_own
 
 FeatureMap = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 
 
-def feature_dim(settings: MethodSettings, info: DatasetInfo) -> int:
+FEATURE_MAPS = ("raw",)
+
+
+class FeatureOptions(MethodSettings):
+    """Options of methods that look at a device's data through Φ."""
+
+    features: str = "raw"
+    feature_dim: int | None = Field(default=None, ge=1, le=1 << 20)  # d of an own Φ; the servers need it without data
+
+    @field_validator("features")
+    @classmethod
+    def _known_features(cls, value: str) -> str:
+        return known_or_own(value, FEATURE_MAPS, "feature map")
+
+    @model_validator(mode="after")
+    def _described(self) -> Self:
+        is_own = ":" in self.features
+        if is_own and self.feature_dim is None:
+            raise ValueError(f"features {self.features}: say feature_dim, how many features it gives an example")
+        if not is_own and self.feature_dim is not None:
+            raise ValueError(f"features {self.features} are as many as an example has values; leave feature_dim out")
+        return self
+
+
+def feature_dim(options: FeatureOptions, input_shape: Sequence[int]) -> int:
     """d, how many features Φ gives an example: all values of an input for raw, what the file says for own."""
-    return settings.feature_dim or math.prod(info.input_shape)
+    return options.feature_dim or math.prod(input_shape)
 
 
-def feature_map(settings: MethodSettings) -> FeatureMap:
+def feature_map(settings: FeatureOptions) -> FeatureMap:
     """Φ of the experiment, from inputs (n, *input_shape) to finite features (n, d).
 
     `raw` takes the inputs as they are; `module:function` names one's own, called with the inputs.
@@ -46,7 +71,7 @@ def _raw(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
     return inputs.reshape(len(inputs), math.prod(inputs.shape[1:])).astype(np.float64)
 
 
-def _check(features: NDArray[np.float64], settings: MethodSettings, *, num_examples: int) -> None:
+def _check(features: NDArray[np.float64], settings: FeatureOptions, *, num_examples: int) -> None:
     name, expected = settings.features, (num_examples, settings.feature_dim)
     if features.shape != expected:
         raise PluginError(

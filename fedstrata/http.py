@@ -2,10 +2,12 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -17,8 +19,36 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 
+LONGEST_REQUEST_S = 10.0  # from a connection to its end, however slowly it speaks
+MOST_REQUESTS = 32  # at once, each a thread
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def __init__(self, *arguments: Any, **named_arguments: Any) -> None:
+        self._open: dict[socket.socket, float] = {}  # connections, and when each is hung up on
+        super().__init__(*arguments, **named_arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own; one too many is hung up on."""
+        if len(self._open) >= MOST_REQUESTS:
+            self.shutdown_request(request)
+            return
+        self._open[request] = time.monotonic() + LONGEST_REQUEST_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up, a few times a second, on who takes too long: its thread then reads the end of the connection."""
+        now = time.monotonic()
+        for request in [request for request, ends_at in list(self._open.items()) if now > ends_at]:
+            with suppress(OSError):  # it has ended by itself
+                request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         """Bind without the reverse look-up of the host name that the standard server makes."""
@@ -35,8 +65,6 @@ class _Server6(_Server):
 
 
 class _Quiet(WSGIRequestHandler):
-    timeout = 10  # a client that sends nothing holds a thread no longer
-
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Requests of probes and scrapers are no events."""
 

@@ -15,6 +15,7 @@ UPGRADE_S = 180.0  # how long the pods of a release may differ in their experime
 CALL_S = 30.0  # a call that carries little
 HOLD_S = 20.0  # how long a parent holds a call back before it answers `waiting`
 SLOWEST_BYTES_PER_S = 32_000.0  # the slowest link that a payload's deadline allows for
+_STARTED_AT = time.time() - time.monotonic()
 TIMER_S = 0.001  # how much too early a timer may be, by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
@@ -22,6 +23,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 def payload_timeout_s(payload_bytes: int) -> float:
     """The deadline of a call that carries a payload, and may be held back before."""
     return CALL_S + HOLD_S + payload_bytes / SLOWEST_BYTES_PER_S
+
+
+def wall_time() -> float:
+    """Seconds since 1970 as this process knew them when it started, and as many as have gone by since: somebody who
+    sets the clock meanwhile changes no duration."""
+    return _STARTED_AT + time.monotonic()
 
 
 def pass_time(seconds: float) -> None:

@@ -1,5 +1,6 @@
 """Logs: one JSON line an event on standard error, with its fields; INFO alone tells the story."""
 
+import io
 import json
 import logging
 import sys
@@ -22,6 +23,13 @@ def configure_logs(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def print_whatever_comes() -> None:
+    """Let what a locale has no letters for be printed as escapes, instead of ending the program that prints it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class EventLog:

@@ -13,6 +13,9 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 LINK_LABELS = ("link", "direction", "kind", "end")
+PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed", "failed")
+# Seconds: from devices that share a core with small models to boards that take an hour a round.
+ROUND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,7 @@ class LinkMeter(Collector):
 
     def __init__(self) -> None:
         self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(lambda: [0])  # a count that its counter holds
+        self.questions: frozenset[str] = frozenset()  # whose answers are kinds of their own
         self._earlier: Counter[LinkKey] = Counter()  # of it, what was counted before this process
 
     def counter(self, key: LinkKey) -> Callable[[int], None]:
@@ -80,7 +84,11 @@ class ProcessMetrics:
         self.registry.register(self.links)
         self._round = Gauge("fedstrata_round", "Round now open, from 0", ["tier"], registry=self.registry)
         self._duration = Histogram(
-            "fedstrata_round_duration_seconds", "Length of a round", ["tier"], registry=self.registry
+            "fedstrata_round_duration_seconds",
+            "Length of a round",
+            ["tier"],
+            registry=self.registry,
+            buckets=ROUND_BUCKETS,
         )
         self._updates = PrometheusCounter(
             "fedstrata_updates", "Updates by what became of them", ["tier", "outcome"], registry=self.registry
@@ -99,6 +107,30 @@ class ProcessMetrics:
             ["lps_id"],
             registry=self.registry,
         )
+
+        self._run = _RunMetrics(self.registry if tier == "gps" else None)
+
+    def run(self, run_id: str, *, experiment: str, method: str) -> None:
+        """Show which run this is; only the GPS does."""
+        self._run.info.labels(run_id, experiment, method).set(1)
+
+    def phase(self, phase: str) -> None:
+        """Show which phase the run is in."""
+        for other in PHASES:
+            self._run.phase.labels(other).set(other == phase)
+
+    def progressed(self) -> None:
+        """Note that the run has got on just now."""
+        self._run.progressed.set_to_current_time()
+
+    def waits(self, seconds: Mapping[str, float], awaited: int) -> None:
+        """Show who is waited for, and how many are in all."""
+        for who in self._run.named - set(seconds):
+            self._run.waits.remove(who)
+        for who, waited_s in seconds.items():
+            self._run.waits.labels(who).set(waited_s)
+        self._run.named = set(seconds)
+        self._run.awaited.set(awaited)
 
     def round_opened(self, number: int) -> None:
         self._round.labels(self.tier).set(number)
@@ -122,3 +154,24 @@ class ProcessMetrics:
         """Show what the devices of a cluster measured."""
         self._accuracy.labels(lps_id).set(accuracy)
         self._loss.labels(lps_id).set(loss)
+
+
+class _RunMetrics:
+    """What the GPS alone shows, of the run as a whole; without a registry nothing is shown."""
+
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self.info = Gauge(
+            "fedstrata_run_info", "1, with the run that is conducted", ["run_id", "experiment", "method"],
+            registry=registry,
+        )  # fmt: skip
+        self.phase = Gauge("fedstrata_phase", "1 for the phase that the run is in", ["phase"], registry=registry)
+        self.progressed = Gauge(
+            "fedstrata_progress_timestamp_seconds", "When the run last got on, in Unix time", registry=registry
+        )
+        self.progressed.set_to_current_time()
+        self.awaited = Gauge("fedstrata_awaited", "Devices and LPSs that the run waits for", registry=registry)
+        self.waits = Gauge(
+            "fedstrata_waits_seconds", "How long the run has waited for one; of the ten longest waits", ["who"],
+            registry=registry,
+        )  # fmt: skip
+        self.named: set[str] = set()

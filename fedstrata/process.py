@@ -13,8 +13,10 @@ from typing import Any, NoReturn, TypeVar
 
 import uvloop
 
+from fedstrata.descriptors import raise_limit
 from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
-from fedstrata.logs import EventLog, configure_logs
+from fedstrata.logs import EventLog, configure_logs, print_whatever_comes
+from fedstrata.quoting import printable
 
 log = EventLog("process")
 Result = TypeVar("Result")
@@ -67,15 +69,17 @@ def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awa
     A `main` that gives None was told to stop before its work was over. A process so stopped ends as one that the
     signal killed, 143 for SIGTERM, so that whoever keeps it alive knows that it is still needed.
     """
+    print_whatever_comes()
     configure_logs(options.log_level.upper())
     try:
+        raise_limit()
         code = run_loop(_until_stopped(main, exit_with_parent=options.exit_with_parent))
     except FedstrataError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         code = error.exit_code
     except Exception as error:
         log.exception("process_failed")
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"error: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
         code = EXIT_RUN_FAILED
     sys.stdout.flush()
     sys.stderr.flush()

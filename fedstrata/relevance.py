@@ -4,12 +4,17 @@ Source: Ali & Arafa, Data Similarity-Based One-Shot Clustering for Multi-Task Hi
 Eq. 1 to 5. Everything is computed in float64; eigenvectors travel as float32.
 """
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.errors import PayloadError
+
 Matrix = NDArray[np.float64]
+Measure = Literal["geometric", "angles", "subspace"]
 
 # A direction is negligible, and left out of the product of Eq. 4, when its eigenvalue at the measuring device is
 # at most this share of the device's largest: there is nothing of its data in it, only rounding.
@@ -35,22 +40,57 @@ def spectrum_of(features: Matrix) -> Spectrum:
     return Spectrum(eigenvalues=singular**2 / len(features), eigenvectors=vectors)
 
 
-def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int) -> float:
+def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measure: Measure = "geometric") -> float:
     """r(i, j) in [0, 1] of device j's profile, shape (≤ k, d), on the data of the device with this spectrum.
 
-    Eq. 2: λ̂_m = ‖G v_m‖; Eq. 3: ρ_m = min(λ_m, λ̂_m) / max(λ_m, λ̂_m); Eq. 4: the geometric mean of ρ, in logs.
-    The eigenvectors of G are orthonormal, so ‖G v‖ = ‖diag(λ) V v‖.
+    By measure: `geometric` is the paper's; `angles` is one minus the mean angle between directions of the same place,
+    as a share of a right angle; `subspace` the geometric mean of the paper's and of the energy that both subspaces
+    share.
     """
     depth = min(k, len(profile), len(spectrum.eigenvalues))
     own = spectrum.eigenvalues[:depth]
-    projected = spectrum.eigenvalues[:, None] * (spectrum.eigenvectors @ profile[:depth].T.astype(np.float64))
-    estimated = np.linalg.norm(projected, axis=0)
     kept = own > NEGLIGIBLE_RATIO * own[0]
     if not kept.any():
         return 0.0
+    vectors = profile[:depth].T.astype(np.float64)
+    if measure == "angles":
+        return _by_angles(spectrum.eigenvectors[:depth][kept] @ vectors[:, kept])
+    found = _geometric(spectrum, vectors, kept)
+    if measure == "subspace":
+        found = math.sqrt(found * _shared_energy(spectrum.eigenvectors[:depth][kept] @ vectors))
+    return found
+
+
+def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> float:
+    """Eq. 2: λ̂_m = ‖G v_m‖; Eq. 3: ρ_m = min(λ_m, λ̂_m) / max(λ_m, λ̂_m); Eq. 4: the geometric mean of ρ, in logs.
+
+    The eigenvectors of G are orthonormal, so ‖G v‖ = ‖diag(λ) V v‖.
+    """
+    own = spectrum.eigenvalues[: len(kept)]
+    estimated = np.linalg.norm(spectrum.eigenvalues[:, None] * (spectrum.eigenvectors @ vectors), axis=0)
     ratio = np.minimum(own, estimated)[kept] / np.maximum(own, estimated)[kept]
     with np.errstate(divide="ignore"):
         return float(np.exp(np.mean(np.log(ratio))))
+
+
+def _by_angles(cosines: Matrix) -> float:
+    """From the cosines between both devices' directions, the mean angle of those of the same place."""
+    angles = np.arccos(np.minimum(np.abs(np.diagonal(cosines)), 1.0))
+    return float(1.0 - angles.mean() / (np.pi / 2))
+
+
+def _shared_energy(cosines: Matrix) -> float:
+    """‖V_i V_jᵀ‖² over the number of directions of V_i: what share of them lies in the other's subspace."""
+    return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # above 1 by the profile's rounding only
+
+
+def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
+    """Refuse rows, shape (k, d), that are none, not finite or not of length one. Raises PayloadError."""
+    if not len(vectors):
+        raise PayloadError("at least one eigenvector is needed, and here is none")
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    if not np.all(np.abs(lengths - 1) < 1e-3):
+        raise PayloadError("eigenvectors must be finite and of length one")
 
 
 def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:

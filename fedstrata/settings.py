@@ -12,11 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Encoding = Literal["float32", "float16", "bfloat16", "int8"]
 PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-DATASETS = ("digits", "fashion-mnist", "folder")
-MODELS = ("mlp", "cnn")
-METHODS = ("one_shot", "random", "oracle")
-FEATURE_MAPS = ("raw",)
+DATASETS = ("digits", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn", "folder")
+MODELS = ("mlp", "cnn", "lenet5", "convnet", "dropout_cnn", "resnet18")
 MAX_DEVICES = 100_000
+Channels = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Settings(BaseModel):
@@ -25,7 +24,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
 
-def _named(value: str, known: Sequence[str], what: str) -> str:
+def known_or_own(value: str, known: Sequence[str], what: str) -> str:
+    """The name, if it is known or names own code as `module:function`. Raises ValueError for any other."""
     if value in known or PLUGIN.match(value):
         return value
     raise ValueError(f"no {what} is called {value!r}; choose {', '.join(known)}, or your own as module:function")
@@ -39,11 +39,20 @@ class DataSettings(Settings):
     download: bool = False  # fetch what is missing, checked by hash
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # of one example; own data says it here
     num_classes: int | None = Field(default=None, ge=2)
+    # degrees: images are shared out among these, each with labels of its own; None: they stay as they are
+    orientations: tuple[Literal[0, 90, 180, 270], ...] | None = Field(default=None, min_length=1)
 
     @field_validator("name")
     @classmethod
     def _known(cls, value: str) -> str:
-        return _named(value, DATASETS, "data set")
+        return known_or_own(value, DATASETS, "data set")
+
+    @field_validator("orientations")
+    @classmethod
+    def _distinct(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value and len(set(value)) != len(value):
+            raise ValueError(f"orientations differ from each other, and {list(value)} has one twice")
+        return value
 
     @model_validator(mode="after")
     def _described(self) -> Self:
@@ -55,132 +64,53 @@ class DataSettings(Settings):
         return self
 
 
-class Task(Settings):
-    """A learning task: the labels it is about and the devices that learn it."""
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")
-    labels: tuple[int, ...] = Field(min_length=1)
-    devices: int = Field(ge=1, le=MAX_DEVICES)
-    examples_per_device: int = Field(ge=1)
-
-    @field_validator("labels")
-    @classmethod
-    def _labels(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(value)) != len(value) or min(value) < 0:
-            raise ValueError(f"labels are distinct numbers from 0 up, not {list(value)}")
-        return value
-
-
-class TaskPartition(Settings):
-    """Devices take most examples from their own task and a minority from the others (methods.md section 1)."""
-
-    kind: Literal["tasks"] = "tasks"
-    tasks: tuple[Task, ...] = Field(min_length=1)
-    minority_ratio: float = Field(default=0.1, ge=0, lt=0.5)  # share of a device's examples from other tasks
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        names = [task.name for task in self.tasks]
-        if len(set(names)) != len(names):
-            raise ValueError(f"task names must differ, and these do not: {names}")
-        labels = [label for task in self.tasks for label in task.labels]
-        if len(set(labels)) != len(labels):
-            raise ValueError("a label belongs to one task only")
-        return self
-
-    @property
-    def device_count(self) -> int:
-        return sum(task.devices for task in self.tasks)
-
-
-class DirichletPartition(Settings):
-    """Label skew: each device's label shares are drawn from Dirichlet(concentration)."""
-
-    kind: Literal["dirichlet"]
-    devices: int = Field(ge=1, le=MAX_DEVICES)
-    examples_per_device: int = Field(ge=1)
-    concentration: float = Field(default=0.5, gt=0)
-
-    @property
-    def device_count(self) -> int:
-        return self.devices
-
-
-class IidPartition(Settings):
-    """Every device draws from all examples alike."""
-
-    kind: Literal["iid"]
-    devices: int = Field(ge=1, le=MAX_DEVICES)
-    examples_per_device: int = Field(ge=1)
-
-    @property
-    def device_count(self) -> int:
-        return self.devices
-
-
-class LocalPartition(Settings):
-    """Real boards: each device owns the whole of what its data folder holds. `names` gives each its index."""
-
-    kind: Literal["local"]
-    names: tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")], ...] = Field(min_length=1)
-
-    @field_validator("names")
-    @classmethod
-    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError("every device has a name of its own, and here one stands twice")
-        return value
-
-    @property
-    def device_count(self) -> int:
-        return len(self.names)
-
-
-Partition = Annotated[TaskPartition | DirichletPartition | IidPartition | LocalPartition, Field(discriminator="kind")]
-
-
 class ModelSettings(Settings):
     """The model and which of its layers all clusters share; `shared: null` takes the model's own default."""
 
     name: str = "mlp"
     hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] | None = None  # dense widths; null: its own
+    channels: tuple[Channels, ...] | None = Field(default=None, min_length=1)  # of a convnet's convolutions
+    activation: Literal["relu", "softmax"] | None = None  # after each convolution of a convnet; None: relu
     shared: tuple[str, ...] | None = None  # names of the shared layers, e.g. [fc1]; [] shares none
 
     @field_validator("name")
     @classmethod
     def _known(cls, value: str) -> str:
-        return _named(value, MODELS, "model")
+        return known_or_own(value, MODELS, "model")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        is_fixed = self.name in MODELS and self.name != "convnet"
+        if is_fixed and (self.channels is not None or self.activation is not None):
+            raise ValueError(f"{self.name} has channels and activations of its own; leave them out, or choose convnet")
+        return self
 
 
 class MethodSettings(Settings):
-    """How devices are grouped into clusters."""
+    """The method by name; what else it takes is said by its own options, a subclass of this."""
 
-    name: str = "one_shot"
-    clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    eigenvectors: int = Field(default=5, ge=1, le=4096)  # k, the profile's size
-    features: str = "raw"  # the feature map Φ
-    feature_dim: int | None = Field(default=None, ge=1, le=1 << 20)  # d of an own Φ; the servers need it without data
-    representatives: int = Field(default=1, ge=1)  # devices of a cluster that a late device is related to
-    exact_up_to: int = Field(default=128, ge=1)  # devices; above it all are related to the landmarks only
-    landmarks: int = Field(default=64, ge=2)  # how many devices are landmarks then
+    name: str
 
-    @field_validator("name")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        return _named(value, METHODS, "method")
 
-    @field_validator("features")
-    @classmethod
-    def _known_features(cls, value: str) -> str:
-        return _named(value, FEATURE_MAPS, "feature map")
+class TopologySettings(Settings):
+    """Which devices hang on which LPS, where that does not follow from their clusters.
+
+    Give `lps` alone for so many LPSs with devices dealt out in index order, as evenly as can be; or `devices`, the
+    device indexes of each.
+    """
+
+    lps: int = Field(ge=1, le=10_000)
+    devices: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
 
     @model_validator(mode="after")
-    def _described(self) -> Self:
-        is_own = ":" in self.features
-        if is_own and self.feature_dim is None:
-            raise ValueError(f"features {self.features}: say feature_dim, how many features it gives an example")
-        if not is_own and self.feature_dim is not None:
-            raise ValueError(f"features {self.features} are as many as an example has values; leave feature_dim out")
+    def _one_list_each(self) -> Self:
+        if self.devices is None:
+            return self
+        placed = [index for devices in self.devices for index in devices]
+        if len(self.devices) != self.lps or not all(self.devices):
+            raise ValueError(f"devices has {len(self.devices)} lists, each with a device, for lps {self.lps}")
+        if len(set(placed)) != len(placed):
+            raise ValueError("a device hangs on one LPS, and here one stands twice")
         return self
 
 
@@ -200,6 +130,33 @@ class SgdSettings(Settings):
     schedule: Schedule = Schedule()
 
 
+class NoOptimiserSettings(Settings):
+    """A server adds the mean update to its model: FedAvg."""
+
+    name: Literal["none"]
+
+
+class MomentumSettings(Settings):
+    """FedAvgM (Hsu et al. 2019): v ← momentum · v + update; model + learning_rate · v."""
+
+    name: Literal["momentum"]
+    learning_rate: float = Field(default=1.0, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+
+
+class AdamSettings(Settings):
+    """FedAdam (Reddi et al. 2021), without bias correction; the paper tunes the learning rate for every data set."""
+
+    name: Literal["adam"]
+    learning_rate: float = Field(default=0.01, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.99, ge=0, lt=1)
+    tau: float = Field(default=1e-3, gt=0)
+
+
+ServerOptimiserSettings = Annotated[NoOptimiserSettings | MomentumSettings | AdamSettings, Field(discriminator="name")]
+
+
 class TrainingSettings(Settings):
     """Rounds and the local optimiser. One of `local_epochs` and `local_steps` is given."""
 
@@ -209,7 +166,19 @@ class TrainingSettings(Settings):
     local_steps: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=32, ge=1)
     evaluate_every: int = Field(default=1, ge=1)  # global rounds; the final model is measured in any case
+    participation: int | float | None = None  # devices that an LPS asks in a round: a number, or a share; None: all
     optimiser: SgdSettings = SgdSettings()
+    lps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")  # of an LPS, every LPS round
+    gps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")  # of the GPS, every global round
+
+    @field_validator("participation", mode="before")
+    @classmethod
+    def _number_or_share(cls, value: Any) -> Any:
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            return value
+        if isinstance(value, float) and 0 < value <= 1:
+            return value
+        raise ValueError(f"{value!r} is neither a number of devices, 1 or more, nor a share above 0.0, at most 1.0")
 
     @model_validator(mode="before")
     @classmethod

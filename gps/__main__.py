@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -9,13 +10,14 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import load_experiment
 from fedstrata.http import StatusServer
 from fedstrata.logs import EventLog
-from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments, spare_what_is_loaded
+from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
+from gps.again import state_for
 from gps.backend import Backend, LocalBackend
+from gps.reconcile import Reconciler
 from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 
@@ -25,6 +27,7 @@ def parse() -> argparse.Namespace:
     arguments = service_arguments("gps", "The global parameter server: groups devices, averages shared layers.")
     arguments.option("listen", "host:port to serve devices and LPSs on", default="127.0.0.1:0")
     arguments.option("state", "folder of its state and of the run's record", required=True)
+    arguments.option("again", "a word that begins a failed run anew, once for each word", default="")
     arguments.option("lps-backend", "local, or kubernetes to scale the LPSs' StatefulSet", default="local")
     return arguments.parse_args()
 
@@ -34,9 +37,10 @@ def make_backend(name: str, log: EventLog) -> Backend:
     if name == "local":
         return LocalBackend()
     if name == "kubernetes":
-        from gps.kubernetes_backend import KubernetesBackend
+        from gps.kubernetes_backend import KubernetesApi
 
-        return KubernetesBackend.from_environment(log)
+        after_s = os.environ.get("FEDSTRATA_RELEASE_AFTER_S")
+        return Reconciler(KubernetesApi.from_environment(log), log, release_after_s=float(after_s) if after_s else None)
     raise ExperimentError(f"--lps-backend is local or kubernetes, not {name!r}")
 
 
@@ -44,12 +48,13 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Conduct the run and serve its record until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("gps")
+    metrics.run(experiment.run_id, experiment=experiment.name, method=experiment.method.name)
     log = EventLog("gps")
-    state = folder(str(Path(options.state) / experiment.run_id))
+    state = state_for(Path(options.state) / experiment.run_id, options.again)
     claim(state)
     backend = make_backend(options.lps_backend, log)
     run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log)
-    server = RpcServer(metrics.links, payload_bytes=run.largest_payload_bytes)
+    server = RpcServer(metrics.links, payload_bytes=run.largest_payload_bytes, children=experiment.device_count)
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
@@ -58,11 +63,12 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         say_listening(grpc=server.address, http=status.address)
         await server.set_ready()
         log.info("serving", run_id=experiment.run_id, resumed=run.journal.is_resumed)
-        if make_method(experiment.method).needs_profiles:
+        if run.questions.asked:
             asyncio.get_running_loop().run_in_executor(None, _import_clustering)
 
         async def work() -> int:
             await run.conduct()
+            await backend.release_pods()
             return 0
 
         code = await first_of(stop, work())

@@ -6,10 +6,8 @@ profiles and rows noted since the last flush, and devices that are not known any
 carries a checksum of its values, and all are compared when a journal is opened.
 """
 
-import hashlib
 import sqlite3
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,24 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import StateError, WrongRunError
-from fedstrata.store.files import sync_folder
+from fedstrata.link import wall_time
+from gps.journal_file import connect, create, verify
 
-TABLES: Mapping[str, str] = {
-    "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL",
-    "phases": "phase TEXT PRIMARY KEY, began REAL NOT NULL",
-    "devices": "device_index INTEGER PRIMARY KEY, device_id TEXT NOT NULL, num_examples INTEGER NOT NULL, "
-    "pod_name TEXT NOT NULL, is_late INTEGER NOT NULL, profile BLOB, profile_rows INTEGER, relevance BLOB, "
-    "cluster INTEGER",
-    "exclusions": "device_id TEXT NOT NULL, stage TEXT NOT NULL, reason TEXT NOT NULL",
-    "grouping": "rule TEXT NOT NULL",
-    "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
-    "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
-    "global_rounds": "global_round INTEGER PRIMARY KEY",
-    "handovers": "cluster_id TEXT NOT NULL, lps_id TEXT NOT NULL, global_round INTEGER NOT NULL",
-    "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
-    "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
-}
-UNIQUE = {"exclusions": "device_id, stage, reason", "lps_rounds": "cluster_id, lps_round"}
+BEFORE = -1  # the global round of what is asked and planned before training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +29,11 @@ class DeviceRow:
     device_id: str
     num_examples: int
     pod_name: str
-    profile_rows: int | None
-    has_relevance: bool
+    kernel: str
     cluster: int | None
+    home: int | None
     is_late: bool
+    has_lost_state: bool
 
 
 class Journal:
@@ -63,12 +48,14 @@ class Journal:
         self._is_durable: bool | None = None  # the transaction under way, if there is one
         try:
             if not path.exists():
-                _create(path)
-            self._db = _connect(path)
+                create(path)
+            self._db = connect(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            _verify(self._db, path)
+            verify(self._db, path)
             known = self._db.execute("SELECT run_id FROM run").fetchone()
+        except sqlite3.OperationalError as error:  # the disk is full, say, or the file locked: it may be whole
+            raise StateError(f"cannot open {path}: {error}; free space and start again") from None
         except sqlite3.DatabaseError as error:
             raise StateError(f"{path}: {error}; move it away to begin the run anew") from None
         self.is_resumed = known is not None
@@ -128,7 +115,7 @@ class Journal:
 
     def begin_phase(self, phase: str) -> None:
         """Note when a phase began; the first time counts."""
-        self._write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, time.time())
+        self._write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, wall_time())
 
     def phases(self) -> dict[str, float]:
         """When each phase began, in seconds since 1970."""
@@ -136,43 +123,73 @@ class Journal:
 
     # --- devices --------------------------------------------------------------------------------
 
-    def enroll(self, *, index: int, device_id: str, num_examples: int, pod_name: str, is_late: bool) -> None:
+    def enroll(
+        self, *, index: int, device_id: str, num_examples: int, pod_name: str, is_late: bool, kernel: str = ""
+    ) -> None:
         """Add a device, or note where it runs now."""
         self._write(
-            "INSERT INTO devices (device_index, device_id, num_examples, pod_name, is_late) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (device_index) DO UPDATE SET pod_name = excluded.pod_name",
-            index, device_id, num_examples, pod_name, is_late,
+            "INSERT INTO devices (device_index, device_id, num_examples, pod_name, is_late, kernel) "
+            "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (device_index) DO UPDATE SET pod_name = excluded.pod_name",
+            index, device_id, num_examples, pod_name, is_late, kernel,
         )  # fmt: skip
 
     def devices(self) -> list[DeviceRow]:
         """All devices in index order."""
         rows = self._rows(
-            "SELECT device_index, device_id, num_examples, pod_name, profile_rows, relevance IS NOT NULL, cluster, "
-            "is_late FROM devices ORDER BY device_index"
+            "SELECT device_index, device_id, num_examples, pod_name, kernel, cluster, home, is_late, "
+            "has_lost_state FROM devices ORDER BY device_index"
         )
         return [
             DeviceRow(
-                device_index=index, device_id=name, num_examples=examples, pod_name=pod, profile_rows=rows_,
-                has_relevance=bool(related), cluster=cluster, is_late=bool(late),
+                device_index=index, device_id=name, num_examples=examples, pod_name=pod, kernel=kernel,
+                cluster=cluster, home=home, is_late=bool(late), has_lost_state=bool(lost),
             )
-            for index, name, examples, pod, rows_, related, cluster, late in rows
+            for index, name, examples, pod, kernel, cluster, home, late, lost in rows
         ]  # fmt: skip
 
-    def set_profile(self, index: int, rows: int, data: bytes) -> None:
-        self._write("UPDATE devices SET profile = ?, profile_rows = ? WHERE device_index = ?", data, rows, index)
+    def note_lost_state(self, index: int) -> None:
+        """Note that what a device had kept for itself is gone."""
+        self._write("UPDATE devices SET has_lost_state = 1 WHERE device_index = ?", index)
 
-    def profile(self, index: int) -> bytes:
-        """The bytes of a device's eigenvectors."""
-        ((profile,),) = self._rows("SELECT profile FROM devices WHERE device_index = ?", index)
-        return bytes(profile)
+    # --- answers --------------------------------------------------------------------------------
 
-    def set_relevance(self, index: int, data: bytes) -> None:
-        self._write("UPDATE devices SET relevance = ? WHERE device_index = ?", data, index)
+    def add_answer(self, question: str, index: int, answer: bytes) -> None:
+        """Keep a device's answer (an Answer message) from before training; the first counts."""
+        self._add_answer(question, BEFORE, index, answer)
 
-    def relevance(self, index: int) -> bytes:
-        """A device's row as it was stored."""
-        ((relevance,),) = self._rows("SELECT relevance FROM devices WHERE device_index = ?", index)
-        return bytes(relevance)
+    def _add_answer(self, question: str, global_round: int, index: int, answer: bytes) -> None:
+        self._write(
+            "INSERT OR IGNORE INTO answers (question, global_round, device_index, answer) VALUES (?, ?, ?, ?)",
+            question, global_round, index, answer,
+        )  # fmt: skip
+
+    def add_bundle(self, question: str, global_round: int, cluster_id: str, answers: Mapping[int, bytes]) -> None:
+        """Keep what the devices of an LPS answered in a global round, all in one transaction; the first counts."""
+        with self.together(durable=True):
+            if self._write("INSERT OR IGNORE INTO bundles VALUES (?, ?, NULL)", global_round, cluster_id):
+                for index, answer in answers.items():
+                    self._add_answer(question, global_round, index, answer)
+
+    def bundled(self, global_round: int) -> set[str]:
+        """The LPSs whose devices' answers of a global round are there."""
+        return {name for (name,) in self._rows("SELECT cluster_id FROM bundles WHERE global_round = ?", global_round)}
+
+    def answer(self, question: str, index: int) -> bytes:
+        """A device's answer from before training."""
+        query = "SELECT answer FROM answers WHERE question = ? AND global_round = ? AND device_index = ?"
+        ((answer,),) = self._rows(query, question, BEFORE, index)
+        return bytes(answer)
+
+    def answers(self, question: str, global_round: int = BEFORE) -> dict[int, bytes]:
+        """All answers to a question, by device index in ascending order."""
+        query = "SELECT device_index, answer FROM answers WHERE question = ? AND global_round = ? ORDER BY device_index"
+        return {index: bytes(answer) for index, answer in self._rows(query, question, global_round)}
+
+    def answered(self) -> list[tuple[str, int]]:
+        """(question, device index) of all answers from before training."""
+        return self._rows("SELECT question, device_index FROM answers WHERE global_round = ?", BEFORE)
+
+    # --- exclusions -----------------------------------------------------------------------------
 
     def exclude(self, device_id: str, stage: str, reason: str) -> bool:
         """Note an exclusion; whether it is new."""
@@ -183,23 +200,43 @@ class Journal:
         """(device id, stage, reason) in the order noted."""
         return self._rows("SELECT device_id, stage, reason FROM exclusions ORDER BY rowid")
 
-    # --- grouping -------------------------------------------------------------------------------
+    # --- plans ----------------------------------------------------------------------------------
 
-    def set_grouping(self, rule: str, clusters: Iterable[Iterable[int]]) -> None:
-        """Write which device is in which cluster, all in one transaction."""
-        places = [(number, index) for number, cluster in enumerate(clusters) for index in cluster]
+    def set_plan(
+        self, global_round: int, plan: str, affinity: bytes, places: Iterable[tuple[int, int | None, int]]
+    ) -> None:
+        """Write the plan made in a global round or `BEFORE`, and devices' places as (cluster, home, index)."""
         with self.together(durable=True):
+            self._db.executemany("UPDATE devices SET cluster = ?, home = ? WHERE device_index = ?", places)
+            self._db.execute(
+                "INSERT OR REPLACE INTO plans (global_round, plan, affinity) VALUES (?, ?, ?)",
+                (global_round, plan, affinity),
+            )
+
+    def plans(self) -> dict[int, tuple[str, bytes]]:
+        """Plans and their affinities by the global round in which they were made."""
+        rows = self._rows("SELECT global_round, plan, affinity FROM plans ORDER BY global_round")
+        return {made_in: (plan, bytes(affinity)) for made_in, plan, affinity in rows}
+
+    def forget_plans_after(self, global_round: int, places: Iterable[tuple[int | None, int]], *, versions: int) -> None:
+        """Forget what was asked and planned in later global rounds, and note devices' places as (cluster, index).
+
+        `versions` says by how much the plan's version would else be less in another life.
+        """
+        with self.together(durable=True):
+            for table in ("plans", "answers", "bundles"):
+                self._db.execute(f"DELETE FROM {table} WHERE global_round > ?", (global_round,))  # noqa: S608  # our own
             self._db.executemany("UPDATE devices SET cluster = ? WHERE device_index = ?", places)
-            self._db.execute("INSERT INTO grouping (rule) VALUES (?)", (rule,))
+            self._db.execute("INSERT INTO taken_back (global_round, versions) VALUES (?, ?)", (global_round, versions))
 
-    def grouping_rule(self) -> str | None:
-        """The rule that chose the clusters; None before grouping."""
-        rules = self._rows("SELECT rule FROM grouping")
-        return str(rules[0][0]) if rules else None
+    def versions_taken_back(self) -> int:
+        """What plans that are forgotten have added to the plan's version."""
+        ((versions,),) = self._rows("SELECT COALESCE(SUM(versions), 0) FROM taken_back")
+        return int(versions)
 
-    def place(self, index: int, cluster: int) -> None:
-        """Note the cluster of a late device."""
-        self._write("UPDATE devices SET cluster = ? WHERE device_index = ?", cluster, index)
+    def place(self, index: int, cluster: int, home: int) -> None:
+        """Note the cluster of a late device, and the LPS that it hangs on."""
+        self._write("UPDATE devices SET cluster = ?, home = ? WHERE device_index = ?", cluster, home, index)
 
     # --- LPSs and rounds ------------------------------------------------------------------------
 
@@ -269,59 +306,3 @@ class Journal:
     def close(self) -> None:
         with self._using:
             self._db.close()
-
-
-def _create(path: Path) -> None:
-    """An empty journal, which takes its name only when it is whole: a file that is there and empty is damaged."""
-    aside = path.with_name(f".{path.name}.aside")
-    aside.unlink(missing_ok=True)
-    database = sqlite3.connect(aside)
-    for table, columns in TABLES.items():
-        unique = f", UNIQUE ({UNIQUE[table]})" if table in UNIQUE else ""
-        database.execute(f"CREATE TABLE {table} ({columns}, seal BLOB{unique})")
-    database.commit()
-    database.close()
-    aside.replace(path)
-    sync_folder(path.parent)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """A connection whose writes seal the rows they touch."""
-    if not path.stat().st_size:
-        raise sqlite3.DatabaseError("the file is empty")
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    database.create_function("seal_of", -1, _seal_of, deterministic=True)
-    for table in TABLES:
-        columns = _columns(table)
-        for event in ("INSERT", f"UPDATE OF {columns}"):
-            name = f"seal_{table}_{event[:6].lower()}"
-            database.execute(
-                f"CREATE TEMP TRIGGER {name} AFTER {event} ON main.{table} BEGIN "  # noqa: S608  # our own names
-                f"UPDATE {table} SET seal = seal_of({columns}) WHERE rowid = NEW.rowid; END"
-            )
-    return database
-
-
-def _verify(database: sqlite3.Connection, path: Path) -> None:
-    """Check structure and seals. Raises StateError, naming the file, when something was altered."""
-    if database.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
-        raise StateError(f"{path}: damaged; move it away to begin the run anew")
-    for table in TABLES:
-        query = f"SELECT COUNT(*) FROM {table} WHERE seal IS NOT seal_of({_columns(table)})"  # noqa: S608  # our own
-        (altered,) = database.execute(query).fetchone()
-        if altered:
-            raise StateError(f"{path}: {altered} rows of {table} were altered; move it away to begin the run anew")
-
-
-def _columns(table: str) -> str:
-    return ", ".join(column.split()[0] for column in TABLES[table].split(", "))
-
-
-def _seal_of(*values: object) -> bytes:
-    digest = hashlib.sha256()
-    for value in values:
-        digest.update(
-            f"{type(value).__name__}:".encode() + (value if isinstance(value, bytes) else repr(value).encode())
-        )
-        digest.update(b"\0")
-    return digest.digest()

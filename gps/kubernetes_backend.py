@@ -1,45 +1,47 @@
 """The GPS inside Kubernetes: scales its LPSs' StatefulSet, labels device pods, records Events; nothing else.
 
-Without the rights for one of these it says so once and goes on: with a fixed number of clusters the chart has
-started the LPSs already.
+The calls alone, each one attempt; `gps.reconcile` makes them until what is wanted holds.
 """
 
-import asyncio
 import os
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import ExperimentError
 from fedstrata.logs import EventLog
+from gps.reconcile import Note
 
-LABEL = "fedstrata.io/lps"
+LABEL = "fedstrata.io/lps"  # to look at: all of a pod's LPSs in one value
+LABEL_PREFIX = "lps.fedstrata.io/"  # to select by: one label for each of them
+LABEL_MAX = 63  # characters of a label's value
+INSTANCE = "app.kubernetes.io/instance"
+DEVICES = "app.kubernetes.io/component=device"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-REQUEST_S = 10
+REQUEST_S = 5
+GONE = 404
 
 
-class KubernetesBackend:
+class KubernetesApi:
     """Speaks to the API server with the pod's own service account."""
 
-    def __init__(self, *, namespace: str, statefulset: str, pod_name: str, instance: str, log: EventLog) -> None:
-        from kubernetes import client, config
+    def __init__(
+        self, *, namespace: str, statefulset: str, devices: str, pod_name: str, instance: str, log: EventLog
+    ) -> None:
+        from kubernetes import client
 
-        try:
-            config.load_incluster_config()
-        except config.ConfigException as error:
-            log.warning("kubernetes_out_of_reach", reason=str(error), means="LPSs are not scaled, pods not labelled")
-        self._apps, self._core = client.AppsV1Api(), client.CoreV1Api()
+        api = _client(log)
+        self._apps, self._core = client.AppsV1Api(api), client.CoreV1Api(api)
         self._namespace = namespace
         self._statefulset = statefulset
+        self._devices = devices
         self._pod_name = pod_name
         self._instance = instance
         self._log = log
-        self._withheld: set[str] = set()
+        self._strangers: set[str] = set()
 
     @classmethod
-    def from_environment(cls, log: EventLog) -> "KubernetesBackend":
+    def from_environment(cls, log: EventLog) -> "KubernetesApi":
         """From FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and FEDSTRATA_RELEASE."""
         statefulset = os.environ.get("FEDSTRATA_LPS_STATEFULSET", "")
         namespace = os.environ.get("FEDSTRATA_NAMESPACE", "")
@@ -52,71 +54,110 @@ class KubernetesBackend:
         return cls(
             namespace=namespace,
             statefulset=statefulset,
+            devices=os.environ.get("FEDSTRATA_DEVICE_STATEFULSET", ""),
             pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
             instance=os.environ.get("FEDSTRATA_RELEASE", ""),
             log=log,
         )
 
-    async def scale_lps(self, replicas: int) -> None:
-        """Set the StatefulSet's replicas to the number of clusters."""
-        done = await self._try(
-            "scale",
-            lambda: self._apps.patch_namespaced_stateful_set_scale(
-                self._statefulset, self._namespace, {"spec": {"replicas": replicas}}, _request_timeout=REQUEST_S
-            ),
-            f"run `kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas={replicas}` "
-            "unless it has them already",
+    def scale_lps(self, replicas: int) -> bool:
+        """Set the StatefulSet's replicas to the number of clusters, unless it has them; whether it had not."""
+        return self._scale(self._statefulset, replicas)
+
+    def scale_devices(self, replicas: int) -> bool:
+        """As `scale_lps`, for the devices; boards, which are a DaemonSet's, are left as they are."""
+        return bool(self._devices) and self._scale(self._devices, replicas)
+
+    def _scale(self, statefulset: str, replicas: int) -> bool:
+        where = (statefulset, self._namespace)
+        scale = self._apps.read_namespaced_stateful_set_scale(*where, _request_timeout=REQUEST_S)
+        if (scale.spec.replicas or 0) == replicas:
+            return False
+        body = {"spec": {"replicas": replicas}}
+        self._apps.patch_namespaced_stateful_set_scale(*where, body, _request_timeout=REQUEST_S)
+        return True
+
+    def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:
+        """Label those of this release's device pods that are there and lack their labels; how many that were."""
+        listed = self._core.list_namespaced_pod(
+            self._namespace, label_selector=f"{INSTANCE}={self._instance},{DEVICES}", _request_timeout=REQUEST_S
         )
-        if done:
-            self._log.info("lps_scaled", replicas=replicas, statefulset=self._statefulset)
+        pods = {pod.metadata.name: pod.metadata.labels or {} for pod in listed.items}
+        for stranger in sorted(set(lps_ids) - set(pods) - self._strangers):
+            self._strangers.add(stranger)
+            self._log.warning("pod_not_ours", pod=stranger)  # gone just now, or a device claims another's name
+        changed = [self._label(name, pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods]
+        return sum(changed)
 
-    async def label_pods(self, lps_ids: Mapping[str, str]) -> None:
-        """Label each of this release's device pods with its LPSs."""
-        for pod_name, value in sorted(lps_ids.items()):
-            if not await self._try("label", partial(self._label, pod_name, value), "pods carry no LPS label"):
-                return
-        if lps_ids:
-            self._log.info("pods_labelled", pods=len(lps_ids))
+    def _label(self, pod_name: str, labels: Mapping[str, str], lps_ids: Sequence[str]) -> bool:
+        from kubernetes import client
 
-    def _label(self, pod_name: str, value: str) -> None:
-        pod = self._core.read_namespaced_pod(pod_name, self._namespace, _request_timeout=REQUEST_S)
-        labels = pod.metadata.labels or {}
-        if labels.get("app.kubernetes.io/instance") != self._instance:
-            self._log.warning("pod_not_ours", pod=pod_name)  # a device may claim any pod's name
-            return
-        body = {"metadata": {"labels": {LABEL: value[:63]}}}
-        self._core.patch_namespaced_pod(pod_name, self._namespace, body, _request_timeout=REQUEST_S)
+        change = label_change(labels, lps_ids)
+        if not change:
+            return False
+        body = {"metadata": {"labels": change}}
+        try:
+            self._core.patch_namespaced_pod(pod_name, self._namespace, body, _request_timeout=REQUEST_S)
+        except client.ApiException as error:
+            if error.status != GONE:  # a pod that has gone since is labelled when it is back
+                raise
+            return False
+        return True
 
-    async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+    def record(self, note: Note) -> None:
         """Record an Event about the GPS's pod."""
-        await self._try("event", lambda: self._record(reason, message, is_warning), "no Events are recorded")
-
-    def _record(self, reason: str, message: str, is_warning: bool) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        at = note.at.isoformat(timespec="seconds").replace("+00:00", "Z")
         body = {
             "metadata": {"generateName": f"{self._pod_name}.", "namespace": self._namespace},
             "involvedObject": {
                 "apiVersion": "v1", "kind": "Pod", "name": self._pod_name, "namespace": self._namespace,
                 "uid": os.environ.get("FEDSTRATA_POD_UID", ""),
             },
-            "reason": reason,
-            "message": message[:1000],
-            "type": "Warning" if is_warning else "Normal",
+            "reason": note.reason,
+            "message": note.message[:1000],
+            "type": "Warning" if note.is_warning else "Normal",
             "source": {"component": "fedstrata-gps"},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
             "count": 1,
         }  # fmt: skip
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
-    async def _try(self, what: str, call: Callable[[], Any], otherwise: str) -> bool:
-        """Make one call in a thread; a refusal is said once and never fails the run."""
-        try:
-            await asyncio.to_thread(call)
-        except Exception as error:  # the client raises its own, urllib3's and socket errors
-            if what not in self._withheld:
-                self._withheld.add(what)
-                reason = getattr(error, "reason", None) or str(error)
-                self._log.warning("kubernetes_refused", call=what, reason=str(reason)[:300], means=otherwise)
-            return False
-        return True
+    def instead_of(self, what: str) -> str:
+        """What a person can do, or has to do without, while a call is refused."""
+        by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
+        return {
+            "scale": f"where it stays so, {by_hand}, one for each cluster",
+            "label": "until then pods carry no LPS label",
+        }.get(what, "until then no Events are recorded")
+
+
+def label_value(lps_ids: Sequence[str]) -> str:
+    """Ids joined by dots, as many as a label's value holds: lps-0.lps-1.and-9-more."""
+    for kept in range(len(lps_ids), 0, -1):
+        left = len(lps_ids) - kept
+        value = ".".join([*lps_ids[:kept], *([f"and-{left}-more"] if left else [])])
+        if len(value) <= LABEL_MAX:
+            return value
+    return ""
+
+
+def label_change(labels: Mapping[str, str], lps_ids: Sequence[str]) -> dict[str, str | None]:
+    """What makes a pod's labels say its LPSs; None takes a label away."""
+    wanted: dict[str, str | None] = {name: None for name in labels if name.startswith(LABEL_PREFIX)}
+    wanted |= {LABEL_PREFIX + lps_id: "true" for lps_id in lps_ids}
+    wanted[LABEL] = label_value(lps_ids)
+    return {name: value for name, value in wanted.items() if labels.get(name) != value}
+
+
+def _client(log: EventLog) -> Any:
+    """A client with the pod's own account that makes one attempt a call."""
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException as error:
+        log.warning("kubernetes_out_of_reach", reason=str(error), means="LPSs are not scaled, pods not labelled")
+    configuration.retries = False
+    return client.ApiClient(configuration)

@@ -1,115 +1,231 @@
-"""The plan: which devices form which cluster, and who represents it to late devices."""
+"""The plans of a run, written through to the journal: which devices form which cluster, and hang on which LPS."""
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from fedstrata.experiment import Experiment, TaskPartition
-from fedstrata.methods import Grouping
-from fedstrata.relevance import Matrix
-from gps.journal import Journal
+from fedstrata.errors import PluginError
+from fedstrata.experiment import Experiment
+from fedstrata.methods import Candidate, Method, Plan
+from fedstrata.streams import asks_in_training, home_of, homes_of, lps_count, shares_of, spans_lps
+from gps.journal import BEFORE, Journal
 from gps.roster import Device, Roster
 
 
-def cluster_name(number: int) -> str:
-    """A cluster is called after the LPS that serves it, unless another has adopted it."""
+def home_name(number: int) -> str:
+    """Devices that hang on an LPS are called after it, unless another has adopted them."""
     return f"lps-{number}"
 
 
-class Plan:
-    """Clusters, written through to the journal."""
+class Plans:
+    """The plan now in force, and where it has put every device."""
 
-    def __init__(self, experiment: Experiment, roster: Roster, journal: Journal) -> None:
+    def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
         self._experiment = experiment
+        self._method = method
         self._roster = roster
         self._journal = journal
-        self._rule = journal.grouping_rule()
-        self._representatives: dict[str, list[int]] = {}
+        self.spans_lps = spans_lps(experiment, method)
+        self._made = {made_in: _plan(*row) for made_in, row in journal.plans().items()}
         placed_late = sum(device.is_late and device.cluster is not None for device in roster.devices.values())
-        self.version = 1 + placed_late  # grows with whatever LPSs have to hear of; the same after a restart
+        # grows with whatever LPSs have to hear of; the same after a restart
+        self.version = max(1, len(self._made)) + placed_late + journal.versions_taken_back()
+
+    # --- plans ----------------------------------------------------------------------------------
 
     @property
     def is_made(self) -> bool:
-        return self._rule is not None
+        """Whether there is a plan."""
+        return bool(self._made)
+
+    @property
+    def first(self) -> Plan | None:
+        """The plan made before training."""
+        return self._made.get(BEFORE)
 
     @property
     def rule(self) -> str:
-        """How the number of clusters was chosen."""
-        return self._rule or ""
+        """How the clusters now in force were chosen."""
+        return self.now.rule if self._made else ""
 
     @property
-    def clusters_known(self) -> int:
-        """How many LPSs the run needs as far as can be said now; 0 when grouping has to tell."""
+    def now(self) -> Plan:
+        """The newest plan. Raises ValueError where none is made."""
+        return self._made[max(self._made)]
+
+    def before(self, global_round: int) -> Plan:
+        """The plan in force as a global round begins. Raises KeyError where none is made."""
+        return self._made[max(made_in for made_in in self._made if made_in < global_round)]
+
+    def of_round(self, global_round: int) -> Plan | None:
+        """The plan made in a global round of what devices answered in it, if it is made."""
+        return self._made.get(global_round)
+
+    @property
+    def planned_rounds(self) -> int:
+        """In how many global rounds the plan is made."""
+        return max(self._made, default=BEFORE) + 1
+
+    def make(self, global_round: int, plan: Plan) -> None:
+        """Write a plan down, made in a global round or `BEFORE` training; the first says where devices hang, too.
+
+        Raises:
+            PluginError: it cannot be written down.
+        """
+        written = _json(plan)
+        if global_round == BEFORE:
+            for number, home in enumerate(homes_of(self._experiment, self._method, plan.clusters)):
+                for index in home:
+                    self._roster.devices[index].home = number
+        for number, cluster in enumerate(plan.clusters):
+            for index in cluster:
+                self._roster.devices[index].cluster = number
+        devices = self._roster.devices.values()
+        places = [(d.cluster, d.home, d.device_index) for d in devices if d.cluster is not None]
+        affinity = plan.affinity.astype("<f8").tobytes() if plan.affinity is not None else b""
+        self._journal.set_plan(global_round, written, affinity, places)
+        if self._made:
+            self.version += 1
+        self._made[global_round] = _plan(written, affinity)  # as a restarted GPS reads it
+
+    def go_back_to(self, global_round: int) -> None:
+        """Forget the plans of later global rounds than one that has to be done again."""
+        later = [made_in for made_in in self._made if made_in > global_round]
+        for made_in in later:
+            del self._made[made_in]
+        if later:
+            for number, cluster in enumerate(self.now.clusters):
+                for index in cluster:
+                    self._roster.devices[index].cluster = number
+            places = [(d.cluster, i) for i, d in self._roster.devices.items()]
+            self._journal.forget_plans_after(global_round, places, versions=len(later) + 1)
+            self.version += 1
+
+    def candidates(self) -> list[Candidate]:
+        """The devices that a plan has put into clusters, by index."""
+        return [self._candidate(d) for _, d in sorted(self._roster.devices.items()) if d.cluster is not None]
+
+    def _candidate(self, device: Device) -> Candidate:
+        tasks = self._experiment.task_of_devices()
+        return Candidate(
+            device_index=device.device_index,
+            num_examples=device.num_examples,
+            true_task=tasks[device.device_index] if tasks else None,
+        )
+
+    def described(self, devices: list[Device]) -> list[Candidate]:
+        """Devices as a method sees them."""
+        return [self._candidate(device) for device in devices]
+
+    # --- clusters and LPSs ------------------------------------------------------------------------
+
+    @property
+    def lps_known(self) -> int:
+        """How many LPSs the run needs as far as can be said now; 0 when the plan has to tell."""
+        if self._experiment.topology is not None or asks_in_training(self._method) is not None:
+            return lps_count(self._experiment)
         if self.is_made:
-            return len(self.clusters)
-        settings, partition = self._experiment.method, self._experiment.partition
-        if settings.name == "oracle" or (settings.name == "random" and settings.clusters == "auto"):
-            return len(partition.tasks) if isinstance(partition, TaskPartition) else 0
-        return 0 if settings.clusters == "auto" else settings.clusters
+            return len(self.homes)
+        return self._method.clusters_known
+
+    @property
+    def homes(self) -> dict[str, list[str]]:
+        """Device ids, in index order, by the LPS that they hang on."""
+        return {home_name(number): ids for number, ids in self._grouped("home").items()}
 
     @property
     def clusters(self) -> dict[str, list[str]]:
-        """Device ids, in index order, by cluster."""
-        members: dict[int, list[str]] = defaultdict(list)
+        """Device ids, in index order, by cluster; a cluster with an LPS of its own is called after it."""
+        return {self.cluster_name(number): ids for number, ids in self._grouped("cluster").items()}
+
+    def cluster_name(self, number: int) -> str:
+        """What a cluster is called."""
+        return f"cluster-{number}" if self.spans_lps else home_name(number)
+
+    def _grouped(self, by: str) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = defaultdict(list)
         for _, device in sorted(self._roster.devices.items()):
-            if device.cluster is not None:
-                members[device.cluster].append(device.device_id)
-        return {cluster_name(number): members[number] for number in sorted(members)}
+            number = getattr(device, by)
+            if number is not None:
+                found[number].append(device.device_id)
+        return {number: found[number] for number in sorted(found)}
 
-    def make(self, grouping: Grouping) -> None:
-        """Write the clusters down."""
-        self._journal.set_grouping(grouping.rule, grouping.clusters)
-        for number, cluster in enumerate(grouping.clusters):
-            for index in cluster:
-                self._roster.devices[index].cluster = number
-        self._rule = grouping.rule
-
-    def members(self, cluster_id: str) -> list[Device]:
-        """The devices of a cluster, in index order."""
+    def members(self, home: str) -> list[Device]:
+        """The devices that hang on an LPS, in index order."""
         return [
             device
             for _, device in sorted(self._roster.devices.items())
-            if device.cluster is not None and cluster_name(device.cluster) == cluster_id
+            if device.home is not None and home_name(device.home) == home
         ]
 
     def examples(self) -> dict[str, int]:
-        """How many examples each cluster's devices have."""
-        return {name: sum(device.num_examples for device in self.members(name)) for name in self.clusters}
+        """How many examples the devices have that hang on each LPS."""
+        return {name: sum(device.num_examples for device in self.members(name)) for name in self.homes}
+
+    def shares(self, device: Device) -> Mapping[str, Mapping[int, int]]:
+        """A device's weights by stream in the channels that are mixed, as they are now."""
+        return shares_of(self.now, device.device_index) if self._made else {}
+
+    @property
+    def mixed(self) -> tuple[str, ...]:
+        """The channels that are mixed now."""
+        return tuple(self.now.weights) if self._made else ()
+
+    @property
+    def cluster_count(self) -> int:
+        """How many clusters there are now."""
+        return len(self.now.clusters) if self._made else 0
 
     def pods(self) -> dict[str, list[str]]:
-        """By pod name the clusters of the devices in it."""
+        """By pod name the LPSs that the devices in it hang on."""
         numbers: dict[str, set[int]] = defaultdict(set)
         for device in self._roster.devices.values():
-            if device.pod_name and device.cluster is not None:
-                numbers[device.pod_name].add(device.cluster)
-        return {pod: [cluster_name(number) for number in sorted(found)] for pod, found in numbers.items()}
+            if device.pod_name and device.home is not None:
+                numbers[device.pod_name].add(device.home)
+        return {pod: [home_name(number) for number in sorted(found)] for pod, found in numbers.items()}
 
-    # --- late devices ---------------------------------------------------------------------------
-
-    def representatives(self, candidates: Sequence[Device], relevance: Matrix | None) -> list[int]:
-        """The devices that stand for the clusters: those most relevant to their cluster on average."""
-        if relevance is None:
-            return []
-        places = {device.device_index: place for place, device in enumerate(candidates)}
-        for name in self.clusters:
-            indexes = [device.device_index for device in self.members(name) if device.device_index in places]
-            rows = [places[index] for index in indexes]
-            means = relevance[np.ix_(rows, rows)].mean(axis=1)
-            best = sorted(zip(-means, indexes, strict=True))[: self._experiment.method.representatives]
-            self._representatives[name] = [index for _, index in best]
-        return sorted(index for indexes in self._representatives.values() for index in indexes)
-
-    def relevance_to_clusters(self, row: Mapping[int, float]) -> dict[str, float]:
-        """Mean relevance of a late device's data to each cluster's representatives."""
-        return {
-            name: float(np.mean([row[index] for index in indexes if index in row] or [0.0]))
-            for name, indexes in self._representatives.items()
-        }
-
-    def place(self, device: Device, cluster_id: str, from_global_round: int) -> None:
+    def place(self, device: Device, cluster: int, from_global_round: int) -> None:
         """Add a late device to a cluster."""
-        device.cluster = int(cluster_id.removeprefix("lps-"))
+        device.cluster = cluster
+        device.home = home_of(self._experiment, device.device_index) if self.spans_lps else cluster
         device.from_global_round = from_global_round
         self.version += 1
-        self._journal.place(device.device_index, device.cluster)
+        self._journal.place(device.device_index, device.cluster, device.home)
+
+
+def _json(plan: Plan) -> str:
+    fields: dict[str, Any] = {
+        "clusters": [[int(index) for index in cluster] for cluster in plan.clusters],
+        "rule": plan.rule,
+        "parents": [int(parent) for parent in plan.parents],
+        "weights": {
+            name: [{int(index): float(share) for index, share in stream.items()} for stream in streams]
+            for name, streams in plan.weights.items()
+        },
+        "related": [int(index) for index in plan.related],
+        "memory": dict(plan.memory),
+    }
+    try:
+        return json.dumps(fields, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"a plan's memory holds JSON values and its weights are finite, and here: {error}") from None
+
+
+def _plan(text: str, affinity: bytes) -> Plan:
+    said = json.loads(text)
+    side = len(said["related"])
+    return Plan(
+        clusters=tuple(tuple(cluster) for cluster in said["clusters"]),
+        rule=said["rule"],
+        parents=tuple(said["parents"]),
+        weights={
+            name: tuple({int(index): share for index, share in stream.items()} for stream in streams)
+            for name, streams in said["weights"].items()
+        },
+        affinity=np.frombuffer(affinity, "<f8").reshape(side, side) if affinity else None,
+        related=tuple(said["related"]),
+        memory=said["memory"],
+    )

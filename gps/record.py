@@ -4,20 +4,20 @@ Field by field in docs/record.md.
 """
 
 import csv
+import hashlib
 import io
 import json
-import time
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedstrata.experiment import Experiment
+from fedstrata.link import wall_time
 from fedstrata.metrics import LinkKey
 from fedstrata.relevance import Matrix
-from fedstrata.store import write_aside
-from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
 from gps.rows import loss_and_accuracy
 
@@ -37,11 +37,15 @@ class RunResult:
     reason: str | None
     clusters: Mapping[str, list[str]]
     clusters_rule: str
-    reports: Mapping[str, pb.ReportHeader]
+    homes: Mapping[str, list[str]] | None = None  # device ids by LPS, where clusters span LPSs
+    evaluations: Sequence[rounds_pb2.Evaluation]  # of the final models, by the devices
+    model_sha256: Mapping[str, str]  # by cluster
+    lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
     rows: list[rounds_pb2.LpsRound]
     link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
     exclusions: list[tuple[str, str, str]]
     adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
+    kernels: Mapping[str, int] = field(default_factory=dict)  # of OpenBLAS: how many devices have each
     wall_seconds: Mapping[str, float]
     global_rounds: int
     relevance: Matrix | None
@@ -57,6 +61,18 @@ def write_record(folder: Path, result: RunResult) -> None:
     _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")
 
 
+def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
+    """Write the clusters' final models that no LPS reports; gives the SHA-256 of each file."""
+    digests = {}
+    for name, model in models.items():
+        path = folder / "models" / f"{name}.safetensors"
+        about = {"run_id": experiment.run_id, "cluster_id": name, "lps_round": str(experiment.training.lps_rounds)}
+        write_model(path, model.layout, model.pieces(), {"format": "fedstrata", **about})
+        with path.open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
 def _write(path: Path, text: str) -> None:
     with write_aside(path) as file:
         file.write(text.encode())
@@ -65,8 +81,8 @@ def _write(path: Path, text: str) -> None:
 def summary(result: RunResult) -> dict[str, Any]:
     """summary.json as a document."""
     experiment = result.experiment
-    accuracy = {name: _accuracy(result.reports[name].evaluations) for name in result.clusters if name in result.reports}
-    measured = [value for value in accuracy.values() if value is not None]
+    by_cluster = _by_group(result.evaluations, {d: name for name, ids in result.clusters.items() for d in ids})
+    accuracy = {name: _accuracy(found) for name, found in by_cluster.items()}
     tasks = experiment.task_of_devices()
     ids = experiment.device_ids()
     return {
@@ -85,14 +101,20 @@ def summary(result: RunResult) -> dict[str, Any]:
         ),
         "device_tasks": dict(zip(ids, tasks, strict=True)) if tasks else None,
         "rounds": result.global_rounds,
-        "accuracy": {**accuracy, "mean": sum(measured) / len(measured) if measured else None},
-        "task_accuracy": task_accuracy(result.reports.values(), dict(zip(ids, tasks, strict=True))) if tasks else None,
+        "accuracy": {**accuracy, "mean": _mean(accuracy.values())},
+        "received_accuracy": _received_accuracy(by_cluster),
+        "device_accuracy": {e.device_id: _accuracy([e]) for e in result.evaluations},
+        "task_accuracy": task_accuracy(result.evaluations, dict(zip(ids, tasks, strict=True))) if tasks else None,
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
         "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],
         "adoptions": [{"cluster": cluster, "by": lps, "from": stage} for cluster, lps, stage in result.adoptions],
-        "model_sha256": {name: result.reports[name].model_sha256 for name in result.clusters if name in result.reports},
+        "kernels": dict(result.kernels),
+        "homes": dict(result.homes) if result.homes is not None else None,
+        "lost_state": list(result.lost_state),
+        "personal_sha256": {e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
+        "model_sha256": {name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},
     }
 
 
@@ -103,13 +125,37 @@ def _accuracy(evaluations: Iterable[rounds_pb2.Evaluation]) -> float | None:
     return correct / examples if examples else None
 
 
-def task_accuracy(reports: Iterable[pb.ReportHeader], task_of: Mapping[str, str]) -> dict[str, float | None]:
-    """Accuracy of the devices of each true task, each with the model of the cluster it is in."""
-    by_task: dict[str, list[rounds_pb2.Evaluation]] = {task: [] for task in task_of.values()}
-    for report in reports:
-        for evaluation in report.evaluations:
-            by_task[task_of[evaluation.device_id]].append(evaluation)
-    return {task: _accuracy(evaluations) for task, evaluations in by_task.items()}
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _received_accuracy(
+    by_cluster: Mapping[str, Sequence[rounds_pb2.Evaluation]],
+) -> dict[str, float | None] | None:
+    """As accuracy, of the models as they were received; None where devices use those."""
+    if not any(evaluation.has_received for found in by_cluster.values() for evaluation in found):
+        return None
+    accuracy = {
+        name: sum(e.received_correct for e in found) / max(1, sum(e.num_examples for e in found))
+        for name, found in by_cluster.items()
+    }
+    return {**accuracy, "mean": _mean(accuracy.values())}
+
+
+def _by_group(
+    evaluations: Iterable[rounds_pb2.Evaluation], group_of: Mapping[str, str]
+) -> dict[str, list[rounds_pb2.Evaluation]]:
+    found: dict[str, list[rounds_pb2.Evaluation]] = {group: [] for group in group_of.values()}
+    for evaluation in evaluations:
+        found[group_of[evaluation.device_id]].append(evaluation)
+    return {group: measured for group, measured in found.items() if measured}
+
+
+def task_accuracy(evaluations: Iterable[rounds_pb2.Evaluation], task_of: Mapping[str, str]) -> dict[str, float | None]:
+    """Accuracy of the devices of each true task, each with what it would use."""
+    by_task = _by_group(evaluations, task_of)
+    return {task: _accuracy(by_task.get(task, ())) for task in task_of.values()}
 
 
 def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str, str] | None) -> float | None:
@@ -183,7 +229,7 @@ def recorded_end(folder: Path) -> tuple[str, str] | None:
 
 def wall_seconds(phases: Mapping[str, float]) -> dict[str, float]:
     """How long the phases took, from when each began."""
-    now = time.time()
+    now = wall_time()
     order = ("enrolment", "relevance", "grouping", "training")
     began = {phase: phases.get(phase, now) for phase in order}
     began["relevance"] = min(began["relevance"], began["grouping"])

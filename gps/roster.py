@@ -5,11 +5,9 @@ State and rules only; waiting is `gps.enrolment`'s business.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from fedstrata.errors import (
     DuplicateDeviceError,
@@ -19,7 +17,8 @@ from fedstrata.errors import (
     WrongRunError,
 )
 from fedstrata.experiment import Experiment
-from fedstrata.tensors import Flat
+from fedstrata.quoting import brief, quoted
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal import Journal
 
@@ -38,12 +37,14 @@ class Device:
     num_examples: int
     pod_name: str
     is_late: bool = False
-    profile_rows: int | None = None
-    has_relevance: bool = False
+    answered: set[str] = field(default_factory=set)  # the questions before training
     cluster: int | None = None
+    home: int | None = None  # the number of the LPS that it hangs on
+    has_lost_state: bool = False
     from_global_round: int = 0  # of a late device: the first it takes part in
     refused: str | None = None
     process_id: str = ""
+    kernel: str = ""  # of its OpenBLAS, when it computed its profile
     calls_under_way: int = field(default=0)
 
 
@@ -62,13 +63,16 @@ class Roster:
                 device_index=row.device_index,
                 num_examples=row.num_examples,
                 pod_name=row.pod_name,
+                kernel=row.kernel,
                 is_late=row.is_late,
-                profile_rows=row.profile_rows,
-                has_relevance=row.has_relevance,
                 cluster=row.cluster,
+                home=row.home,
+                has_lost_state=row.has_lost_state,
             )
+        for question, index in journal.answered():
+            self.devices[index].answered.add(question)
         for device_id, stage, reason in journal.exclusions():
-            if stage == "enrolment" and reason.startswith("refused"):
+            if stage == "enrolment" and reason.startswith("refused") and device_id in self._indexes:
                 self.by_id(device_id).refused = reason
 
     @property
@@ -93,13 +97,14 @@ class Roster:
         """Refuse a device that is not of this experiment. Raises WrongRunError, UnknownChildError, PayloadError."""
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(
-                f"{request.device_id[:80]!r} was started with another experiment than the GPS "
-                f"({request.experiment_sha256[:12]!r}, not {self._experiment.digest[:12]!r}); give both the same file"
+                f"{quoted(request.device_id)} was started with another experiment than the GPS "
+                f"({quoted(request.experiment_sha256[:12])}, not {self._experiment.digest[:12]!r}); "
+                "give both the same file"
             )
         index = request.device_index
         if not 0 <= index < len(self._ids) or self._ids[index] != request.device_id:
             raise UnknownChildError(
-                f"{request.device_id[:80]!r} with index {index} is not of this experiment, which has "
+                f"{quoted(request.device_id)} with index {index} is not of this experiment, which has "
                 f"{self._ids[0]} … {self._ids[-1]}"
             )
         if request.num_examples < 1:
@@ -119,11 +124,12 @@ class Roster:
                 device_index=request.device_index,
                 num_examples=request.num_examples,
                 pod_name=pod_name,
+                kernel=request.kernel[:40],
                 is_late=is_late,
             )
             self._journal.enroll(
                 index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,
-                pod_name=pod_name, is_late=is_late,
+                pod_name=pod_name, is_late=is_late, kernel=device.kernel,
             )  # fmt: skip
             self.devices[device.device_index] = device
         if device.refused:
@@ -137,14 +143,24 @@ class Roster:
                 f"{device.device_id} is enrolled by another process that is still there; give this one its own index"
             )
         device.process_id = request.process_id
+        self._note_pod(device, request.pod_name)
         return device
+
+    def _note_pod(self, device: Device, pod_name: str) -> None:
+        """Keep where a device runs now; its pod may have been replaced by one of another name."""
+        if device.pod_name != pod_name and POD_NAME.match(pod_name):
+            device.pod_name = pod_name
+            self._journal.enroll(
+                index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,
+                pod_name=pod_name, is_late=device.is_late,
+            )  # fmt: skip
 
     def by_id(self, device_id: str) -> Device:
         """The device of that id. Raises UnknownChildError when it has not enrolled."""
         device = self.devices.get(self._indexes.get(device_id, -1))
         if device is not None:
             return device
-        raise UnknownChildError(f"{device_id[:80]!r} has not enrolled; call Enroll first")
+        raise UnknownChildError(f"{quoted(device_id)} has not enrolled; call Enroll first")
 
     @contextmanager
     def call_of(self, device_id: str, process_id: str) -> Iterator[Device]:
@@ -161,30 +177,34 @@ class Roster:
         finally:
             device.calls_under_way -= 1
 
-    def set_profile(self, device: Device, eigenvectors: Flat) -> None:
-        """Keep a device's profile, shape (k, d), and drop it from memory."""
-        self._journal.set_profile(device.device_index, len(eigenvectors), eigenvectors.astype("<f4").tobytes())
-        device.profile_rows = len(eigenvectors)
+    def set_answer(self, device: Device, answer: answers_pb2.Answer) -> None:
+        """Keep a device's answer from before training, and drop it from memory."""
+        self._journal.add_answer(answer.question, device.device_index, answer.SerializeToString(deterministic=True))
+        device.answered.add(answer.question)
 
-    def set_relevance(self, device: Device, row: dict[int, float]) -> None:
-        """Keep a device's row as pairs of index and value."""
-        pairs = np.array(sorted(row.items()), "<f8").reshape(-1, 2)
-        self._journal.set_relevance(device.device_index, pairs.tobytes())
-        device.has_relevance = True
-
-    def relevance(self, device: Device) -> dict[int, float]:
-        """The row that a device submitted, by device index."""
-        pairs = np.frombuffer(self._journal.relevance(device.device_index), "<f8").reshape(-1, 2)
-        return {int(index): float(value) for index, value in pairs}
+    def note_lost_state(self, device: Device) -> None:
+        """Note that what a device had kept for itself is gone."""
+        if not device.has_lost_state:
+            self._journal.note_lost_state(device.device_index)
+            device.has_lost_state = True
 
     def refuse(self, device: Device, reason: str) -> None:
         """Go on without a device for the rest of the run."""
-        device.refused = f"refused: {reason}"
+        device.refused = f"refused: {brief(reason)}"
         self._journal.exclude(device.device_id, "enrolment", device.refused)
+
+    def behind(self, questions: Sequence[str]) -> list[Device]:
+        """The devices that have enrolled and not answered some of these questions before training."""
+        there = [device for device in self.devices.values() if not device.refused and not device.is_late]
+        return [device for device in there if not set(questions) <= device.answered]
+
+    def kernels(self) -> dict[str, int]:
+        """How many devices compute with which OpenBLAS kernel, as far as they say."""
+        return dict(sorted(Counter(device.kernel for device in self.devices.values() if device.kernel).items()))
 
     def states(self) -> Counter[str]:
         """How many devices are in which state."""
-        states = Counter({"absent": len(self.absent()), "enrolled": 0, "profiled": 0, "related": 0, "assigned": 0})
+        states = Counter({"absent": len(self.absent()), "enrolled": 0, "answered": 0, "assigned": 0})
         for device in self.devices.values():
             states[_state(device)] += 1
         return states
@@ -195,6 +215,4 @@ def _state(device: Device) -> str:
         return "refused"
     if device.cluster is not None:
         return "assigned"
-    if device.has_relevance:
-        return "related"
-    return "profiled" if device.profile_rows is not None else "enrolled"
+    return "answered" if device.answered else "enrolled"

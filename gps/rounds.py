@@ -1,66 +1,75 @@
-"""The global rounds: clusters send their shared layers' updates, the GPS averages them and hands the mean back."""
+"""The global rounds: LPSs send what they have of every stream, the GPS moves the streams and hands them back."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.models import Model
-from fedstrata.rounds import Exchange, Intake, OpenRound, RoundServer
+from fedstrata.optimiser_files import OptimiserFiles
+from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
+from fedstrata.server_optimiser import Move, server_optimiser
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
-from fedstrata.store.model_file import joined, pieces_of
-from fedstrata.tensors import SMALL_BYTES, ExactSum, Flat
+from fedstrata.store.model_file import joined
+from fedstrata.tensors import SMALL_BYTES, Flat, Layout, Sums
 from gps.journal import Journal
+from gps.keepers import Keeper
 
 
 class GlobalRounds:
-    """Opens each global round for the clusters and moves the shared layers by the mean of their updates."""
+    """Opens each global round for the LPSs and moves what the GPS keeps by what comes back."""
 
     def __init__(
-        self, experiment: Experiment, *, model: Model, sum_name: str, folder: Path, journal: Journal,
+        self, experiment: Experiment, *, keeper: Keeper, part: str, folder: Path, journal: Journal,
         metrics: ProcessMetrics, log: EventLog,
     ) -> None:  # fmt: skip
         self._experiment = experiment
-        self._model = model
-        self._layout = model.layout.select(model.shared)
+        self._keeper = keeper
         self._folder = folder
         self._journal = journal
         self._metrics = metrics
         self._log = log
-        exchange = Exchange(
+        exchange = RoundTerms(
             run_id=experiment.run_id,
-            layout=self._layout,
-            part=sum_name,
+            layout=Layout(()),  # each round says what it takes
+            part=part,
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
         )
+        optimiser = server_optimiser(experiment.training.gps_optimiser)
+        self._optimiser = OptimiserFiles(optimiser, folder, self._metadata)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
         self.server = RoundServer(exchange, metrics, log, self._executor)
+        self.server.accepts_updates = keeper.acceptance
         self.global_round = journal.global_rounds_closed()
         self.plan_version: Callable[[], int] = lambda: 0
         self.on_closing: Callable[[], None] = lambda: None  # in the transaction that closes a round
         self.on_closed: Callable[[int], None] = lambda global_round: None
         self.on_open: Callable[[], None] = lambda: None
+        self.plan_round: Callable[[int], Awaitable[None]] | None = None  # where devices are asked in a global round
+        self.on_going_back: Callable[[int], None] = lambda global_round: None
         self.on_missing: Callable[[str, str], None] = lambda cluster_id, stage: None
 
     async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
         """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""
-        shared: AnyModel = await asyncio.to_thread(self._begin)
+        model: AnyModel = await asyncio.to_thread(self._begin)
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
             children = dict(examples())
-            total = ExactSum(self._layout.size, sum(children.values()))
-            self._open(shared, children, total, evaluate_only=False)
+            self._open(model, children, evaluate_only=False)
+            if self.plan_round is not None:
+                await self.plan_round(self.global_round)
+            sums = self._keeper.sums(children)
+            self.server.go_on({}, sums)
             gathered = await self.server.gather()
-            pieces = (shared.read(a, b) + total.mean(a, b) for a, b in pieces_of(self._layout.size))
-            following = await asyncio.to_thread(self._save_following, pieces)
-            shared.close()
-            shared = following
+            following = await asyncio.to_thread(self._save_following, model, sums)
+            model.close()
+            model = following
             with self._journal.together(durable=True):  # from here to the next round's opening nothing is waited for
                 self._journal.close_global_round(self.global_round)
                 self.on_closing()
@@ -78,24 +87,39 @@ class GlobalRounds:
                 self.on_missing(cluster_id, f"global round {self.global_round + 1}")
             self.global_round += 1
             self.on_closed(self.global_round)
-        self._open(shared, dict(examples()), ExactSum(0, 1), evaluate_only=True)
+        self.final = model
+        self._open(model, dict(examples()), evaluate_only=True)
 
-    def _save_following(self, pieces: Iterator[Flat]) -> AnyModel:
-        """Write the shared layers of the next global round; gives them, small ones without reading them again."""
-        following = self.global_round + 1
-        if self._layout.float32_bytes > SMALL_BYTES:
-            self._save(following, pieces)
-            return ModelFile(self._path(following), self._layout)
-        model = ModelInMemory(self._layout, joined(pieces), self._metadata(following))
-        self._save(following, model.pieces(), model.digest)
-        return model
+    def final_models(self) -> dict[str, AnyModel]:
+        """The clusters' models, by name, that the GPS has once training is over."""
+        return self._keeper.models(self.final, self.global_round)
 
-    def _open(self, shared: AnyModel, children: Mapping[str, int], total: ExactSum, *, evaluate_only: bool) -> None:
-        intake = Intake(children=children, total=total, wait=self._experiment.deadlines.gps, executor=self._executor)
+    def _save_following(self, model: AnyModel, sums: Sums) -> AnyModel:
+        """Write what the next global round starts from; gives it, small vectors without reading them again."""
+        following, layout = self.global_round + 1, self._keeper.layout(self.global_round + 1)
+        self._optimiser.save(following, layout, partial(self._moves, model, sums))
+        pieces = self._optimiser.moved(self._moves(model, sums))
+        if layout.float32_bytes > SMALL_BYTES:
+            self._save(following, layout, pieces)
+            return ModelFile(self._path(following), layout)
+        moved = ModelInMemory(layout, joined(pieces), self._metadata(following))
+        self._save(following, layout, moved.pieces(), moved.digest)
+        return moved
+
+    def _moves(self, model: AnyModel, sums: Sums) -> Iterator[Move]:
+        """How the model moves, piece by piece: where it stands, by how much, and the optimiser's state there."""
+        for move in self._keeper.moves(model, sums, self.global_round):
+            base, update = model.read(move.start, move.stop), move.update
+            if update is not None and move.is_absolute:
+                base, update = (base, update - base) if self._optimiser.has_state else (update, None)
+            yield base, update, self._optimiser.at(self.global_round, model.layout, move.start, move.stop)
+
+    def _open(self, model: AnyModel, children: Mapping[str, int], *, evaluate_only: bool) -> None:
+        intake = Intake(children=children, wait=self._experiment.deadlines.gps, executor=self._executor)
         opened = OpenRound(
             number=self.global_round,
             global_round=self.global_round,
-            model=shared,
+            offers={0: self._keeper.offer(model, self.global_round)},
             intake=intake,
             evaluate_only=evaluate_only,
             plan_version=self.plan_version(),
@@ -104,7 +128,7 @@ class GlobalRounds:
         self.on_open()
 
     def _begin(self) -> ModelFile:
-        """The shared layers at the start of the open global round, or of the one before if that file is damaged.
+        """What the open global round starts from, or of the one before if that file is damaged.
 
         Raises:
             StateError: neither file is whole, or training is over and nobody could repeat its last round.
@@ -112,9 +136,10 @@ class GlobalRounds:
         clear_asides(self._folder)
         rounds = self._experiment.training.global_rounds
         if not self.global_round:
-            initial = self._model.initial(self._experiment.seed)
-            self._save(0, (initial[place] for place in self._model.layout.slices_of(self._layout)))
-            return ModelFile(self._path(0), self._layout)
+            layout = self._keeper.layout(0)
+            self._save(0, layout, self._keeper.initial())
+            self._optimiser.begin(0, layout)
+            return ModelFile(self._path(0), layout)
         try:
             found = self._open_whole(self.global_round)
         except StateError as error:
@@ -122,13 +147,15 @@ class GlobalRounds:
                 raise
             self._log.warning("state_passed_over", reason=str(error))
             self.global_round -= 1
+            self.on_going_back(self.global_round)
             found = self._open_whole(self.global_round)
         self._log.info("rounds_resumed", global_round=self.global_round)
         return found
 
     def _open_whole(self, global_round: int) -> ModelFile:
-        found = ModelFile(self._path(global_round), self._layout)
+        found = ModelFile(self._path(global_round), self._keeper.layout(global_round))
         found.verify()
+        self._optimiser.begin(global_round, self._keeper.layout(global_round))
         expected = self._metadata(global_round)
         if found.metadata != expected:
             raise StateError(f"{found.path}: of {found.metadata}, expected {expected}; it is another file renamed")
@@ -137,9 +164,10 @@ class GlobalRounds:
     def _metadata(self, global_round: int) -> dict[str, str]:
         return {"format": "fedstrata", "run_id": self._experiment.run_id, "global_round": str(global_round)}
 
-    def _save(self, global_round: int, pieces: Iterator[Flat], digest: bytes = b"") -> None:
-        write_model(self._path(global_round), self._layout, pieces, self._metadata(global_round), digest=digest)
+    def _save(self, global_round: int, layout: Layout, pieces: Iterator[Flat], digest: bytes = b"") -> None:
+        write_model(self._path(global_round), layout, pieces, self._metadata(global_round), digest=digest)
         self._path(global_round - 2).unlink(missing_ok=True)
+        self._optimiser.remove(global_round - 2)
 
     def _path(self, global_round: int) -> Path:
         return self._folder / f"shared-{global_round:06d}.safetensors"

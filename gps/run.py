@@ -11,21 +11,26 @@ from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
 from fedstrata.link import Changes
 from fedstrata.logs import EventLog
-from fedstrata.methods import Candidate, Grouping, make_method
+from fedstrata.methods import Answers, Arrays, Moment, make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
-from fedstrata.relevance import Matrix
+from fedstrata.rpc.answers import largest_bytes
+from fedstrata.streams import UPDATE_PART, streams_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from gps.asking import Asking, planned
 from gps.backend import Backend
 from gps.enrolment import Enrolment
-from gps.journal import Journal
-from gps.plan import Plan
-from gps.record import RunResult, recorded_end, wall_seconds, write_record
+from gps.journal import BEFORE, Journal
+from gps.keepers import keeper_of
+from gps.plan import Plans
+from gps.questions import Questions
+from gps.record import RunResult, recorded_end, wall_seconds, write_models, write_record
 from gps.reports import Reports
 from gps.roster import Device, Roster
 from gps.rounds import GlobalRounds
 from gps.serving import Serving
+from gps.waiting import Waiting
 
 NEWS_S = 0.1  # how long what devices say may wait to be shown
 EVENT_EVERY = 10  # global rounds between two notes to the operator
@@ -44,22 +49,20 @@ class Run:
         self.journal = Journal(state / "journal.sqlite", run_id=experiment.run_id, experiment=experiment.to_yaml())
         self.record_folder = state / "record"
         info = dataset_info(experiment.data)
-        self._method = make_method(experiment.method)
+        self.method = make_method(experiment)
+        metrics.links.questions = frozenset(question.name for question in self.method.questions())
         self.roster = Roster(experiment, self.journal)
+        self.questions = Questions(self.method, roster=self.roster, journal=self.journal, log=log)
         self.enrolment = Enrolment(
-            experiment, method=self._method, info=info, roster=self.roster, journal=self.journal, log=log
+            experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=log
         )
-        self._model = build_model(experiment.model, info)
+        model = build_model(experiment.model, info)
+        self.streams = streams_of(experiment, self.method, model)
+        self.plan = Plans(experiment, self.method, self.roster, self.journal)
+        keeper = keeper_of(experiment, self.method, model, self.streams, self.plan)
         self.rounds = GlobalRounds(
-            experiment,
-            model=self._model,
-            sum_name=self._method.sums[0],
-            folder=state,
-            journal=self.journal,
-            metrics=metrics,
-            log=log,
+            experiment, keeper=keeper, part=UPDATE_PART, folder=state, journal=self.journal, metrics=metrics, log=log
         )
-        self.plan = Plan(experiment, self.roster, self.journal)
         self.serving = Serving(experiment, self.plan, self.journal)
         self.reports = Reports(
             experiment,
@@ -68,29 +71,38 @@ class Run:
             journal=self.journal,
             metrics=metrics,
             models=self.record_folder / "models",
-            model_size=self._model.layout.size,
+            layout=self.streams.travelling,
         )
+        asked = [question.name for question in self.questions.asked]
+        self.waiting = Waiting(self.roster, self.plan, self.serving, questions=asked, metrics=metrics, log=log)
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
         self.is_over = self.has_record  # nothing more is wanted of devices and LPSs
         self.changes = Changes()
-        self.relevance: Matrix | None = None
+        self._own_models: dict[str, str] = {}  # SHA-256 by cluster, of the final models that the GPS has itself
         self._telling: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._notes: set[asyncio.Task[None]] = set()
-        self.enrolment.on_change = self.tell_soon
-        self.enrolment.on_late_relevance = self._place
+        self.questions.on_change = self.tell_soon
+        self.questions.on_late_answer = self._place
+        self.enrolment.on_return = lambda device: self._label_pods()
         self.rounds.on_closing = self.reports.keep_link_bytes
         self.rounds.on_closed = self._round_closed
         self.rounds.on_open = self.tell  # after the LPSs, who are waited for
-        self.rounds.on_missing = self._cluster_missing
+        self.rounds.on_missing = lambda cluster_id, stage: self._exclude(cluster_id, stage, "missed the deadline")
         self.rounds.plan_version = lambda: self.plan.version
+        self.rounds.on_going_back = self.plan.go_back_to
+        self.asking = Asking(self.method, self.streams, plans=self.plan, journal=self.journal, changes=self.changes)
+        if self.asking.question is not None:
+            self.rounds.plan_round = self._plan_round
         self.reports.on_exclusion = self._exclude
+        self.reports.is_trained = lambda: self.rounds.global_round == experiment.training.global_rounds
 
     @property
     def largest_payload_bytes(self) -> int:
-        """The most that one call brings: an LPS's final model, or a device's profile."""
-        return max(self._model.layout.float32_bytes, self.enrolment.profile_bytes)
+        """The most that one call brings: an LPS's final model, or a device's answer."""
+        answers = [largest_bytes(question) for question in self.method.questions()]
+        return max(self.streams.model.float32_bytes, *answers, 0)
 
     def tell_soon(self) -> None:
         """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""
@@ -104,6 +116,7 @@ class Run:
             self._telling = None
         self.changes.tell()
         self._metrics.devices(self.roster.states())
+        self._metrics.phase(self.phase)
 
     # --- the phases ---------------------------------------------------------------------------
 
@@ -113,6 +126,7 @@ class Run:
             self.rounds.server.finish(self.reason)
             self.tell()
             return
+        watching = asyncio.ensure_future(self.waiting.watch(self, self._tell_operator))
         work, stopped = asyncio.ensure_future(self._phases()), asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -131,6 +145,7 @@ class Run:
             self.tell()
             self._tell_operator("RunFailed", self.reason, is_warning=True)
         finally:
+            watching.cancel()
             stopped.cancel()
             work.cancel()  # where this was cancelled itself: no round is closed under a journal about to be closed
         if not self.has_record:
@@ -141,16 +156,14 @@ class Run:
     async def _phases(self) -> None:
         if not self.plan.is_made:
             self._enter("enrolment")
-            if self.plan.clusters_known:
-                self._soon(self._backend.scale_lps(self.plan.clusters_known))
+            if self.plan.lps_known:
+                self._soon(self._backend.scale_lps(self.plan.lps_known))
             await self.enrolment.gather_devices()
-            if self._method.needs_profiles:
+            if len(self.questions.asked) > 1:
                 self._enter("relevance")
-                await self.enrolment.gather_relevance()
+                await self.enrolment.gather_answers()
             self._enter("grouping")
             await asyncio.to_thread(self._group)
-        elif self._method.needs_profiles:
-            self.relevance = self.enrolment.relevance_matrix()
         self._publish_plan()
         self._enter("training")
         watching = asyncio.ensure_future(self._watch_lps())
@@ -158,6 +171,8 @@ class Run:
         try:
             await self._until_served()
             await self.rounds.run(self.plan.examples)
+            models = self.rounds.final_models()
+            self._own_models = await asyncio.to_thread(write_models, self.record_folder, models, self.experiment)
             self._enter("evaluation")
             await self._gather_reports()
         finally:
@@ -223,7 +238,7 @@ class Run:
         told = f"{cluster_id} from {before} to {lps_id}, {self.serving.stage_of(handover)}"
         self._log.warning("returned" if handover.is_return else "adopted", cluster=cluster_id, lps=lps_id, was=before)
         self._tell_operator("Returned" if handover.is_return else "Adopted", told, is_warning=not handover.is_return)
-        self._soon(self._backend.label_pods(self.serving.pods()))
+        self._label_pods()
         self.tell()
 
     def _enter(self, phase: str) -> None:
@@ -234,60 +249,44 @@ class Run:
         self.tell()
 
     def _group(self) -> None:
-        candidates = self.enrolment.candidates()
-        tasks = self.experiment.task_of_devices()
-        if self._method.needs_profiles:
-            self.relevance = self.enrolment.relevance_matrix()
-        described = [
-            Candidate(
-                device_index=device.device_index,
-                num_examples=device.num_examples,
-                true_task=tasks[device.device_index] if tasks else None,
-            )
-            for device in candidates
-        ]
-        grouping = self._grouping(described)
-        grouping.check_covers(described)
+        """Make the first plan."""
+        devices = self.enrolment.candidates()
+        described = self.plan.described(devices)
+        plan = planned(self.method, Moment.BEFORE, Answers(described, self.questions.answers(devices)), None)
+        plan.check_covers(described, may_be_empty=self.streams.spans)
+        self.streams.check_plan(plan, self.method, None)
         reach("grouping")
-        self.plan.make(grouping)
+        self.plan.make(BEFORE, plan)
 
-    def _grouping(self, described: list[Candidate]) -> Grouping:
-        """The method's clusters, of all candidates or of the landmarks and then of all."""
-        if self.relevance is None:
-            return self._method.group(described, None, self.experiment.seed)
-        landmarks = {device.device_index for device in self.enrolment.related()}
-        known = [candidate for candidate in described if candidate.device_index in landmarks]
-        grouping = self._method.group(known, self.relevance, self.experiment.seed)
-        if not known:
-            raise RunStoppedError("none of the devices drawn as landmarks is there; raise method.landmarks")
-        others = [device for device in self.enrolment.candidates() if device.device_index not in landmarks]
-        rows = {device.device_index: self.roster.relevance(device) for device in others}
-        return grouping.joined_by(rows, self._method.place) if others else grouping
+    async def _plan_round(self, global_round: int) -> None:
+        """Have the plan of a global round made of what devices answer in it."""
+        deadline_s = self.experiment.deadlines.gps.deadline_s
+        if await self.asking.plan_round(global_round, deadline_s):
+            self._log.info("planned_again", global_round=global_round, rule=self.plan.rule)
+            self.tell()
 
     def _publish_plan(self) -> None:
         """Let devices, LPSs and the operator know the clusters."""
-        self.enrolment.representatives = self.plan.representatives(self.enrolment.related(), self.relevance)
-        sizes = {name: len(devices) for name, devices in self.plan.clusters.items()}
+        sizes = {name: len(devices) for name, devices in self.plan.homes.items()}
         self._log.info("grouped", rule=self.plan.rule, clusters=sizes)
-        self._soon(self._backend.scale_lps(len(sizes)))
-        self._soon(self._backend.label_pods(self.serving.pods()))
+        self._soon(self._backend.scale_lps(self.plan.lps_known))
+        self._label_pods()
         for who, stage, reason in self.journal.exclusions():
             self._tell_operator("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
         self._tell_operator("Grouped", f"{self.plan.rule}: {sizes}")
-        self.enrolment.tell()
+        self.questions.publish_sponsors(self.method.sponsors(self.plan.first) if self.plan.first is not None else ())
 
     def _exclude(self, who: str, stage: str, reason: str) -> None:
         """Note an exclusion, and tell the operator the first time it is heard of."""
         if self.journal.exclude(who, stage, reason):
             self._tell_operator("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
 
-    def _place(self, device: Device) -> None:
-        """Put a late device into the cluster whose representatives it is most relevant to."""
-        relevance = self.plan.relevance_to_clusters(self.roster.relevance(device))
-        cluster_id = self._method.place(relevance)
-        self.plan.place(device, cluster_id, self.rounds.global_round + 1)
-        self._log.info("device_placed_late", device=device.device_id, cluster=cluster_id, relevance=relevance)
-        self._soon(self._backend.label_pods(self.serving.pods()))
+    def _place(self, device: Device, arrays: Arrays) -> None:
+        """Put a late device into the cluster that its answer speaks for."""
+        cluster = self.method.place(arrays, self.questions.sponsors or ())
+        self.plan.place(device, cluster, self.rounds.global_round + 1)
+        self._log.info("device_placed_late", device=device.device_id, cluster=self.plan.cluster_name(cluster))
+        self._label_pods()
         self.tell()
 
     def _round_closed(self, done: int) -> None:
@@ -306,9 +305,6 @@ class Run:
         self._log.info("lps_registered", lps_id=request.lps_id, address=request.address)
         self.tell()
 
-    def _cluster_missing(self, cluster_id: str, stage: str) -> None:
-        self._exclude(cluster_id, stage, "missed the deadline")
-
     def stop(self, reason: str) -> None:
         """End the run without a result."""
         if not self.is_over:
@@ -319,28 +315,35 @@ class Run:
 
     def _result(self) -> RunResult:
         """All that the record says, as it stands now; made where nothing changes meanwhile."""
-        candidates = self.enrolment.related() if self.relevance is not None else []
+        ids, first = self.experiment.device_ids(), self.plan.first
+        reports = self.reports.all()
+        reported = {name: report.model_sha256 for name, report in reports.items()}
         return RunResult(
             experiment=self.experiment,
             status="completed" if not self.reason else "failed",
             reason=self.reason or None,
             clusters=self.plan.clusters,
             clusters_rule=self.plan.rule,
-            reports=self.reports.all(),
+            homes=self.plan.homes if self.streams.spans else None,
+            evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
+            model_sha256=self._own_models if self.streams.spans else reported,
+            lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
             rows=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
             link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
             adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],
+            kernels=self.roster.kernels(),
             wall_seconds=wall_seconds(self.journal.phases()),
             global_rounds=self.rounds.global_round,
-            relevance=self.relevance,
-            relevance_ids=[device.device_id for device in candidates],
+            relevance=first.affinity if first is not None else None,
+            relevance_ids=[ids[index] for index in first.related] if first is not None else [],
         )
-
-    # --- notes to the operator ----------------------------------------------------------------
 
     def _tell_operator(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         self._soon(self._backend.record_event(reason, message, is_warning=is_warning))
+
+    def _label_pods(self) -> None:
+        self._soon(self._backend.label_pods(self.serving.pods()))
 
     def _soon(self, note: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(note)

@@ -4,15 +4,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fedstrata.errors import RunStoppedError, WrongRunError
+from fedstrata.errors import PayloadError, RunStoppedError, WrongRunError
 from fedstrata.link import HOLD_S
-from fedstrata.rounds.attending import Attending
+from fedstrata.quoting import brief, quoted
+from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.notes import check_run
-from fedstrata.rpc.stream import header_first, write_all
+from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
-from fedstrata.v1 import rounds_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
+from gps.roster import Device
 from gps.run import Run
 from gps.status import status_of
 
@@ -35,27 +37,25 @@ class GpsServicer(GpsServiceServicer):
     async def Enroll(self, request: pb.EnrollRequest, context: Any) -> pb.EnrollResponse:
         """Make a device known."""
         self._check_going(self._run_id)
-        return self._run.enrolment.enroll(request)
+        return self._run.enrolment.enroll(request, places_late=self._run.method.places_late)
 
-    async def SubmitProfile(self, requests: AsyncIterator[pb.ProfilePart], context: Any) -> pb.SubmitProfileResponse:
-        """Take a device's eigenvectors."""
+    async def SubmitAnswer(
+        self, requests: AsyncIterator[answers_pb2.AnswerPart], context: Any
+    ) -> answers_pb2.SubmitAnswerResponse:
+        """Take a device's answer to a question before training."""
         parts = aiter(requests)
-        header = await header_first(parts, "a profile")
-        self._check_going(header.run_id)
-        await self._run.enrolment.submit_profile(header, parts)
-        return pb.SubmitProfileResponse(run_id=self._run_id)
+        first = await first_part(parts, "an answer")
+        self._check_going(first.header.run_id)
+        await self._run.questions.take(first.header, first.question, parts)
+        return answers_pb2.SubmitAnswerResponse(run_id=self._run_id)
 
-    async def FetchProfiles(self, request: pb.FetchProfilesRequest, context: Any) -> AsyncIterator[pb.ProfilePart]:
-        """Stream the other devices' profiles."""
+    async def FetchAnswers(
+        self, request: answers_pb2.FetchAnswersRequest, context: Any
+    ) -> AsyncIterator[answers_pb2.AnswerPart]:
+        """Stream the other devices' answers."""
         self._check_going(request.run_id)
-        async for part in self._run.enrolment.profiles_for(request):
+        async for part in self._run.questions.relayed_to(request):
             yield part
-
-    async def SubmitRelevance(self, request: pb.SubmitRelevanceRequest, context: Any) -> pb.SubmitRelevanceResponse:
-        """Take a device's row of relevances."""
-        self._check_going(request.run_id)
-        self._run.enrolment.submit_relevance(request)
-        return pb.SubmitRelevanceResponse(run_id=self._run_id)
 
     async def FetchAssignment(self, request: pb.FetchAssignmentRequest, context: Any) -> pb.FetchAssignmentResponse:
         """Wait until a device's LPS is known and there."""
@@ -80,7 +80,8 @@ class GpsServicer(GpsServiceServicer):
         answered = run.reports.call_began()
         context.add_done_callback(lambda _: answered())
         run.serving.hear(request.lps_id)
-        await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.hold_s)
+        with run.waiting.call_of(request):
+            await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.hold_s)
         self._check_going(request.run_id)
         return pb.FetchClustersResponse(
             run_id=self._run_id,
@@ -88,23 +89,33 @@ class GpsServicer(GpsServiceServicer):
             clusters=[self._cluster(name) for name in run.serving.clusters_of(request.lps_id)],
             plan_version=run.plan.version if run.plan.is_made else 0,
             is_over=run.is_over,
+            planned_rounds=run.plan.planned_rounds,
         )
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:
-        members = [
-            pb.Member(
-                device_id=d.device_id,
-                device_index=d.device_index,
-                num_examples=d.num_examples,
-                from_global_round=d.from_global_round,
-            )
-            for d in self._run.plan.members(cluster_id)
-        ]
+        plan = self._run.plan
         return pb.Cluster(
             cluster_id=cluster_id,
-            members=members,
+            members=[self._member(device) for device in plan.members(cluster_id)],
             term=self._run.serving.term_of(cluster_id),
             global_round=self._run.rounds.global_round,
+            clusters=plan.cluster_count if plan.spans_lps else 0,
+            mixed=plan.mixed,
+        )
+
+    def _member(self, device: Device) -> pb.Member:
+        shares = self._run.plan.shares(device)
+        return pb.Member(
+            device_id=device.device_id,
+            device_index=device.device_index,
+            num_examples=device.num_examples,
+            from_global_round=device.from_global_round,
+            cluster=device.cluster or 0,
+            shares=[
+                pb.Share(channel=channel, stream=stream, weight=weight)
+                for channel, streams in shares.items()
+                for stream, weight in streams.items()
+            ],
         )
 
     async def FetchShared(self, request: rounds_pb2.FetchModelRequest, context: Any) -> None:
@@ -125,16 +136,38 @@ class GpsServicer(GpsServiceServicer):
         parts = aiter(requests)
         header, run = await header_first(parts, "an aggregate"), self._run
         self._check(header.run_id)
-        run.reports.note(header)  # late or not: the rounds it tells of have been
+        is_current = run.serving.is_current(header.cluster_id, header.term)
+        try:
+            run.reports.note(header)  # late or not: the rounds it tells of have been
+        except PayloadError as error:
+            if is_current:
+                run.rounds.server.ban(header.cluster_id, str(error))
+            raise
         run.tell_soon()
-        if not run.serving.is_current(header.cluster_id, header.term):
+        if not is_current:
             run.rounds.server.check_payload(header)
             return rounds_pb2.UpdateReply(run_id=self._run_id, current_round=run.rounds.global_round)
         return await run.rounds.server.submit(header, parts)
 
     async def Attend(self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any) -> None:
         """Answer an LPS's asking and its aggregates of one cluster, one after the other, for as long as it stays."""
-        await Attending(self.FetchShared, self.SubmitAggregate).answer(requests, context)
+        await ChildStream(self.FetchShared, self.SubmitAggregate, _asks_nothing).answer(requests, context)
+
+    async def SubmitAnswers(
+        self, requests: AsyncIterator[answers_pb2.BundlePart], context: Any
+    ) -> answers_pb2.SubmitAnswersResponse:
+        """Take what the devices of an LPS have answered in a global round."""
+        parts, run = aiter(requests), self._run
+        header = await header_first(parts, "a bundle of answers")
+        self._check(header.run_id)
+        answers: dict[int, answers_pb2.Answer] = {}
+        async for part in parts:
+            if len(answers) >= header.answers:
+                raise PayloadError(f"more answers than the {header.answers} announced")
+            answers[part.answer.device_index] = part.answer.answer
+        if run.serving.is_current(header.cluster_id, header.term):
+            run.asking.take(header, answers)
+        return answers_pb2.SubmitAnswersResponse(run_id=self._run_id)
 
     async def LocateUpdate(
         self, request: rounds_pb2.LocateUpdateRequest, context: Any
@@ -147,11 +180,16 @@ class GpsServicer(GpsServiceServicer):
         parts = aiter(requests)
         header = await header_first(parts, "a report")
         self._check(header.run_id)
-        answered = self._run.reports.call_began()
-        context.add_done_callback(lambda _: answered())
         await self._run.reports.take(header, parts)
+        answered = self._run.reports.call_began()  # not before: who is slow to send keeps no record waiting
+        context.add_done_callback(lambda _: answered())
         self._run.tell()
         return pb.SubmitReportResponse(run_id=self._run_id)
+
+
+async def _asks_nothing(answer: rounds_pb2.RoundAnswer) -> None:
+    """Refuse an answer in a stream of aggregates. Raises PayloadError."""
+    raise PayloadError("an LPS sends its devices' answers by SubmitAnswers")
 
 
 class RunServicer(RunServiceServicer):
@@ -174,7 +212,7 @@ class RunServicer(RunServiceServicer):
         """Stream the files of the record."""
         run = self._run
         if request.run_id and request.run_id != run.experiment.run_id:
-            raise WrongRunError(f"this is run {run.experiment.run_id}, not {request.run_id[:80]!r}")
+            raise WrongRunError(f"this is run {run.experiment.run_id}, not {quoted(request.run_id)}")
         if not run.has_record:
             raise RunStoppedError(f"the run is in phase {run.phase}; its record is not written yet")
         for path in _files(run.record_folder):
@@ -185,7 +223,7 @@ class RunServicer(RunServiceServicer):
 
     async def StopRun(self, request: pb.StopRunRequest, context: Any) -> pb.StopRunResponse:
         """End the run without a result."""
-        self._run.stop(request.reason[:500] or "stopped by the experimenter")
+        self._run.stop(brief(request.reason) or "stopped by the experimenter")
         return pb.StopRunResponse()
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from fedstrata.errors import UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment
 from fedstrata.link import HOLD_S
+from fedstrata.quoting import quoted
 from fedstrata.rpc.address import split_address
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal import Journal
-from gps.plan import Plan, cluster_name
+from gps.plan import Plans, home_name
 from gps.roster import Device
 
 LONGEST_NUMBER = 9  # digits of an LPS's number
@@ -35,7 +36,7 @@ class Serving:
     """Addresses of LPSs, when each was last heard of, and who serves each cluster; written through to the journal."""
 
     def __init__(
-        self, experiment: Experiment, plan: Plan, journal: Journal, clock: Callable[[], float] | None = None
+        self, experiment: Experiment, plan: Plans, journal: Journal, clock: Callable[[], float] | None = None
     ) -> None:
         self._experiment = experiment
         self._plan = plan
@@ -56,14 +57,18 @@ class Serving:
     def register(self, request: pb.RegisterLpsRequest) -> None:
         """Keep an LPS's address. Raises WrongRunError for another experiment, AddressError for no address."""
         if request.experiment_sha256 != self._experiment.digest:
-            raise WrongRunError(f"{request.lps_id[:80]!r} was started with another experiment than the GPS")
+            raise WrongRunError(f"{quoted(request.lps_id)} was started with another experiment than the GPS")
         number = request.lps_id.removeprefix("lps-")
-        if not number.isdecimal() or len(number) > LONGEST_NUMBER or cluster_name(int(number)) != request.lps_id:
-            raise UnknownChildError(f"{request.lps_id[:80]!r} is no LPS's id; they are lps-0, lps-1, …")
+        if not number.isdecimal() or len(number) > LONGEST_NUMBER or home_name(int(number)) != request.lps_id:
+            raise UnknownChildError(f"{quoted(request.lps_id)} is no LPS's id; they are lps-0, lps-1, …")
         split_address(request.address)
         self._addresses[request.lps_id] = request.address
         self._journal.register_lps(request.lps_id, request.address)
         self.hear(request.lps_id)
+
+    def is_known(self, lps_id: str) -> bool:
+        """Whether an LPS has registered, or devices hang on it."""
+        return lps_id in self._addresses or lps_id in self._plan.homes
 
     def lps_of(self, cluster_id: str) -> str:
         """The LPS that serves a cluster now."""
@@ -79,31 +84,31 @@ class Serving:
 
     def clusters_of(self, lps_id: str) -> list[str]:
         """The clusters that an LPS serves."""
-        return [name for name in self._plan.clusters if self.lps_of(name) == lps_id]
+        return [name for name in self._plan.homes if self.lps_of(name) == lps_id]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
         """Where a device trains, if that is known and there by now."""
         reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
-        if device.cluster is None:
+        if device.home is None:
             return reply
-        cluster_id = cluster_name(device.cluster)
+        cluster_id = home_name(device.home)
         lps_id = self.lps_of(cluster_id)
         if lps_id in self._addresses:
             reply.is_assigned = True
             reply.cluster_id, reply.lps_id, reply.lps_address = cluster_id, lps_id, self._addresses[lps_id]
         return reply
 
-    def pods(self) -> dict[str, str]:
-        """By pod name the LPSs of the devices in it, joined by dots: a label's value."""
+    def pods(self) -> dict[str, list[str]]:
+        """By pod name the LPSs of the devices in it."""
         return {
-            pod: ".".join(sorted({self.lps_of(name) for name in clusters}, key=_number))
+            pod: sorted({self.lps_of(name) for name in clusters}, key=_number)
             for pod, clusters in self._plan.pods().items()
         }
 
     @property
     def are_all_there(self) -> bool:
         """Whether every cluster's LPS has made itself known."""
-        return all(self.lps_of(name) in self._addresses for name in self._plan.clusters)
+        return all(self.lps_of(name) in self._addresses for name in self._plan.homes)
 
     # --- who is away ----------------------------------------------------------------------------
 
@@ -134,13 +139,13 @@ class Serving:
         """When the next LPS will be away if it goes on being silent; None where none ever is."""
         if self._deadline_s is None:
             return None
-        left = [self._left_s(self.lps_of(name)) for name in self._plan.clusters]
+        left = [self._left_s(self.lps_of(name)) for name in self._plan.homes]
         return min([seconds for seconds in left if seconds > 0], default=self.hold_s)
 
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
         """By cluster whose LPS is away the LPS to adopt it: its own if that is back, else the one with the fewest
         clusters, of these the first; `done` clusters need none."""
-        away = [name for name in self._plan.clusters if name not in done and self._left_s(self.lps_of(name)) <= 0]
+        away = [name for name in self._plan.homes if name not in done and self._left_s(self.lps_of(name)) <= 0]
         if not away:
             return {}
         load = {name: len(self.clusters_of(name)) for name in sorted(self._addresses, key=_number)}
@@ -153,7 +158,7 @@ class Serving:
 
     def returnable(self) -> dict[str, str]:
         """The adopted clusters whose own LPS is back, with that LPS."""
-        return {name: name for name in self._plan.clusters if self.lps_of(name) != name and self._is_there(name)}
+        return {name: name for name in self._plan.homes if self.lps_of(name) != name and self._is_there(name)}
 
     def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> Handover:
         """Let another LPS serve a cluster from now on."""

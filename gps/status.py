@@ -1,8 +1,12 @@
 """A run's state as the experimenter watches it."""
 
+import time
+from collections.abc import Mapping
+
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.run import Run
+from gps.waiting import to_proto
 
 
 def status_of(run: Run) -> pb.RunStatus:
@@ -13,12 +17,21 @@ def status_of(run: Run) -> pb.RunStatus:
         reason=run.reason,
         global_round=run.rounds.global_round,
         global_rounds=run.experiment.training.global_rounds,
-        lps_wanted=run.plan.clusters_known,
-        clusters=[_cluster(run, name, len(devices)) for name, devices in run.plan.clusters.items()],
+        lps_wanted=run.plan.lps_known,
+        clusters=[_cluster(run, name, len(devices)) for name, devices in run.plan.homes.items()],
         link_bytes=link_bytes_to_proto(run.reports.link_bytes()),
         devices=[pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count],
         has_record=run.has_record,
+        waits=to_proto(run.waiting.waits),
+        seconds=_seconds(run.journal.phases()),
     )
+
+
+def _seconds(phases: Mapping[str, float]) -> float:
+    """How long a run has taken, from the beginnings of its phases; stands still once it is over."""
+    began = min(phases.values(), default=0.0)
+    over = [began_at for phase, began_at in phases.items() if phase in {"completed", "failed"}]
+    return max(0.0, min(over, default=time.time()) - began) if phases else 0.0
 
 
 def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:

@@ -51,7 +51,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     state = folder(options.state)
     claim(state)
     agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log)
-    server = RpcServer(metrics.links, payload_bytes=agent.model_bytes)
+    server = RpcServer(metrics.links, payload_bytes=agent.model_bytes, children=experiment.device_count)
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
         await server.start(options.listen)

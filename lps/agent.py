@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,22 +15,26 @@ from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
-from fedstrata.rounds import Identity, ParentCalls, RoundClient, RoundServer, Session
+from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, RoundServer
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
+from fedstrata.streams import UPDATE_PART, streams_of
 from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub
-from lps.cluster import ClusterSession, Surroundings
+from lps.cluster import ClusterSession, LpsParts
+from lps.spanning import SpanningSession
 from lps.state import newest_reports
-from lps.takeover import Gathering
+from lps.takeover import ModelSearch
+from lps.waits import Waits
 
 
 @dataclass
 class _Service:
     """One cluster as this LPS serves it in one term."""
 
-    session: ClusterSession
+    session: ClusterSession | SpanningSession
     job: "asyncio.Task[None] | None" = None
     is_open: bool = False  # whether its rounds have begun
 
@@ -49,23 +53,35 @@ class LpsAgent:
         self._channel, counting = open_channel(gps, metrics.links)
         self._gps = GpsServiceStub(counting)
         self._run = RunServiceStub(counting)
-        self._model = build_model(experiment.model, dataset_info(experiment.data))
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
+        model = build_model(experiment.model, dataset_info(experiment.data))
+        self._method = make_method(experiment)
+        metrics.links.questions = frozenset(question.name for question in self._method.questions())
+        self._around = LpsParts(
+            experiment=experiment,
+            method=self._method,
+            streams=streams_of(experiment, self._method, model),
+            model=model,
+            state_folder=state,
+            metrics=metrics,
+            executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
+        )
         self._services: dict[str, _Service] = {}
         self._plan_version = 0
+        self._planned_rounds = 0  # global rounds in which devices have been asked and the plan is made
         self._plan_changes = Changes()
-        self.clusters: dict[str, RoundServer | Gathering] = {}
+        self.clusters: dict[str, RoundServer | ModelSearch] = {}
+        self._waits = Waits(self.clusters)
         self.knows_clusters = asyncio.Event()
 
     @property
     def model_bytes(self) -> int:
         """The size of a model as float32."""
-        return self._model.layout.float32_bytes
+        return self._around.streams.travelling.float32_bytes
 
     async def close(self) -> None:
         """Give up the connection to the GPS and the folding thread."""
         await self._channel.close(None)
-        self._executor.shutdown(wait=False)
+        self._around.executor.shutdown(wait=False)
 
     async def register(self, address: str) -> None:
         """Make this LPS and its address known to the GPS."""
@@ -80,6 +96,7 @@ class LpsAgent:
     async def run(self) -> None:
         """Serve the clusters that the GPS gives this LPS, as they come and go, until the run is over."""
         await asyncio.to_thread(self._recall_link_bytes)
+        telling = asyncio.ensure_future(self._waits.tell(lambda: self._ask_clusters(0)))
         try:
             async with asyncio.TaskGroup() as jobs:
                 async for clusters in self._plans():
@@ -92,6 +109,8 @@ class LpsAgent:
             await call_until_answered(
                 lambda: self._run.StopRun(pb.StopRunRequest(reason=reason), timeout=CALL_S), self._log, "StopRun"
             )
+        finally:
+            telling.cancel()
 
     def _recall_link_bytes(self) -> None:
         """Go on counting from where an earlier life stood; each report has all that the LPS had counted by then."""
@@ -114,13 +133,16 @@ class LpsAgent:
                 return
             if reply.is_grouped and reply.plan_version != self._plan_version:
                 yield list(reply.clusters)
-                self._plan_version = reply.plan_version
+                self._plan_version, self._planned_rounds = reply.plan_version, reply.planned_rounds
                 self.knows_clusters.set()
                 self._plan_changes.tell()
 
     async def _ask_clusters(self, known_version: int) -> pb.FetchClustersResponse:
         request = pb.FetchClustersRequest(
-            run_id=self._experiment.run_id, lps_id=self._lps_id, known_version=known_version
+            run_id=self._experiment.run_id,
+            lps_id=self._lps_id,
+            known_version=known_version,
+            waits=self._waits.now(),
         )
         reply: pb.FetchClustersResponse = await ask(self._gps, "FetchClusters", request, self._log)
         return reply
@@ -128,6 +150,10 @@ class LpsAgent:
     async def _until_heard(self, plan_version: int) -> None:
         """Wait until this LPS has heard of a plan that the GPS opened a round with."""
         await self._plan_changes.wait_until(lambda: self._plan_version >= plan_version, HOLD_S)
+
+    async def _until_planned(self, global_round: int) -> None:
+        """Wait until the plan of a global round is made of what devices have answered in it, however long."""
+        await self._plan_changes.wait_until(lambda: self._planned_rounds > global_round, None)
 
     def _follow(self, clusters: list[pb.Cluster], jobs: asyncio.TaskGroup) -> None:
         """Begin with what is new, drop what is not this LPS's any more, and take who belongs to the rest."""
@@ -160,7 +186,7 @@ class LpsAgent:
         service, face = self._services[cluster_id], self.clusters.get(cluster_id)
         service.session.server.finish()
         self.clusters[cluster_id] = service.session.server
-        if isinstance(face, Gathering):
+        if isinstance(face, ModelSearch):
             face.release()
         if service.job is not None and service.job is not asyncio.current_task():
             service.job.cancel()
@@ -171,7 +197,7 @@ class LpsAgent:
     async def _serve(self, cluster_id: str, service: _Service) -> None:
         session = service.session
         try:
-            if await asyncio.to_thread(session.needs_takeover):
+            if isinstance(session, ClusterSession) and await asyncio.to_thread(session.needs_takeover):
                 gathering = self.clusters[cluster_id] = session.gathering()
                 await session.take_over(gathering)
                 gathering.release()
@@ -198,14 +224,31 @@ class LpsAgent:
         except FedstrataError:
             return None
 
-    def _session(self, cluster: pb.Cluster) -> ClusterSession:
-        method = make_method(self._experiment.method)
+    def _session(self, cluster: pb.Cluster) -> ClusterSession | SpanningSession:
         log = self._log.bind(cluster=cluster.cluster_id)
+        uplink = self._uplink(cluster, log)
+        log.info("cluster_served", devices=len(cluster.members), term=cluster.term)
+        if not self._around.streams.spans:
+            session = ClusterSession(self._around, cluster, uplink, log)
+            session.on_plan = self._until_heard
+            return session
+        spanning = SpanningSession(self._around, cluster, uplink, log)
+        spanning.on_plan, spanning.on_planned = self._until_heard, self._until_planned
+        spanning.planned_rounds = lambda: self._planned_rounds
+
+        async def submit(global_round: int, answers: Mapping[int, answers_pb2.Answer]) -> None:
+            await self._submit_answers(uplink.identity, global_round, answers)
+
+        spanning.submit_answers = submit
+        return spanning
+
+    def _uplink(self, cluster: pb.Cluster, log: EventLog) -> RoundClient:
+        """What speaks for a cluster to the GPS."""
         name = cluster.cluster_id
         identity = Identity(
             run_id=self._experiment.run_id, child_id=name, cluster_id=name, lps_id=self._lps_id, term=cluster.term
         )
-        attended = Session(self._gps.Attend)
+        attended = ParentStream(self._gps.Attend)
         calls = ParentCalls(
             fetch=attended.fetch,
             submit=self._gps.SubmitAggregate,
@@ -213,26 +256,28 @@ class LpsAgent:
             exchange=attended.exchange,
             close=attended.close,
         )
-        shared = self._model.layout.select(self._model.shared)
         link = self._experiment.links.lps_gps
-        uplink = RoundClient(calls, identity, shared, link=link, part=method.sums[0], log=log)
+        uplink = RoundClient(calls, identity, self._around.streams.everywhere, link=link, part=UPDATE_PART, log=log)
         uplink.link_bytes = lambda: link_bytes_to_proto(self._metrics.links.snapshot())
-        around = Surroundings(
-            experiment=self._experiment,
-            model=self._model,
-            sum_name=method.sums[0],
-            state_folder=self._state,
-            metrics=self._metrics,
-            executor=self._executor,
-        )
-        session = ClusterSession(around, cluster, uplink, log)
-        session.on_plan = self._until_heard
-        log.info("cluster_served", devices=len(cluster.members), term=cluster.term)
-        return session
+        return uplink
 
-    async def _report(self, report: pb.ReportHeader, model: Path) -> None:
-        report.model_sha256 = await asyncio.to_thread(_sha256, model)
-        timeout_s = payload_timeout_s(model.stat().st_size)
+    async def _submit_answers(
+        self, who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer]
+    ) -> None:
+        """Tell the GPS what the devices of an LPS have answered in a global round."""
+        timeout_s = payload_timeout_s(sum(answer.ByteSize() for answer in answers.values()))
+        await call_until_answered(
+            lambda: self._gps.SubmitAnswers(
+                _bundle(who, global_round, answers), timeout=timeout_s, wait_for_ready=True
+            ),
+            self._log,
+            "SubmitAnswers",
+        )
+
+    async def _report(self, report: pb.ReportHeader, model: Path | None) -> None:
+        """Tell the GPS how a cluster has ended, with its model unless the GPS has that."""
+        report.model_sha256 = await asyncio.to_thread(_sha256, model) if model else ""
+        timeout_s = payload_timeout_s(model.stat().st_size if model else 0)
         await call_until_answered(
             lambda: self._gps.SubmitReport(
                 _report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
@@ -252,10 +297,28 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-async def _report_parts(report: pb.ReportHeader, model: Path, metrics: ProcessMetrics) -> AsyncIterator[pb.ReportPart]:
+async def _bundle(
+    who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer]
+) -> AsyncIterator[answers_pb2.BundlePart]:
+    header = answers_pb2.BundleHeader(
+        run_id=who.run_id, lps_id=who.lps_id, cluster_id=who.cluster_id, term=who.term, global_round=global_round,
+        answers=len(answers),
+    )  # fmt: skip
+    question = next((answer.question for answer in answers.values()), "")
+    yield answers_pb2.BundlePart(header=header, question=question)
+    for index, answer in sorted(answers.items()):
+        told = answers_pb2.DeviceAnswer(device_index=index, answer=answer)
+        yield answers_pb2.BundlePart(answer=told, question=question)
+
+
+async def _report_parts(
+    report: pb.ReportHeader, model: Path | None, metrics: ProcessMetrics
+) -> AsyncIterator[pb.ReportPart]:
     del report.link_bytes[:]
     report.link_bytes.extend(link_bytes_to_proto(metrics.links.snapshot()))
     yield pb.ReportPart(header=report)
+    if model is None:
+        return
     with model.open("rb") as file:
         while data := file.read(CHUNK_BYTES):
             yield pb.ReportPart(data=data)

@@ -1,29 +1,36 @@
-"""One cluster at its LPS: FedAvg over its devices for the LPS rounds, then the shared layers by way of the GPS."""
+"""A cluster that hangs on one LPS: its devices' rounds, then what is shared everywhere by way of the GPS.
+
+The LPS keeps the cluster's model: what is the cluster's own lies nowhere else.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedstrata.errors import RunStoppedError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
+from fedstrata.methods import Method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
-from fedstrata.rounds import Exchange, Gathered, Intake, OpenRound, RoundClient, RoundServer, Update
-from fedstrata.rounds import Model as Received
-from fedstrata.rpc.messages import link_bytes_to_proto
+from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundResult, RoundServer, RoundTerms, Update
+from fedstrata.server_optimiser import server_optimiser
 from fedstrata.store import AnyModel
-from fedstrata.tensors import ExactSum, Flat, Layout
+from fedstrata.streams import UPDATE_PART, Streams
+from fedstrata.tensors import Flat, Layout, OneSum, Sums, taken
 from fedstrata.v1 import gps_service_pb2 as gps_pb
-from fedstrata.v1 import rounds_pb2 as pb
-from lps.pieces import difference, moved, spliced
-from lps.rows import add_evaluations, split_rows
-from lps.state import ClusterState, Standing
-from lps.takeover import Gathering, check_goes_on, write_start
+from lps.members import Members
+from lps.notes import Notes
+from lps.pieces import difference, moves, spliced
+from lps.rows import split_rows
+from lps.state import ClusterState, RoundStart
+from lps.takeover import ModelSearch, check_goes_on, write_start
+from lps.uplink import exchanged
 from lps.writing import Writing
 
 Made = TypeVar("Made")
@@ -31,12 +38,13 @@ TELL_S = 10.0  # how long devices that have been measured may take to hear that 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What a cluster's session works with."""
+class LpsParts:
+    """What all sessions of an LPS work with."""
 
     experiment: Experiment
+    method: Method
+    streams: Streams
     model: Model
-    sum_name: str
     state_folder: Path
     metrics: ProcessMetrics
     executor: Executor
@@ -45,18 +53,21 @@ class Surroundings:
 class ClusterSession:
     """Runs one cluster from its first LPS round to its report."""
 
-    def __init__(self, around: Surroundings, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog) -> None:
+    def __init__(self, around: LpsParts, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog) -> None:
         self._around = around
         self._experiment = around.experiment
         self._rounds_per_global = around.experiment.training.lps_rounds_per_global_round
-        self._layout: Layout = around.model.layout
-        self._shared = self._layout.select(around.model.shared)
+        self._layout: Layout = around.streams.travelling
+        self._shared = around.streams.everywhere
         self._cluster_id = cluster.cluster_id
         self._uplink = uplink
         self._log = log
-        self.take_members(cluster)
+        self._members = Members(around.experiment, cluster)
+        self.take_members = self._members.take
         self.term = cluster.term
         self._oldest = self._oldest_to_go_on_from(cluster.global_round)
+        now = cluster.global_round * self._rounds_per_global
+        self._can_be_held = range(now - self._rounds_per_global - 1, now + self._rounds_per_global)
         self._state = ClusterState(
             around.state_folder / uplink.identity.run_id / cluster.cluster_id,
             run_id=uplink.identity.run_id,
@@ -64,32 +75,23 @@ class ClusterSession:
             layout=self._layout,
             rounds_per_global=self._rounds_per_global,
             term=cluster.term,
+            optimiser=server_optimiser(around.experiment.training.lps_optimiser),
         )
         self._writing = Writing(self._state)
-        exchange = Exchange(
+        exchange = RoundTerms(
             run_id=uplink.identity.run_id,
             layout=self._layout,
-            part=around.sum_name,
+            part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._experiment.deadlines.lps,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
-        self.server.on_ban = self._note_ban
-        self._exclusions: list[pb.Exclusion] = []
-        self._bytes_before = (0, 0)
+        self._notes = Notes(cluster.cluster_id, self.server, around.metrics, log)
         self.on_plan = _nothing
 
     def close(self) -> None:
         """Give the stream to the GPS up."""
         self._uplink.close()
-
-    def take_members(self, cluster: gps_pb.Cluster) -> None:
-        """Take who belongs to the cluster; each device from its first global round on."""
-        self._members = list(cluster.members)
-
-    def _children(self, global_round: int) -> dict[str, int]:
-        """The devices of a global round, with the examples they stand for."""
-        return {m.device_id: m.num_examples for m in self._members if m.from_global_round <= global_round}
 
     # --- a cluster that has begun, and whose state is not here --------------------------------
 
@@ -118,18 +120,24 @@ class ClusterSession:
         found.close()
         return found.lps_round < self._oldest
 
-    def gathering(self) -> Gathering:
+    def gathering(self) -> ModelSearch:
         """What speaks to the devices before there is a round to open."""
-        return Gathering(
+        return ModelSearch(
             self._uplink.identity.run_id,
             layout=self._layout,
-            members={member.device_id for member in self._members},
+            members=self._members.ids,
             wait=self._experiment.deadlines.lps,
+            rounds=self._can_be_held,
             log=self._log,
         )
 
-    async def take_over(self, gathering: Gathering) -> None:
+    async def take_over(self, gathering: ModelSearch) -> None:
         """Write the state to go on from: of what the devices hold, or else of what this LPS or every LPS began with."""
+        if self._state.optimiser.has_state:
+            raise StateError(
+                f"{self._state.folder}: no whole state of {self._cluster_id} is here, and training.lps_optimiser keeps "
+                "one that devices do not have; put the files back, or begin the run anew"
+            )
         held = await gathering.model()
         earlier = await asyncio.to_thread(self._state.of_an_earlier_term, self._log)
         if held is not None:
@@ -145,7 +153,7 @@ class ClusterSession:
         model = await asyncio.to_thread(self._state.scratch, pieces)
         del held  # `model` has it now
         shared = await self._uplink.fetch(-1)
-        if not isinstance(shared, Received):
+        if not isinstance(shared, ReceivedModel):
             raise RunStoppedError("the GPS ended the run")
         if self._experiment.deadlines.gps.deadline_s is None:
             check_goes_on(held_round, shared.round, self._rounds_per_global, self._cluster_id)
@@ -155,7 +163,9 @@ class ClusterSession:
         self._log.info("taken_over", term=self.term, lps_round=opened, global_round=shared.round)
 
     def _initial(self) -> Flat:
-        return self._around.model.initial(self._experiment.seed)
+        around = self._around
+        whole = around.method.initial(around.model, int(self._cluster_id.rpartition("-")[2]))
+        return taken(whole, around.model.layout.slices_of(self._layout))
 
     # --- all of it ----------------------------------------------------------------------------
 
@@ -166,112 +176,72 @@ class ClusterSession:
             standing = await self._lps_round(standing)
         return await self._measure(standing)
 
-    def _begin(self) -> Standing:
+    def _begin(self) -> RoundStart:
         found = self._state.newest(self._log)
         if found is not None:
             self._log.info("cluster_resumed", lps_round=found.lps_round)
-            self._exclusions = list(found.report.exclusions)
-            self._bytes_before = self._bytes_now()
+            self._notes.go_on_from(found.report)
             return found
+        self._state.optimiser.begin(0, self._layout)
         return self._state.save(0, iter([self._initial()]), self._state.empty_report())
 
     # --- an LPS round -------------------------------------------------------------------------
 
-    async def _lps_round(self, standing: Standing) -> Standing:
+    async def _lps_round(self, standing: RoundStart) -> RoundStart:
         started = time.monotonic()
         number = standing.lps_round
-        total = ExactSum(self._layout.size, sum(self._children(number // self._rounds_per_global).values()))
+        children = self._members.in_round(number // self._rounds_per_global, number)
+        sums = OneSum(self._layout.size, children)
         try:
-            self._open(standing, total)
+            self._open(standing, children, sums)
         finally:
             await self._writing.done()
         gathered = await self.server.gather()
-        report = self._noted(standing, gathered, time.monotonic() - started)
-        pieces = moved(standing.model, total)
+        global_round = number // self._rounds_per_global
+        seconds = time.monotonic() - started
+        report = self._notes.of_round(standing.report, number, global_round, gathered, seconds)
+        pieces = await self._moved(standing, sums)
         if (number + 1) % self._rounds_per_global:
             following = await self._writing.save(number + 1, pieces, report)
         else:
             local = await self._off_loop(self._state.scratch, pieces)
-            del total  # two models large, and done with
+            del sums  # two models large, and done with
             following = await self._global_round(standing, local, report, gathered.num_examples)
         self._around.metrics.round_closed(time.monotonic() - started)
         standing.close()
         return following
 
-    def _open(self, standing: Standing, total: ExactSum, *, evaluate_only: bool = False) -> None:
+    async def _moved(self, standing: RoundStart, sums: OneSum) -> Iterator[Flat]:
+        """The model of the next LPS round in pieces; the state of the optimiser that moves it is on disk by then."""
+        following, optimiser = standing.lps_round + 1, self._state.optimiser
+        walk = partial(moves, standing.model, sums.total, optimiser, standing.lps_round)
+        if optimiser.has_state:
+            is_base = following % self._rounds_per_global == 0
+            await asyncio.to_thread(optimiser.save, following, self._layout, walk, durable=is_base)
+        return optimiser.moved(walk())
+
+    def _open(
+        self, standing: RoundStart, children: Mapping[str, int], sums: Sums | None, *, evaluate_only: bool = False
+    ) -> None:
         number = standing.lps_round
         intake = Intake(
-            children=self._children(number // self._rounds_per_global),
-            total=total,
-            wait=self._experiment.deadlines.lps,
-            executor=self._around.executor,
+            children=children, sums=sums, wait=self._experiment.deadlines.lps, executor=self._around.executor
         )
         self.server.open(
-            OpenRound(
+            OpenRound.of_one(
+                standing.model,
                 number=number,
                 global_round=number // self._rounds_per_global,
-                model=standing.model,
                 intake=intake,
                 evaluate_only=evaluate_only,
             )
         )
 
-    def _noted(self, standing: Standing, gathered: Gathered, seconds: float) -> gps_pb.ReportHeader:
-        """The report so far with the row of the round just closed."""
-        report = gps_pb.ReportHeader()
-        report.CopyFrom(standing.report)
-        add_evaluations(report, gathered.evaluations)
-        up, down = self._bytes_now()
-        number = standing.lps_round
-        row = report.lps_rounds.add(
-            cluster_id=self._cluster_id,
-            global_round=number // self._rounds_per_global,
-            lps_round=number,
-            devices=gathered.children,
-            num_examples=gathered.num_examples,
-            seconds=seconds,
-            bytes_up=up - self._bytes_before[0],
-            bytes_down=down - self._bytes_before[1],
-            train_loss=gathered.train_loss,
-        )
-        self._bytes_before = (up, down)
-        for device_id in gathered.missing:
-            if not self.server.has_refused(device_id):
-                self._exclude(device_id, f"round {number + 1}", "missed the deadline")
-        self._complete(report)
-        self._log.info(
-            "lps_round_closed",
-            lps_round=number,
-            devices=row.devices,
-            train_loss=round(row.train_loss, 6),
-            seconds=round(seconds, 4),
-            missing=list(gathered.missing),
-        )
-        return report
-
-    def _bytes_now(self) -> tuple[int, int]:
-        """Bytes up and down between this LPS and its devices, so far."""
-        links = self._around.metrics.links
-        return links.total("device-lps", "up", "parent"), links.total("device-lps", "down", "parent")
-
-    def _complete(self, report: gps_pb.ReportHeader) -> None:
-        """Put what this LPS has to say at any time into a report."""
-        del report.exclusions[:]
-        report.exclusions.extend(self._exclusions)
-        del report.link_bytes[:]
-        report.link_bytes.extend(link_bytes_to_proto(self._around.metrics.links.snapshot()))
-
-    def _note_ban(self, device_id: str, reason: str) -> None:
-        self._exclude(device_id, "training", f"refused: {reason}")
-
-    def _exclude(self, device_id: str, stage: str, reason: str) -> None:
-        self._exclusions.append(pb.Exclusion(device_id=device_id, stage=stage, reason=reason))
-
     # --- the global round ---------------------------------------------------------------------
 
     async def _global_round(
-        self, standing: Standing, local: AnyModel, report: gps_pb.ReportHeader, num_examples: int
-    ) -> Standing:
+        self, standing: RoundStart, local: AnyModel, report: gps_pb.ReportHeader, num_examples: int
+    ) -> RoundStart:
         """Send the shared layers' update up, take the average of all clusters, keep the head."""
         global_round = standing.lps_round // self._rounds_per_global
         places = self._layout.slices_of(self._shared)
@@ -284,18 +254,15 @@ class ClusterSession:
             read=lambda start, stop: delta[start:stop],
             train_loss=report.lps_rounds[-1].train_loss,
             lps_rounds=tuple(done),
-            exclusions=tuple(self._exclusions),
+            exclusions=tuple(self._notes.exclusions),
         )
-        received = await self._exchange(update)
+        received = await exchanged(self._uplink, update)
         if received.round <= global_round:  # the GPS has lost this round's start: both go back to where it stands
             local.close()
             self._log.warning("gone_back", global_round=received.round)
             return await asyncio.to_thread(self._state.open, received.round * self._rounds_per_global)
         self._check_not_left_behind(global_round, received.round)
-        del report.lps_rounds[:]
-        report.lps_rounds.extend(rest)
-        del self._exclusions[: len(update.exclusions)]
-        self._complete(report)
+        self._notes.told(report, rest, update)
         await self.on_plan(received.plan_version)
         number = received.round * self._rounds_per_global
         following = await self._writing.save(number, spliced(local, received.flat, places), report)
@@ -320,19 +287,9 @@ class ClusterSession:
                 f"{global_round + 1}, and the GPS is at {now + 1}; put the newer files back, or begin the run anew"
             )
 
-    async def _exchange(self, update: Update) -> Received:
-        while True:
-            match await self._uplink.exchange(update):
-                case pb.SendAgain():
-                    pass
-                case Received() as received:
-                    return received
-                case answer:
-                    raise RunStoppedError(getattr(answer, "reason", "") or "the GPS ended the run")
-
     # --- the end ------------------------------------------------------------------------------
 
-    async def _measure(self, standing: Standing) -> gps_pb.ReportHeader:
+    async def _measure(self, standing: RoundStart) -> gps_pb.ReportHeader:
         """Let the devices measure the final model, tell them that the run is over, and complete the report."""
         await self._writing.done()
         self.final_model = self._state.path_of(standing.lps_round)
@@ -340,24 +297,23 @@ class ClusterSession:
         if known is not None:  # of an earlier life; the devices may be gone
             self.server.finish()
             return known
-        self._open(standing, ExactSum(0, 1), evaluate_only=True)
+        everybody = self._members.in_global_round(standing.lps_round // self._rounds_per_global)
+        self._open(standing, everybody, None, evaluate_only=True)
         gathered = await self.server.gather()
-        report = gps_pb.ReportHeader()
-        report.CopyFrom(standing.report)
-        add_evaluations(report, gathered.evaluations)
-        report.evaluations.extend(gathered.evaluations)
-        for device_id in gathered.missing:
-            if not self.server.has_refused(device_id):
-                self._exclude(device_id, "evaluation", "missed the deadline")
-        self._complete(report)
+        report = self._notes.of_measurement(standing.report, gathered)
         await asyncio.to_thread(self._state.save_final, report)
         self.server.finish()
-        measured = {evaluation.device_id for evaluation in gathered.evaluations}
-        deadline_s = self._experiment.deadlines.gps.deadline_s
-        tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
-        if not await self.server.wait_all_told(measured, tell_s):
-            self._log.warning("devices_not_told", reason=f"not all asked again within {tell_s:g} s")
+        await say_good_bye(self.server, gathered, self._experiment, self._log)
         return report
+
+
+async def say_good_bye(server: RoundServer, gathered: RoundResult, experiment: Experiment, log: EventLog) -> None:
+    """Let the devices that have measured the final model hear, for a time, that the run is over."""
+    measured = {evaluation.device_id for evaluation in gathered.evaluations}
+    deadline_s = experiment.deadlines.gps.deadline_s
+    tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
+    if not await server.wait_all_told(measured, tell_s):
+        log.warning("devices_not_told", reason=f"not all asked again within {tell_s:g} s")
 
 
 async def _nothing(plan_version: int) -> None:

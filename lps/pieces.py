@@ -4,14 +4,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fedstrata.optimiser_files import OptimiserFiles
+from fedstrata.server_optimiser import Move
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import ExactSum, Flat
 
 
-def moved(model: AnyModel, total: ExactSum) -> Iterator[Flat]:
-    """The model of the next round, piece by piece: this round's plus the mean update."""
-    return (model.read(start, stop) + total.mean(start, stop) for start, stop in pieces_of(model.layout.size))
+def moves(model: AnyModel, total: ExactSum, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
+    """How the model of a round moves, piece by piece: where it stands, the mean update, the optimiser's state there."""
+    for start, stop in pieces_of(model.layout.size):
+        state = optimiser.at(lps_round, model.layout, start, stop)
+        yield model.read(start, stop), total.mean(start, stop), state
 
 
 def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat:

@@ -15,6 +15,10 @@ def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evalua
             row.loss_sum += evaluation.loss_sum
             row.correct += evaluation.correct
             row.evaluated_examples += evaluation.num_examples
+            if evaluation.has_received:
+                row.received_loss_sum += evaluation.received_loss_sum
+                row.received_correct += evaluation.received_correct
+                row.received_examples += evaluation.num_examples
 
 
 def split_rows(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:

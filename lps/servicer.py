@@ -6,29 +6,30 @@ from typing import Any
 
 from fedstrata.errors import NotReadyError, NotServedError
 from fedstrata.link import HOLD_S, wait_until
+from fedstrata.quoting import quoted
 from fedstrata.rounds import RoundServer
-from fedstrata.rounds.attending import Attending
+from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer
-from lps.takeover import Gathering
+from lps.takeover import ModelSearch
 
 
 class LpsServicer(LpsServiceServicer):
     """Translates between messages and the clusters' rounds."""
 
-    def __init__(self, clusters: Mapping[str, RoundServer | Gathering], are_known: asyncio.Event) -> None:
+    def __init__(self, clusters: Mapping[str, RoundServer | ModelSearch], are_known: asyncio.Event) -> None:
         self._clusters = clusters
         self._are_known = are_known
 
-    async def _cluster(self, cluster_id: str) -> RoundServer | Gathering:
+    async def _cluster(self, cluster_id: str) -> RoundServer | ModelSearch:
         """A cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
         is_known = self._are_known.is_set
         if not is_known() and not await wait_until(self._are_known, is_known, HOLD_S):
             raise NotReadyError("this LPS has not heard from the GPS yet which clusters it serves")
         if cluster_id not in self._clusters:
-            raise NotServedError(f"cluster {cluster_id[:80]!r} is not served here; ask the GPS for the assignment")
+            raise NotServedError(f"cluster {quoted(cluster_id)} is not served here; ask the GPS for the assignment")
         return self._clusters[cluster_id]
 
     async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:
@@ -43,7 +44,10 @@ class LpsServicer(LpsServiceServicer):
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer a device's asking and its updates, one after the other, for as long as it stays."""
-        await Attending(self.FetchModel, self.SubmitUpdate).answer(requests, context)
+        await ChildStream(self.FetchModel, self.SubmitUpdate, self._take_answer).answer(requests, context)
+
+    async def _take_answer(self, answer: pb.RoundAnswer) -> None:
+        (await self._cluster(answer.cluster_id)).answer(answer)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""
@@ -63,6 +67,6 @@ class LpsServicer(LpsServiceServicer):
         parts = aiter(requests)
         header = await header_first(parts, "a model")
         cluster = await self._cluster(header.cluster_id)
-        if isinstance(cluster, Gathering):
+        if isinstance(cluster, ModelSearch):
             await cluster.take_model(header, parts)
         return lps_pb.SubmitModelResponse(run_id=header.run_id)

@@ -15,6 +15,9 @@ from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.logs import EventLog
+from fedstrata.optimiser_files import OptimiserFiles
+from fedstrata.server_optimiser import ServerOptimiser, server_optimiser
+from fedstrata.settings import NoOptimiserSettings
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
 from fedstrata.store.model_file import joined
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout
@@ -24,7 +27,7 @@ FINAL = "final.pb"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class RoundStart:
     """Where a cluster stands: the LPS round to open, its model, and what is to be reported."""
 
     lps_round: int
@@ -42,9 +45,20 @@ class ClusterState:
     """Reads and writes one cluster's files."""
 
     def __init__(
-        self, folder: Path, *, run_id: str, cluster_id: str, layout: Layout, rounds_per_global: int, term: int = 0
+        self,
+        folder: Path,
+        *,
+        run_id: str,
+        cluster_id: str,
+        layout: Layout,
+        rounds_per_global: int,
+        term: int = 0,
+        optimiser: ServerOptimiser | None = None,
     ) -> None:
-        """`folder` is that of term 0; each later term in which an LPS serves the cluster has one beside it."""
+        """`folder` is that of term 0; each later term in which an LPS serves the cluster has one beside it.
+
+        `optimiser` is the one that moves the cluster's model here; none adds the mean update.
+        """
         self._first = folder
         self._cluster_id = cluster_id
         self._term = term
@@ -53,6 +67,9 @@ class ClusterState:
         self._layout = layout
         self.rounds_per_global = rounds_per_global
         self.is_small = layout.float32_bytes <= SMALL_BYTES
+        self.optimiser = OptimiserFiles(
+            optimiser or server_optimiser(NoOptimiserSettings(name="none")), self.folder, self._metadata_of
+        )
         self._last_base: tuple[int, AnyModel] | None = None  # of small models, the start of the last global round
         clear_asides(self.folder)
 
@@ -69,7 +86,7 @@ class ClusterState:
         """The report of a cluster of which there is nothing to report yet."""
         return pb.ReportHeader(run_id=self._metadata["run_id"], cluster_id=self._cluster_id)
 
-    def of_an_earlier_term(self, log: EventLog) -> Standing | None:
+    def of_an_earlier_term(self, log: EventLog) -> RoundStart | None:
         """The newest state that is whole of a term before this one: old, but this LPS's own."""
         for term in reversed(range(self._term)):
             if self._folder_of(term).exists():
@@ -82,7 +99,7 @@ class ClusterState:
                     return found
         return None
 
-    def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
+    def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
         """Write the start of an LPS round and open it."""
         self.keep(lps_round, pieces, report)
         return self.open(lps_round)
@@ -105,12 +122,12 @@ class ClusterState:
     def _metadata_of(self, lps_round: int) -> dict[str, str]:
         return self._metadata | {"lps_round": str(lps_round)}
 
-    def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
+    def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
         """The start of an LPS round of a small model, before `keep` has written it."""
         model = ModelInMemory(self._layout, joined(pieces), self._metadata_of(lps_round))
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
-        return Standing(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
+        return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def save_final(self, report: pb.ReportHeader) -> None:
         """Keep the complete report, before devices hear that nothing more is wanted of them."""
@@ -122,7 +139,7 @@ class ClusterState:
         if not path.exists():
             return None
         try:
-            return _report(path)
+            return read_report(path)
         except StateError as error:
             log.warning("state_passed_over", reason=str(error))
             return None
@@ -135,13 +152,14 @@ class ClusterState:
         write_model(path, self._layout, pieces, self._metadata, durable=False)
         return ModelFile(path, self._layout)
 
-    def newest(self, log: EventLog) -> Standing | None:
+    def newest(self, log: EventLog) -> RoundStart | None:
         """The newest state that is whole; what is damaged is named in the log and passed over."""
         for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
             try:
                 lps_round = int(path.stem.removeprefix("round-"))
                 for number in {lps_round, self._base_round(lps_round)}:
                     self._check_whole(number)
+                self.optimiser.begin(lps_round, self._layout)
                 return self.open(lps_round)
             except (StateError, ValueError) as error:
                 log.warning("state_passed_over", reason=str(error))
@@ -157,11 +175,11 @@ class ClusterState:
                     "it is another file renamed"
                 )
 
-    def open(self, lps_round: int) -> Standing:
+    def open(self, lps_round: int) -> RoundStart:
         """The state at the start of an LPS round. Raises StateError, naming a file that is damaged."""
         model = self._file(lps_round)
-        report = _report(self._path(lps_round, "pb"))
-        return Standing(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
+        report = read_report(self._path(lps_round, "pb"))
+        return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def _base_of(self, lps_round: int, model: AnyModel) -> AnyModel:
         """The model at the start of the global round, of an LPS round that starts from `model`."""
@@ -188,9 +206,9 @@ class ClusterState:
 
     def _prune(self, lps_round: int) -> None:
         oldest = (lps_round // self.rounds_per_global - 1) * self.rounds_per_global
-        for path in self.folder.glob("round-*"):
-            number = path.stem.removeprefix("round-")
-            if number.isdigit() and int(number) < oldest:
+        for path in (*self.folder.glob("round-*"), *self.folder.glob("optimiser-*")):
+            number = path.stem.partition("-")[2]
+            if number.isdecimal() and int(number) < oldest and path.is_file():
                 path.unlink(missing_ok=True)
 
 
@@ -199,11 +217,11 @@ def newest_reports(folder: Path) -> Iterator[pb.ReportHeader]:
     for cluster in sorted(path for path in folder.glob("*") if path.is_dir()):
         for path in sorted(cluster.glob("round-*.pb"), reverse=True):
             with suppress(StateError):
-                yield _report(path)
+                yield read_report(path)
                 break
 
 
-def _report(path: Path) -> pb.ReportHeader:
+def read_report(path: Path) -> pb.ReportHeader:
     """The report in a sealed file. Raises StateError, naming the file."""
     try:
         return pb.ReportHeader.FromString(read_sealed(path))

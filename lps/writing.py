@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fedstrata.tensors import Flat
 from fedstrata.v1 import gps_service_pb2 as pb
-from lps.state import ClusterState, Standing
+from lps.state import ClusterState, RoundStart
 
 
 class Writing:
@@ -19,7 +19,7 @@ class Writing:
         self._state = state
         self._under_way: asyncio.Future[None] | None = None
 
-    async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> Standing:
+    async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
         """The start of an LPS round, to be opened at once; on disk when `done` comes back."""
         await self.done()
         if not self._state.is_small:

@@ -54,7 +54,7 @@ def draw_curves(figure: "Figure", record: RunRecord, look: Look) -> str:
 
 def _lines(record: RunRecord, value: Callable[[RoundRow], float | None]) -> dict[str, Points]:
     """For each cluster the rounds that have a value, with it."""
-    lines: dict[str, Points] = {lps_id: [] for lps_id in record.summary.clusters}
+    lines: dict[str, Points] = {lps_id: [] for lps_id in record.summary.by_lps}
     for number, row in zip(round_numbers(record.rounds), record.rounds, strict=True):
         drawn = value(row)
         if drawn is not None:

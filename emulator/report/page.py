@@ -28,23 +28,16 @@ def write_report(folder: Path) -> Path:
         DataError: the record is missing or malformed.
         OutputError: the page cannot be written.
     """
-    page = render_page(load_record(folder))
     path = folder / "report.html"
-    aside = folder / f".report.html.{os.getpid()}"
-    try:
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror}") from None
+    write_page(path, render_page(load_record(folder)))
     return path
 
 
 def render_page(record: RunRecord) -> str:
     """The page as text; the same record gives the same bytes."""
     look = look_of(record.summary)
-    template = Template(files("emulator.report").joinpath("template.html").read_text(encoding="utf-8"))
-    return template.substitute(
+    return fill_template(
+        "template.html",
         name=html(record.name),
         run_id=html(record.summary.run_id),
         status=html(record.summary.status),
@@ -59,6 +52,24 @@ def render_page(record: RunRecord) -> str:
         experiment=html(record.experiment_yaml),
         experiment_sha256=html(record.summary.experiment_sha256 or NO_VALUE),
     )
+
+
+def fill_template(template: str, /, **parts: str) -> str:
+    """A page of this folder's template, with the style of all pages."""
+    here = files("emulator.report")
+    page = Template(here.joinpath(template).read_text(encoding="utf-8"))
+    return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page aside, then put it in its place. Raises OutputError where it cannot be written."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _failure(record: RunRecord) -> Markup:
@@ -107,7 +118,7 @@ def _relevance(record: RunRecord, look: Look) -> Markup:
     relevance = record.relevance
     if relevance is None:
         is_done = record.summary.status == "completed"
-        why = "method groups devices without profiles" if is_done else "run ended before one was made"
+        why = "method groups devices by no such matrix" if is_done else "run ended before one was made"
         return Markup(f"<p>There is no relevance matrix: the {why}.</p>")
     svg = inline_svg(
         "relevance",

@@ -75,7 +75,7 @@ def look_of(summary: Summary) -> Look:
     device_tasks = summary.device_tasks or {}
     names = list(dict.fromkeys(device_tasks.values()))
     tasks = dict(zip(names, cycle(zip(COLOURS, MARKERS, strict=True)), strict=False))
-    main = {lps_id: _main_task(ids, device_tasks) for lps_id, ids in summary.clusters.items()}
+    main = {lps_id: _main_task(ids, device_tasks) for lps_id, ids in {**summary.by_lps, **summary.clusters}.items()}
     if None not in main.values() and len(set(main.values())) == len(main) <= MAX_COLOURED:
         clusters = {lps_id: tasks[task][0] for lps_id, task in main.items() if task is not None}
     else:

@@ -10,7 +10,7 @@ from emulator.report.units import NO_VALUE, counted, grouped, human_bytes, human
 
 PHASES = {
     "enrol": "enrolment",
-    "relevance": "profiles and relevance",
+    "relevance": "questions",
     "group": "grouping",
     "train": "training",
 }

@@ -22,7 +22,7 @@ def draw_topology(figure: "Figure", record: RunRecord, look: Look) -> str:
     """Draw the tiers and say in words what they show."""
     summary = record.summary
     axes = blank_axes(figure)
-    is_small = sum(map(len, summary.clusters.values())) <= MAX_DRAWN_DEVICES
+    is_small = sum(map(len, summary.by_lps.values())) <= MAX_DRAWN_DEVICES
     places = _places(record, by_size=is_small)
     _draw_gps(axes, places)
     draw_devices = _draw_devices if is_small else _draw_counts
@@ -30,13 +30,13 @@ def draw_topology(figure: "Figure", record: RunRecord, look: Look) -> str:
     _draw_lpss(axes, record, places)
     _draw_links(axes, record, last)
     _draw_legend(axes, look, is_small=is_small)
-    sizes = ", ".join(f"{lps_id} {counted(len(ids), 'device')}" for lps_id, ids in summary.clusters.items())
-    return f"One GPS over {counted(len(summary.clusters), 'LPS')}: {sizes or 'none'}. {_links_in_words(record)}"
+    sizes = ", ".join(f"{lps_id} {counted(len(ids), 'device')}" for lps_id, ids in summary.by_lps.items())
+    return f"One GPS over {counted(len(summary.by_lps), 'LPS')}: {sizes or 'none'}. {_links_in_words(record)}"
 
 
 def _places(record: RunRecord, *, by_size: bool) -> Places:
     """Left and right end of each cluster, wide as it has devices, or all alike."""
-    clusters = record.summary.clusters
+    clusters = record.summary.by_lps
     # 2.2 devices are as wide as the label of an LPS
     weights = {lps_id: max(2.2, len(ids)) if by_size else 1.0 for lps_id, ids in clusters.items()}
     scale = (RIGHT - LEFT) / (sum(weights.values()) or 1.0)
@@ -71,7 +71,7 @@ def _draw_lpss(axes: "Axes", record: RunRecord, places: Places) -> None:
         text = shorten(lps_id, 10)
         if not crowded:
             accuracy = summary.accuracy.get(lps_id)
-            text += f"\n{counted(len(summary.clusters[lps_id]), 'device')}"
+            text += f"\n{counted(len(summary.by_lps[lps_id]), 'device')}"
             text += f"\n{percent(accuracy)}" if accuracy is not None else ""
         axes.text(
             _middle(place), LPS_Y, text, size=7 if crowded else 8.5, rotation=90 if len(places) > 14 else 0,
@@ -82,7 +82,7 @@ def _draw_lpss(axes: "Axes", record: RunRecord, places: Places) -> None:
 def _draw_devices(axes: "Axes", record: RunRecord, look: Look, places: Places) -> float:
     """A mark for each device below its LPS; gives the right end of the row."""
     x = LEFT
-    clusters = record.summary.clusters
+    clusters = record.summary.by_lps
     ids = [device for members in clusters.values() for device in members]
     labels = dict(zip(ids, labels_of(ids)[0], strict=True)) if ids else {}
     rotation = 0 if len(ids) <= 10 and max(map(len, labels.values()), default=0) <= 10 else 45
@@ -105,7 +105,7 @@ def _draw_devices(axes: "Axes", record: RunRecord, look: Look, places: Places) -
 def _draw_counts(axes: "Axes", record: RunRecord, look: Look, places: Places) -> float:
     """For each cluster a column, high as it has devices, in their tasks' colours; gives the right end."""
     right = LEFT
-    clusters = record.summary.clusters
+    clusters = record.summary.by_lps
     most = max(map(len, clusters.values()))
     top, height = DEVICE_Y + 13.0, 24.0
     for lps_id, members in clusters.items():

@@ -8,9 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples, position_in_label
 from fedstrata.errors import DataError
 from fedstrata.experiment import DataSettings
 
@@ -26,7 +25,7 @@ def load(settings: DataSettings) -> Dataset:
     examples = Examples(
         inputs=(images / 16).astype(np.float32).reshape(-1, *INFO.input_shape), labels=labels.astype(np.int64)
     )
-    is_test = _position_in_label(examples.labels) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    is_test = position_in_label(examples.labels) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
     return Dataset(
         train=examples.take(np.flatnonzero(~is_test)),
         test=examples.take(np.flatnonzero(is_test)),
@@ -45,11 +44,3 @@ def _file() -> Path:
     if not file.exists():
         raise DataError(f"data set digits: the scikit-learn that is installed here has no {file}; install 1.5 or newer")
     return file
-
-
-def _position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each example, how many before it have the same label."""
-    positions = np.empty_like(labels)
-    for label in np.unique(labels):
-        positions[labels == label] = np.arange(np.count_nonzero(labels == label))
-    return positions

@@ -3,18 +3,19 @@
 import http.client
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 from urllib.request import urlopen
 
 from fedstrata.datasets import idx
+from fedstrata.datasets.archives import unpack
 from fedstrata.errors import DataError
 
 TIMEOUT_S = 60  # without a byte from the publisher
 PIECE_BYTES = 1 << 20
-MAX_BYTES = 1 << 28  # no published file of ours comes near
+MAX_BYTES = 1 << 30  # no published file of ours comes near
 
 
 def download(url: str, target: Path, *, content_sha256: str) -> None:
@@ -28,16 +29,45 @@ def download(url: str, target: Path, *, content_sha256: str) -> None:
     Raises:
         DataError: the address cannot be reached, the content is another, or the folder cannot be written.
     """
+    with _told(url, target), _fetched(url, target) as aside:
+        _check(idx.content_sha256(aside), content_sha256)
+        aside.replace(target)
+
+
+def download_members(url: str, folder: Path, members: Mapping[str, str], *, archive_sha256: str) -> None:
+    """Put files out of the archive that `url` serves, `.tar.gz` or `.zip`, into a folder; nothing else is unpacked.
+
+    Args:
+        url: an http or https address that ends in the archive's name.
+        folder: where the files go; it is made if missing.
+        members: by the name of each file to be, the name that it has in the archive.
+        archive_sha256: of the archive as it is served.
+
+    Raises:
+        DataError: as `download`, or the archive is damaged or lacks one of the files.
+    """
+    with _told(url, folder), _fetched(url, folder / url.rpartition("/")[2]) as aside:
+        _check(idx.file_sha256(aside), archive_sha256)
+        unpack(aside, folder, members)
+
+
+@contextmanager
+def _told(url: str, target: Path) -> Iterator[None]:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f"partial-{secrets.token_hex(4)}-{target.name}")
-        with urlopen(url, timeout=TIMEOUT_S) as reply, _removed_unless_renamed(aside):  # noqa: S310  # a constant
-            with aside.open("xb") as file:
-                _copy(reply, file)
-            _check_content(aside, content_sha256)
-            aside.replace(target)
+        yield
     except (OSError, http.client.HTTPException, DataError) as error:
         raise DataError(f"cannot download {url} to {target}: {error}") from None
+
+
+@contextmanager
+def _fetched(url: str, target: Path) -> Iterator[Path]:
+    """What `url` serves, in a file beside the target that is gone afterwards unless it is renamed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f"partial-{secrets.token_hex(4)}-{target.name}")
+    with urlopen(url, timeout=TIMEOUT_S) as reply, _removed_unless_renamed(aside):  # noqa: S310  # a constant
+        with aside.open("xb") as file:
+            _copy(reply, file)
+        yield aside
 
 
 @contextmanager
@@ -48,8 +78,7 @@ def _removed_unless_renamed(path: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _check_content(path: Path, expected: str) -> None:
-    found = idx.content_sha256(path)
+def _check(found: str, expected: str) -> None:
     if found != expected:
         raise DataError(f"its content has SHA-256 {found}, not the published {expected}")
 

@@ -123,6 +123,14 @@ class Dataset:
         return DatasetInfo(input_shape=self.train.input_shape, num_classes=self.num_classes)
 
 
+def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each example, how many before it have the same label."""
+    positions = np.empty_like(labels)
+    for label in np.unique(labels):
+        positions[labels == label] = np.arange(np.count_nonzero(labels == label))
+    return positions
+
+
 def _scaled(values: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.divide(values, PIXEL_SCALE, dtype=np.float32)
 

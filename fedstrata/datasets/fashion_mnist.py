@@ -4,15 +4,13 @@ Source: H. Xiao, K. Rasul and R. Vollgraf, Fashion-MNIST: a Novel Image Dataset 
 Learning Algorithms, 2017, https://github.com/zalandoresearch/fashion-mnist.
 """
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 from fedstrata.datasets.download import download
 from fedstrata.datasets.examples import Dataset, DatasetInfo, Pixels
-from fedstrata.datasets.idx import read_idx
-from fedstrata.errors import DataError
+from fedstrata.datasets.idx import read_labelled_images
+from fedstrata.datasets.published import Published, find_files
 from fedstrata.experiment import DataSettings
 
 INFO = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
@@ -29,7 +27,7 @@ FILES = {
 
 def load(settings: DataSettings) -> Dataset:
     """The images as bytes, scaled to [0, 1] when they are taken."""
-    files = _find(settings)
+    files = find_files(published(), settings)
     return Dataset(
         train=_read(files["train-images-idx3-ubyte"], files["train-labels-idx1-ubyte"]),
         test=_read(files["t10k-images-idx3-ubyte"], files["t10k-labels-idx1-ubyte"]),
@@ -37,52 +35,23 @@ def load(settings: DataSettings) -> Dataset:
     )
 
 
-def _own_places(settings: DataSettings) -> list[Path]:
-    """Where the files may lie before Debian's folder; the first is also where they are downloaded to."""
-    data = os.environ.get("FEDSTRATA_DATA")
-    places = [settings.folder, Path(data) / "fashion-mnist" if data else None]
-    return [place for place in places if place is not None]
+def published() -> Published:
+    """Its four files, which Debian and Ubuntu have in a package."""
+    return Published(
+        name="fashion-mnist",
+        title="Fashion-MNIST",
+        files=list(FILES),
+        fetch=_fetch,
+        content_sha256=FILES,
+        usual_places=[DEBIAN],
+        package="dataset-fashion-mnist",
+    )
 
 
-def _find(settings: DataSettings) -> dict[str, Path]:
-    own = _own_places(settings)
-    for place in [*own, DEBIAN]:
-        files = _files_in(place)
-        if len(files) == len(FILES):
-            return files
-    looked = ", ".join(str(place) for place in [*own, DEBIAN])
-    if not settings.download:
-        raise DataError(
-            f"Fashion-MNIST is not in {looked}; apt-get install dataset-fashion-mnist, or name its folder in "
-            "data.folder, or set data.download: true"
-        )
-    if not own:
-        raise DataError(
-            f"Fashion-MNIST is not in {looked}; to download it, say where in data.folder or $FEDSTRATA_DATA"
-        )
-    return _download(own[0])
-
-
-def _files_in(place: Path) -> dict[str, Path]:
-    """The files found there, plain or gzipped, by name."""
-    candidates = {name: (place / name, place / f"{name}.gz") for name in FILES}
-    found = {name: [path for path in paths if path.is_file()] for name, paths in candidates.items()}
-    return {name: paths[0] for name, paths in found.items() if paths}
-
-
-def _download(place: Path) -> dict[str, Path]:
-    files = _files_in(place)
-    for name in FILES.keys() - files.keys():
-        files[name] = place / f"{name}.gz"
-        download(f"{URL}/{name}.gz", files[name], content_sha256=FILES[name])
-    return files
+def _fetch(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        download(f"{URL}/{name}.gz", folder / f"{name}.gz", content_sha256=FILES[name])
 
 
 def _read(images: Path, labels: Path) -> Pixels:
-    values = read_idx(images, dimensions=3)
-    if values.shape[1:] != INFO.input_shape[1:]:
-        raise DataError(f"{images} holds images of {values.shape[1:]}; Fashion-MNIST has 28 × 28")
-    numbers = read_idx(labels, dimensions=1).astype(np.int64)
-    if len(values) != len(numbers):
-        raise DataError(f"{images} holds {len(values)} images, but {labels} {len(numbers)} labels")
-    return Pixels(values=values.reshape(-1, *INFO.input_shape), labels=numbers)
+    return read_labelled_images(images, labels, INFO, "Fashion-MNIST")

@@ -9,12 +9,14 @@ import hashlib
 import math
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.datasets.examples import DatasetInfo, Pixels
 from fedstrata.errors import DataError
 
 DEFLATE_RATIO = 1032  # the most bytes that one byte of deflate can stand for (zlib's technical notes)
@@ -31,15 +33,39 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
         raise DataError(f"cannot use {path}: {error}; replace the file, or delete it") from None
 
 
+def read_labelled_images(images: Path, labels: Path, info: DatasetInfo, title: str) -> Pixels:
+    """Grey images and their labels from two IDX files. Raises DataError when they are not of the data set's shape."""
+    values = read_idx(images, dimensions=3)
+    if values.shape[1:] != info.input_shape[1:]:
+        raise DataError(f"{images} holds images of {values.shape[1:]}; {title} has {_times(info.input_shape[1:])}")
+    numbers = read_idx(labels, dimensions=1).astype(np.int64)
+    if len(values) != len(numbers):
+        raise DataError(f"{images} holds {len(values)} images, but {labels} {len(numbers)} labels")
+    return Pixels(values=values.reshape(-1, *info.input_shape), labels=numbers)
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " × ".join(str(side) for side in shape)
+
+
 def content_sha256(path: Path) -> str:
     """SHA-256 of a file's content, decompressed if the name ends in `.gz`; at most MAX_BYTES of it.
 
     Raises:
         DataError: the file cannot be read or its content is larger than that.
     """
+    return _sha256(path, _open)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file as it is; otherwise as `content_sha256`."""
+    return _sha256(path, lambda path: path.open("rb"))
+
+
+def _sha256(path: Path, opened: Callable[[Path], BinaryIO]) -> str:
     digest, length = hashlib.sha256(), 0
     try:
-        with _open(path) as file:
+        with opened(path) as file:
             while piece := file.read(PIECE_BYTES):
                 digest.update(piece)
                 length += len(piece)

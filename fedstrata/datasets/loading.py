@@ -1,17 +1,52 @@
 """From the experiment's `data` settings to a data set, or to its shape alone."""
 
-from fedstrata.datasets import digits, fashion_mnist, folder
+from collections.abc import Callable, Mapping
+
+from fedstrata.datasets import cifar, digits, emnist, fashion_mnist, folder, svhn
 from fedstrata.datasets.examples import Dataset, DatasetInfo
+from fedstrata.datasets.published import Published
+from fedstrata.datasets.turning import in_orientations, oriented_info
 from fedstrata.errors import DataError, ExperimentError, FedstrataError, PluginError
 from fedstrata.experiment import DataSettings
 from fedstrata.plugins import describe, load_plugin
 
-BUILT_IN = {"digits": digits.INFO, "fashion-mnist": fashion_mnist.INFO}
-LOADERS = {"digits": digits.load, "fashion-mnist": fashion_mnist.load, "folder": folder.load}
+BUILT_IN = {
+    "digits": digits.INFO,
+    "fashion-mnist": fashion_mnist.INFO,
+    "emnist": emnist.INFO,
+    "cifar-10": cifar.CIFAR_10.info,
+    "cifar-100": cifar.CIFAR_100.info,
+    "svhn": svhn.INFO,
+}
+LOADERS = {
+    "digits": digits.load,
+    "fashion-mnist": fashion_mnist.load,
+    "emnist": emnist.load,
+    "cifar-10": cifar.load_cifar_10,
+    "cifar-100": cifar.load_cifar_100,
+    "svhn": svhn.load,
+    "folder": folder.load,
+}
+PUBLISHED: Mapping[str, Callable[[], Published]] = {
+    "fashion-mnist": fashion_mnist.published,
+    "emnist": emnist.published,
+    "cifar-10": cifar.published_cifar_10,
+    "cifar-100": cifar.published_cifar_100,
+    "svhn": svhn.published,
+}
 
 
 def dataset_info(settings: DataSettings) -> DatasetInfo:
-    """Shape and number of classes without the data, which the servers do not have."""
+    """Shape and number of classes without the data, which the servers do not have.
+
+    Raises:
+        ExperimentError: the settings do not say them, or images of this shape cannot have these orientations.
+    """
+    info = _plain_info(settings)
+    return oriented_info(info, settings.orientations) if settings.orientations else info
+
+
+def _plain_info(settings: DataSettings) -> DatasetInfo:
     if settings.name in BUILT_IN:
         return BUILT_IN[settings.name]
     if settings.input_shape is None or settings.num_classes is None:
@@ -28,14 +63,14 @@ def load_dataset(settings: DataSettings) -> Dataset:
     """
     loader = LOADERS.get(settings.name, _load_own)
     dataset = loader(settings)
-    declared = dataset_info(settings)
+    declared = _plain_info(settings)
     if dataset.info != declared:
         raise DataError(
             f"data set {settings.name} has examples of shape {dataset.info.input_shape} in "
             f"{dataset.num_classes} classes, but data.input_shape and data.num_classes declare "
             f"{declared.input_shape} in {declared.num_classes}"
         )
-    return dataset
+    return in_orientations(dataset, settings.orientations) if settings.orientations else dataset
 
 
 def _load_own(settings: DataSettings) -> Dataset:

@@ -1,75 +1,167 @@
 """One-shot eigen-relevance clustering for multi-task hierarchical federated learning.
 
-Source: Ali & Arafa, Algorithm 2. Devices share eigenvectors once; the GPS clusters 1 − R agglomeratively with
-average linkage. Where the number of clusters is not given it is read off the dendrogram.
+Source: Ali & Arafa, Algorithm 2. Devices share eigenvectors once and relate themselves to each other; the GPS clusters
+1 − R agglomeratively with average linkage. Where the number of clusters is not given it is read off the dendrogram.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from pydantic import Field
 
-from fedstrata.methods.base import Candidate, FedAvg, Grouping
-from fedstrata.relevance import Matrix
+from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
+from fedstrata.features import FeatureOptions, feature_dim, feature_map
+from fedstrata.methods.base import Answers, Arrays, Matrix, Method, Moment, Plan, Question, Work
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, grouped_by
+from fedstrata.relevance import (
+    Measure,
+    Spectrum,
+    check_eigenvectors,
+    landmarks,
+    relevance,
+    relevance_matrix,
+    spectrum_of,
+)
 
-# Devices that are at least 0.8 relevant to each other on average, all of them, learn one task.
-ONE_CLUSTER_BELOW = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneShot(FedAvg):
-    """Clusters from relevance; `clusters` None chooses their number by `clusters_in_dendrogram`."""
-
-    clusters: int | None = None
-    needs_profiles: bool = field(default=True, init=False)
-
-    def group(self, candidates: Sequence[Candidate], relevance: Matrix | None, seed: int) -> Grouping:
-        """Hierarchical clustering of 1 − R, average linkage, cut into T clusters."""
-        if relevance is None:
-            raise ValueError("one_shot groups by relevance")
-        count, rule = self._count(relevance)
-        return Grouping.ordered(_cut(candidates, relevance, count), rule)
-
-    def _count(self, relevance: Matrix) -> tuple[int, str]:
-        if self.clusters is not None:
-            return min(self.clusters, len(relevance)), f"{self.clusters} as given"
-        heights = merge_heights(relevance)
-        return clusters_in_dendrogram(heights)
+PROFILE, RELEVANCE = "profile", "relevance"
+UP_TO_ROUNDING = 1e-9
 
 
-def merge_heights(relevance: Matrix) -> Matrix:
-    """Heights of the N − 1 merges of 1 − R under average linkage, ascending."""
-    from scipy.cluster.hierarchy import linkage
-    from scipy.spatial.distance import squareform
+class OneShot(Method):
+    """Clusters from relevance, once, before training."""
 
-    if len(relevance) < 2:
-        return np.zeros(0)
-    heights: Matrix = linkage(squareform(1.0 - relevance, checks=False), "average")[:, 2]
-    return heights
+    class Options(ClusterOptions, FeatureOptions):
+        """The profile, the number of clusters, and what is done for many and for late devices."""
+
+        eigenvectors: int = Field(default=5, ge=1, le=4096)  # k, the profile's size
+        measure: Measure = "geometric"  # what makes one device relevant to another; all cost the same bytes
+        representatives: int = Field(default=1, ge=1)  # devices of a cluster that a late device is related to
+        exact_up_to: int = Field(default=128, ge=1)  # devices; above it all are related to the landmarks only
+        landmarks: int = Field(default=64, ge=2)  # how many devices are landmarks then
+
+    places_late = True
+
+    def check(self) -> None:
+        """No more clusters than devices, or than landmarks where those are clustered."""
+        options, devices = self.options, self.facts.device_count
+        check_clusters(options.clusters, self.facts)
+        if options.given is not None and devices > options.exact_up_to and options.given > options.landmarks:
+            raise ExperimentError(
+                f"method.clusters is {options.given}, more than method.landmarks {options.landmarks}; lower it"
+            )
+
+    @property
+    def clusters_known(self) -> int:
+        """As many as said; else the dendrogram tells."""
+        return self.options.given or 0
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def questions(self) -> Sequence[Question]:
+        """First the eigenvectors, relayed; then a row of relevances."""
+        profile = ("float32", (self.options.eigenvectors, feature_dim(self.options, self.facts.input_shape)))
+        most = (self.facts.device_count,)
+        row = {"devices": ("int64", most), "values": ("float64", most)}
+        return (
+            Question(name=PROFILE, moment=Moment.BEFORE, arrays={"eigenvectors": profile}, relayed=True),
+            Question(name=RELEVANCE, moment=Moment.BEFORE, arrays=row),
+        )
+
+    def relays(self) -> Sequence[int]:
+        """All devices, or the landmarks where there are many."""
+        options = self.options
+        return landmarks(
+            self.facts.device_count, self.facts.seed, exact_up_to=options.exact_up_to, count=options.landmarks
+        )
+
+    async def _spectrum(self, work: Work) -> Spectrum:
+        features = feature_map(self.options)
+        return await work.once("spectrum", lambda: spectrum_of(features(work.examples.inputs)))
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """The leading eigenvectors, shape (k, d); then what was heard as device indexes and values."""
+        if question.name == PROFILE:
+            return {"eigenvectors": (await self._spectrum(work)).profile(self.options.eigenvectors)}
+        devices = sorted(heard)
+        return {
+            "devices": np.array(devices, np.int64),
+            "values": np.array([heard[index] for index in devices], np.float64),
+        }
+
+    async def hear(self, question: Question, work: Work, arrays: Arrays) -> float:
+        """The relevance of another device's eigenvectors to this device's data."""
+        options = self.options
+        spectrum = await self._spectrum(work)
+        return relevance(spectrum, arrays["eigenvectors"], k=options.eigenvectors, measure=options.measure)
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """Eigenvectors are of length one; a row has a number in [0, 1] for every device heard."""
+        if question.name == PROFILE:
+            check_eigenvectors(arrays["eigenvectors"])
+            return
+        lacking = set(relayed_by) - set(arrays["devices"].tolist())
+        if lacking or len(arrays["devices"]) != len(arrays["values"]):
+            raise PayloadError(f"a row of {len(arrays['values'])} relevances that lacks {len(lacking)} devices")
+        if not ((arrays["values"] >= 0) & (arrays["values"] <= 1 + UP_TO_ROUNDING)).all():
+            raise PayloadError("a relevance outside [0, 1]")
+
+    # --- plans ----------------------------------------------------------------------------------
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Hierarchical clustering of 1 − R, average linkage, cut into T clusters; the others join the most relevant."""
+        known = set(self.relays())
+        related = [device for device in answers.devices if device.device_index in known]
+        others = [device.device_index for device in answers.devices if device.device_index not in known]
+        if not related:
+            raise RunStoppedError("none of the devices drawn as landmarks is there; raise method.landmarks")
+        rows = {index: _row(arrays) for index, arrays in answers.of(RELEVANCE).items()}
+        matrix = _matrix([device.device_index for device in related], rows)
+        clusters, rule = grouped_by(matrix, related, self.options.given)
+        clusters = sorted(sorted(cluster) for cluster in clusters)
+        if others:
+            rule += f"; among {len(related)} landmarks, {len(others)} devices placed by relevance"
+        landmarks_by_cluster = [tuple(cluster) for cluster in clusters]
+        for index in others:
+            clusters[most_relevant(rows[index], landmarks_by_cluster)].append(index)
+        indexes = tuple(device.device_index for device in related)
+        return Plan.ordered(clusters, rule, affinity=matrix, related=indexes)
+
+    def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
+        """The devices that stand for the clusters: those most relevant to their cluster on average."""
+        if plan.affinity is None:
+            return ()
+        places = {index: place for place, index in enumerate(plan.related)}
+        found = []
+        for cluster in plan.clusters:
+            indexes = [index for index in cluster if index in places]
+            rows = [places[index] for index in indexes]
+            means = plan.affinity[np.ix_(rows, rows)].mean(axis=1)
+            best = sorted(zip(-means, indexes, strict=True))[: self.options.representatives]
+            found.append(tuple(index for _, index in best))
+        return tuple(found)
+
+    def place(self, arrays: Arrays, sponsors: Sequence[Sequence[int]]) -> int:
+        """The cluster whose sponsors the device is most relevant to on average."""
+        return most_relevant(_row(arrays), sponsors)
 
 
-def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
-    """The number of clusters where the gap between successive merge heights is widest, and why.
-
-    With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N whose gap h_(N−T+1) − h_(N−T) is
-    largest; among equals the smallest T. When even the last merge is below 0.2 all devices form one cluster.
-    """
-    devices = len(heights) + 1
-    if devices == 1 or heights[-1] < ONE_CLUSTER_BELOW:
-        return 1, f"auto: every merge is below {ONE_CLUSTER_BELOW}, one cluster"
-    gaps = np.diff(heights, prepend=0.0)[::-1]  # gaps[0] is that of T = 2
-    count = int(np.argmax(gaps)) + 2
-    return count, f"auto: {count}, at the dendrogram's widest gap ({gaps[count - 2]:.3f})"
+def most_relevant(row: Mapping[int, float], groups: Sequence[Sequence[int]]) -> int:
+    """The number of the group with the highest mean relevance; among equals the first."""
+    means = [float(np.mean([row[index] for index in group if index in row] or [0.0])) for group in groups]
+    return means.index(max(means))
 
 
-def _cut(candidates: Sequence[Candidate], relevance: Matrix, count: int) -> list[list[int]]:
-    from sklearn.cluster import AgglomerativeClustering
+def _row(arrays: Arrays) -> dict[int, float]:
+    return dict(zip(arrays["devices"].tolist(), arrays["values"].tolist(), strict=True))
 
-    if count == 1:
-        return [[candidate.device_index for candidate in candidates]]
-    clustering = AgglomerativeClustering(n_clusters=count, metric="precomputed", linkage="average")
-    labels = clustering.fit_predict(1.0 - relevance)
-    return [
-        [candidate.device_index for candidate, label in zip(candidates, labels, strict=True) if label == cluster]
-        for cluster in range(count)
-    ]
+
+def _matrix(indexes: Sequence[int], rows: Mapping[int, Mapping[int, float]]) -> Matrix:
+    """R over some devices, shape (N, N), in their order (Eq. 5)."""
+    places = {index: place for place, index in enumerate(indexes)}
+    matrix = np.ones((len(indexes), len(indexes)))
+    for index in indexes:
+        for other, value in rows.get(index, {}).items():
+            if other in places:
+                matrix[places[index], places[other]] = value
+    return relevance_matrix(matrix)

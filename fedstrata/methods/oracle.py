@@ -2,27 +2,36 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fedstrata.errors import ExperimentError
-from fedstrata.methods.base import Candidate, FedAvg, Grouping
-from fedstrata.relevance import Matrix
+from fedstrata.methods.base import Answers, Candidate, Method, Moment, Plan
 
 
-@dataclass(frozen=True, kw_only=True)
-class Oracle(FedAvg):
+class Oracle(Method):
     """One cluster a task."""
 
-    def group(self, candidates: Sequence[Candidate], relevance: Matrix | None, seed: int) -> Grouping:
+    def check(self) -> None:
+        """The truth has to be known."""
+        if not self.facts.true_groups:
+            raise ExperimentError(
+                "method oracle needs a partition with groups (kind tasks): only there are the true clusters known"
+            )
+
+    @property
+    def clusters_known(self) -> int:
+        """As many as there are tasks."""
+        return self.facts.true_groups or 0
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """The devices of each true task."""
-        return Grouping.ordered(list(devices_by_task(candidates).values()), "one cluster a task")
+        return Plan.ordered(devices_by_task(answers.devices).values(), "one cluster a task")
 
 
-def devices_by_task(candidates: Sequence[Candidate]) -> dict[str, list[int]]:
+def devices_by_task(devices: Sequence[Candidate]) -> dict[str, list[int]]:
     """Device indexes by true task. Raises ExperimentError where the tasks are not known."""
     tasks: dict[str, list[int]] = defaultdict(list)
-    for candidate in candidates:
-        if candidate.true_task is None:
-            raise ExperimentError("the true tasks are known only with partition.kind tasks; choose another method")
-        tasks[candidate.true_task].append(candidate.device_index)
+    for device in devices:
+        if device.true_task is None:
+            raise ExperimentError("the true tasks are known only where a partition has groups; choose another method")
+        tasks[device.true_task].append(device.device_index)
     return dict(tasks)

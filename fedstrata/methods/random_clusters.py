@@ -1,37 +1,49 @@
 """Random clusters: the baseline that ignores the data (Ali & Arafa, section III)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
 
-from fedstrata.methods.base import Candidate, FedAvg, Grouping
+from fedstrata.errors import ExperimentError
+from fedstrata.methods.base import Answers, Candidate, Method, Moment, Plan
+from fedstrata.methods.clusters import ClusterOptions, check_clusters
 from fedstrata.methods.oracle import devices_by_task
-from fedstrata.relevance import Matrix
 
 RANDOM_CLUSTERS_ADDRESS = 0x5EED_C1  # keeps these draws apart from every other use of the seed
 
 
-@dataclass(frozen=True, kw_only=True)
-class RandomClusters(FedAvg):
+class RandomClusters(Method):
     """Devices shuffled into clusters of the true tasks' sizes, or of near-equal sizes where there are no tasks."""
 
-    clusters: int | None = None
+    Options = ClusterOptions
 
-    def group(self, candidates: Sequence[Candidate], relevance: Matrix | None, seed: int) -> Grouping:
+    def check(self) -> None:
+        """A number is needed where the partition has no groups to take it from."""
+        check_clusters(self.options.clusters, self.facts)
+        if self.options.clusters == "auto" and not self.facts.true_groups:
+            raise ExperimentError("method random needs a number in method.clusters where the partition has no groups")
+
+    @property
+    def clusters_known(self) -> int:
+        """As many as said, or as there are tasks."""
+        return self.options.given or self.facts.true_groups or 0
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """A permutation of the devices, cut at the cluster sizes."""
-        devices = [candidate.device_index for candidate in candidates]
-        sizes, rule = self._sizes(candidates)
-        shuffled = np.random.default_rng([seed, RANDOM_CLUSTERS_ADDRESS]).permutation(devices).tolist()
+        devices = [device.device_index for device in answers.devices]
+        sizes, rule = self._sizes(answers.devices)
+        rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS])
+        shuffled = rng.permutation(devices).tolist()
         bounds = pairwise(accumulate(sizes, initial=0))
-        return Grouping.ordered([shuffled[start:stop] for start, stop in bounds], rule)
+        return Plan.ordered([shuffled[start:stop] for start, stop in bounds], rule)
 
-    def _sizes(self, candidates: Sequence[Candidate]) -> tuple[list[int], str]:
-        if all(candidate.true_task is not None for candidate in candidates):
-            sizes = [len(devices) for devices in devices_by_task(candidates).values()]
-            if self.clusters in {None, len(sizes)}:
+    def _sizes(self, devices: Sequence[Candidate]) -> tuple[list[int], str]:
+        wanted = self.options.given
+        if all(device.true_task is not None for device in devices):
+            sizes = [len(members) for members in devices_by_task(devices).values()]
+            if wanted in {None, len(sizes)}:
                 return sizes, "random, of the true tasks' sizes"
-        count = min(self.clusters or 1, len(candidates))
-        base, larger = divmod(len(candidates), count)
+        count = min(wanted or 1, len(devices))
+        base, larger = divmod(len(devices), count)
         return [base + (index < larger) for index in range(count)], f"random, {count} of near-equal size"

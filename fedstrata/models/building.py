@@ -6,11 +6,22 @@ from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import FedstrataError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models.cnn import cnn
+from fedstrata.models.convnet import convnet
+from fedstrata.models.dropout_cnn import dropout_cnn
+from fedstrata.models.lenet5 import lenet5
 from fedstrata.models.mlp import mlp
 from fedstrata.models.model import Model, tensors_of
+from fedstrata.models.resnet18 import resnet18
 from fedstrata.plugins import describe, load_plugin
 
-BUILT_IN = {"mlp": mlp, "cnn": cnn}
+BUILT_IN = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "lenet5": lenet5,
+    "convnet": convnet,
+    "dropout_cnn": dropout_cnn,
+    "resnet18": resnet18,
+}
 
 
 def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedstrata.datasets import DatasetInfo
-from fedstrata.errors import ExperimentError
 from fedstrata.experiment import ModelSettings
+from fedstrata.models.images import image_shape
 from fedstrata.models.mlp import dense, dense_layers
 from fedstrata.models.model import Layer, Model
 
@@ -26,7 +26,7 @@ SMALLEST = 4  # shorter side that leaves a pixel after two poolings
 
 def cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
     """Convolutions to 6 and 16 channels, ReLU and 2×2 max pooling after each; the convolutions are shared."""
-    image = _image_shape(info.input_shape)
+    image = image_shape(info, "cnn", smallest=SMALLEST)
     padding = 0 if min(image[1:]) >= UNPADDED_FROM else KERNEL // 2
     flattened = CHANNELS[1] * _pooled_twice(image[1], padding) * _pooled_twice(image[2], padding)
     hidden = HIDDEN if settings.hidden is None else settings.hidden
@@ -51,19 +51,6 @@ def _convolved(weights: "Mapping[str, torch.Tensor]", images: "torch.Tensor", pa
         maps = conv2d(images, weights[f"{name}.weight"], weights[f"{name}.bias"], padding=padding)
         images = max_pool2d(relu(maps), 2)
     return images
-
-
-def _image_shape(input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """(channels, height, width) of an input that is an image, grey where it has no channels."""
-    match input_shape:
-        case (height, width) if min(height, width) >= SMALLEST:
-            return (1, height, width)
-        case (channels, height, width) if min(height, width) >= SMALLEST:
-            return (channels, height, width)
-    raise ExperimentError(
-        f"model cnn takes images, (channels, height, width) or (height, width) of at least {SMALLEST}×{SMALLEST} "
-        f"pixels, and the data set's examples have shape {input_shape}; choose model mlp or other data"
-    )
 
 
 def _pooled_twice(side: int, padding: int) -> int:

@@ -17,22 +17,54 @@ if TYPE_CHECKING:
     import torch
 
     Logits = Callable[[Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]
+    DroppingLogits = Callable[[Mapping[str, torch.Tensor], torch.Tensor, np.random.Generator], torch.Tensor]
 
 PIECE_ELEMENTS = 1 << 18
 INITIAL_WEIGHTS = 0x696E6974  # "init": tells these draws from a device's, whose second number is its index
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
-    """A dense layer or convolution: a weight of this shape, (out, in, *kernel), and a bias of shape (out,)."""
+class LayerTensor:
+    """A tensor of a layer and what it starts from: uniform draws within ±bound around `centre`."""
 
     name: str
     shape: tuple[int, ...]
+    bound: float = 0.0
+    centre: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A dense layer or convolution: a weight of this shape, (out, in, *kernel), and a bias of shape (out,), if any."""
+
+    name: str
+    shape: tuple[int, ...]
+    has_bias: bool = True
 
     @property
-    def fan_in(self) -> int:
-        """Inputs that one output is a sum over."""
-        return math.prod(self.shape[1:])
+    def tensors(self) -> tuple[LayerTensor, ...]:
+        """Drawn as PyTorch does by default: within ±1/√fan_in, the inputs that one output is a sum over."""
+        bound = 1 / math.sqrt(math.prod(self.shape[1:]))
+        weight = LayerTensor(name=f"{self.name}.weight", shape=self.shape, bound=bound)
+        bias = LayerTensor(name=f"{self.name}.bias", shape=self.shape[:1], bound=bound)
+        return (weight, bias) if self.has_bias else (weight,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalisation:
+    """A normalisation of so many channels: a weight that starts at 1 and a bias that starts at 0 for each."""
+
+    name: str
+    channels: int
+
+    @property
+    def tensors(self) -> tuple[LayerTensor, ...]:
+        """Both of shape (channels,)."""
+        shape = (self.channels,)
+        return (
+            LayerTensor(name=f"{self.name}.weight", shape=shape, centre=1.0),
+            LayerTensor(name=f"{self.name}.bias", shape=shape),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +78,8 @@ class Model:
     # The widths from input to classes where the model is dense layers with ReLU between and nothing else, tensors
     # in order: such models can be trained many at once. Empty for any other model.
     dense: tuple[int, ...] = ()
+    # Of a model with dropout: as `logits`, with masks drawn from a generator, which is what is trained.
+    dropping: "DroppingLogits | None" = None
 
     def __post_init__(self) -> None:
         in_order = tuple(name for name in self.layout.names if name in self.shared)
@@ -57,28 +91,46 @@ class Model:
 
     @classmethod
     def of_layers(
-        cls, layers: Sequence[Layer], *, shared: Iterable[str], logits: "Logits", dense: tuple[int, ...] = ()
+        cls,
+        layers: Sequence[Layer | Normalisation],
+        *,
+        shared: Iterable[str],
+        logits: "Logits",
+        dense: tuple[int, ...] = (),
+        dropping: "DroppingLogits | None" = None,
     ) -> Self:
-        """A model of dense layers and convolutions; `shared` names layers."""
-        layout = Layout.of({name: shape for layer in layers for name, shape in _tensors(layer)})
+        """A model of dense layers, convolutions and normalisations; `shared` names layers."""
+        tensors = [tensor for layer in layers for tensor in layer.tensors]
+        layout = Layout.of({tensor.name: tensor.shape for tensor in tensors})
 
         def initial(seed: int) -> Flat:
-            return uniform_weights(layers, seed)
+            return initial_weights(tensors, seed)
 
-        return cls(layout=layout, shared=tensors_of(layout, shared), initial=initial, logits=logits, dense=dense)
+        return cls(
+            layout=layout,
+            shared=tensors_of(layout, shared),
+            initial=initial,
+            logits=logits,
+            dense=dense,
+            dropping=dropping,
+        )
+
+    def logits_in_training(self, rng: np.random.Generator) -> "Logits":
+        """What a local step computes: `logits`, or, with dropout, what is left of it by the next draws of `rng`."""
+        dropping = self.dropping
+        return self.logits if dropping is None else lambda weights, inputs: dropping(weights, inputs, rng)
 
 
-def uniform_weights(layers: Sequence[Layer], seed: int) -> Flat:
-    """Weights and biases uniform within ±1/√fan_in, as PyTorch draws them by default; tensor by tensor addressed."""
-    bounds = [1 / math.sqrt(layer.fan_in) for layer in layers for _ in _tensors(layer)]
-    sizes = [math.prod(shape) for layer in layers for _, shape in _tensors(layer)]
+def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
+    """Uniform draws tensor by tensor, each from an address of its own: [seed, INITIAL_WEIGHTS, place of the tensor]."""
+    sizes = [math.prod(tensor.shape) for tensor in tensors]
     flat = np.empty(sum(sizes), np.float32)
     begin = 0
-    for index, (bound, size) in enumerate(zip(bounds, sizes, strict=True)):
+    for index, (tensor, size) in enumerate(zip(tensors, sizes, strict=True)):
         rng = np.random.default_rng([seed, INITIAL_WEIGHTS, index])
         for at in range(begin, begin + size, PIECE_ELEMENTS):  # drawn in float64, of which no more is ever held
             stop = min(at + PIECE_ELEMENTS, begin + size)
-            flat[at:stop] = rng.uniform(-bound, bound, stop - at)
+            flat[at:stop] = tensor.centre + rng.uniform(-tensor.bound, tensor.bound, stop - at)
         begin += size
     return flat
 
@@ -101,7 +153,3 @@ def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
 
 def _belongs(name: str, layer: str) -> bool:
     return name == layer or name.startswith(f"{layer}.")
-
-
-def _tensors(layer: Layer) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return ((f"{layer.name}.weight", layer.shape), (f"{layer.name}.bias", layer.shape[:1]))

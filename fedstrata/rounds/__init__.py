@@ -1,20 +1,24 @@
 """One round between a parent and its children, the same for LPS and devices as for GPS and LPSs."""
 
-from fedstrata.rounds.client import Identity, Model, ParentCalls, RoundClient, Update
-from fedstrata.rounds.intake import Gathered, Intake
-from fedstrata.rounds.server import Exchange, OpenRound, RoundServer
-from fedstrata.rounds.session import Session
+from fedstrata.rounds.client import RoundClient
+from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
+from fedstrata.rounds.intake import Intake, RoundResult
+from fedstrata.rounds.offer import Offer
+from fedstrata.rounds.open_round import OpenRound
+from fedstrata.rounds.parent_stream import ParentStream
+from fedstrata.rounds.server import RoundServer, RoundTerms
 
 __all__ = [
-    "Exchange",
-    "Gathered",
     "Identity",
     "Intake",
-    "Model",
+    "Offer",
     "OpenRound",
     "ParentCalls",
+    "ParentStream",
+    "ReceivedModel",
     "RoundClient",
+    "RoundResult",
     "RoundServer",
-    "Session",
+    "RoundTerms",
     "Update",
 ]

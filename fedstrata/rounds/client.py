@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass, field
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any
 
 import grpc
 import numpy as np
@@ -13,66 +12,14 @@ from fedstrata.experiment import LinkSettings
 from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
-from fedstrata.rounds.server import MODEL_PART
+from fedstrata.rounds.exchanged import Identity, Offered, ParentCalls, ReceivedModel, Update
+from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, refusal
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
+from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
-from fedstrata.v1 import tensors_pb2
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParentCalls:
-    """The three calls of a round, which LpsService and GpsService name differently."""
-
-    fetch: Any
-    submit: Any
-    locate: Any
-    exchange: Any = None  # submit and fetch in one, where the parent has it
-    close: Callable[[], None] = lambda: None  # gives up what stays open between calls
-    patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """A model as it was received: shape (layout.size,), to be read only, and what to do with it."""
-
-    round: int
-    global_round: int
-    evaluate_only: bool
-    plan_version: int
-    flat: Flat
-    digest: bytes = b""  # as its header says
-
-
-Answer = Model | pb.SendAgain | pb.SendModel | pb.Finished
-
-
-@dataclass(frozen=True, kw_only=True)
-class Update:
-    """What a child sends up for one round, and may have to send again; `read` gives its elements."""
-
-    round: int
-    num_examples: int
-    codec: PayloadCodec
-    read: Callable[[int, int], Flat]
-    train_loss: float = 0.0
-    evaluations: tuple[pb.Evaluation, ...] = ()
-    lps_rounds: tuple[pb.LpsRound, ...] = ()
-    exclusions: tuple[pb.Exclusion, ...] = ()
-    base_digest: bytes = b""  # of the model that it is against; empty where the parent's round alone says which
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Who calls."""
-
-    run_id: str
-    child_id: str
-    cluster_id: str
-    lps_id: str = ""  # of an LPS: who it is,
-    term: int = 0  # and its term at the cluster
 
 
 @dataclass
@@ -107,20 +54,24 @@ class RoundClient:
         self.layout = layout
         self.link = link
         self._part = part
-        self._models = Acceptance(layout, link.down, MODEL_PART)
+        self.accepts_model: Callable[[pb.ModelHeader], Acceptance] = lambda header: Acceptance(
+            layout, link.down, MODEL_PART
+        )
+        self._models: dict[int, Acceptance] = {}  # by the number of clusters in it
         self._codec = PayloadCodec(layout, link.up) if link.up != "int8" else None
         self._log = log
         self._timeout_s = payload_timeout_s(layout.float32_bytes)
         self._partial: _Download | None = None
         self._payload: tensors_pb2.PayloadHeader | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
+        self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
         self.held_round: int | None = None  # of a device: the round whose model it can send up when asked
 
     def codec_for(self, flat: Flat) -> PayloadCodec:
         """The codec in which a vector of this child goes up."""
         return self._codec or PayloadCodec.for_vector(self.layout, self.link.up, flat)
 
-    async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Answer:
+    async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Offered:
         """Wait for the next round's model, or for word that something has to be sent again or the run is over.
 
         `sent_round` and `sent_digest` say what the update is against that this child has sent last; -1 for none.
@@ -155,13 +106,13 @@ class RoundClient:
             raise ParentAwayError(f"no answer after {backoff.attempts} tries")
         await backoff.pause()
 
-    async def _fetch_once(self, sent_round: int, sent_digest: bytes) -> Answer | None:
+    async def _fetch_once(self, sent_round: int, sent_digest: bytes) -> Offered | None:
         """One call; None when there is nothing yet. What has arrived of a model that was cut stays in `_partial`."""
         request = self._request(sent_round, sent_digest)
         call = self._calls.fetch(request, timeout=self._timeout_s, wait_for_ready=self._waits)
         return await self._read(call)
 
-    async def _read(self, call: AsyncIterator[pb.ModelPart]) -> Answer | None:
+    async def _read(self, call: AsyncIterator[pb.ModelPart]) -> Offered | None:
         """What a call answers."""
         async for part in call:
             match part.WhichOneof("part"):
@@ -172,27 +123,25 @@ class RoundClient:
                     reach("download", self._partial.header.round)
                 case "reply":  # in an exchange, where the update was not taken
                     self._log.info("update_late", current_round=part.reply.current_round)
-                case "send_again":
+                case "send_again" | "send_model" | "go_on" | "finished" as kind:
                     self._partial = None
-                    return part.send_again
-                case "send_model":
-                    self._partial = None
-                    return part.send_model
-                case "finished":
-                    return part.finished
+                    said: Offered = getattr(part, kind)
+                    return said
                 case _:
                     return None
         partial = self._partial
         if partial is None or partial.offset != partial.codec.payload_bytes:
             return None
-        self._partial, header = None, partial.header
-        return Model(
+        self._partial, header, self.answered_round = None, partial.header, None
+        return ReceivedModel(
             round=header.round,
             global_round=header.global_round,
             evaluate_only=header.evaluate_only,
             plan_version=header.plan_version,
             flat=partial.flat,
             digest=header.digest,
+            cluster=header.cluster,
+            clusters=header.clusters,
         )
 
     @property
@@ -213,11 +162,14 @@ class RoundClient:
             held_round=self.held_round,
             term=who.term,
             resume_digest=partial.header.digest if partial else b"",
+            answered_round=self.answered_round,
         )
 
     def _begin(self, header: pb.ModelHeader) -> None:
         """Begin a download, or go on with the one that was cut."""
-        codec, _ = self._models.of(header.payload)
+        if header.clusters not in self._models:
+            self._models[header.clusters] = self.accepts_model(header)
+        codec, _ = self._models[header.clusters].of(header.payload)
         partial = self._partial
         if partial is not None and header.offset == partial.offset and _are_of_one_model(header, partial.header):
             return
@@ -225,7 +177,30 @@ class RoundClient:
             raise PayloadError(f"the model of round {header.round} begins at byte {header.offset}, which is not here")
         self._partial = _Download(header, codec)
 
-    async def exchange(self, update: Update) -> Answer:
+    async def answer(self, round_number: int, answer: answers_pb2.Answer) -> Offered:
+        """Answer the question of a round and wait for how it goes on; raises as `fetch` does."""
+        who, self.answered_round = self.identity, round_number
+        message = pb.RoundAnswer(
+            run_id=who.run_id,
+            child_id=who.child_id,
+            cluster_id=who.cluster_id,
+            round=round_number,
+            answer=answer,
+            then_fetch=self._request(-1, b""),
+        )
+        part = pb.UpdatePart(answer=message)
+        try:
+            offered = await self._read(
+                self._calls.exchange([part], timeout=self._timeout_s, wait_for_ready=self._waits)
+            )
+        except grpc.aio.AioRpcError as error:
+            if not is_passing(error):
+                raise refusal(error) from None
+            self._log.debug("answer_cut", status=error.code().name, round=round_number)
+            offered = None
+        return offered if offered is not None else await self.fetch(-1)
+
+    async def exchange(self, update: Update) -> Offered:
         """Send an update up and wait for what comes after it; raises as `submit` and `fetch` do."""
         if self._calls.exchange is None:
             await self.submit(update)
@@ -286,6 +261,7 @@ class RoundClient:
             term=who.term,
             then_fetch=then_fetch,
             base_digest=update.base_digest,
+            num_examples=update.num_examples if update.payload is not None else 0,
         )
         chunks = update.codec.chunks(update.read, offset)
         if update.codec.payload_bytes <= SMALL_BYTES:
@@ -299,6 +275,8 @@ class RoundClient:
 
     def _announced(self, update: Update) -> tensors_pb2.PayloadHeader:
         """The header of an update's payload; the same again as long as updates differ in nothing but their values."""
+        if update.payload is not None:
+            return update.payload
         known = self._payload
         if known is None or update.codec.scales or known.parts[0].num_examples != update.num_examples:
             known = payload_header(update.codec, name=self._part, num_examples=update.num_examples)

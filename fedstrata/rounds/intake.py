@@ -7,13 +7,18 @@ a restart of the parent.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
 
 from fedstrata.errors import (
     ExcludedError,
+    NotReadyError,
     OffsetError,
     PayloadError,
     RunStoppedError,
@@ -21,7 +26,9 @@ from fedstrata.errors import (
     UnknownChildError,
 )
 from fedstrata.experiment import TierDeadline
-from fedstrata.tensors import ExactSum, Flat, PayloadCodec
+from fedstrata.quoting import quoted
+from fedstrata.rounds.upload import Upload
+from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
 
 INLINE_ELEMENTS = 256 << 10  # arithmetic on no more, 0.3 ms, costs less than handing it to a thread and waiting
@@ -37,29 +44,16 @@ class ChildState(Enum):
 
 @dataclass
 class _Child:
-    max_examples: int
     state: ChildState = ChildState.AWAITED
-    upload: "Upload | None" = None
+    upload: Upload | None = None
     offset: int = 0
-    began: "Upload | None" = None  # the one whose bytes stand before `offset`
-
-
-@dataclass
-class Upload:
-    """One stream of one child's update; a newer stream of the same child supersedes it."""
-
-    child_id: str
-    codec: PayloadCodec
-    num_examples: int
-    offset: int
-
-    def is_continued_by(self, other: "Upload") -> bool:
-        """Whether the bytes of both can be of one update."""
-        return (self.num_examples, self.codec.scales) == (other.num_examples, other.codec.scales)
+    began: Upload | None = None  # the one whose bytes stand before `offset`
+    has_switched: bool = False  # to another update half-way, which it may do once a round
+    is_asked_again: bool = False  # had reported before a void, and has not had a deadline's time since
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered:
+class RoundResult:
     """What a closed round holds."""
 
     children: int
@@ -78,15 +72,20 @@ class _Notes:
 
 
 class Intake:
-    """The gathering of one round from `children`, each with the most examples it may stand for."""
+    """The gathering of one round from `children` into `sums`; None where they come later, or nothing is summed up."""
 
     def __init__(
-        self, *, children: Mapping[str, int], total: ExactSum, wait: TierDeadline, executor: Executor | None = None
+        self,
+        *,
+        children: Iterable[str],
+        sums: Sums | None = None,
+        wait: TierDeadline,
+        executor: Executor | None = None,
     ) -> None:
-        self._children = {child_id: _Child(max_examples=most) for child_id, most in children.items()}
+        self._children = {child_id: _Child() for child_id in children}
         self._awaited = len(self._children)  # how many: counted, since every update asks
-        self._sum = total
-        self._quorum = max(1, math.ceil(wait.quorum_ratio * len(children) - 1e-9))
+        self.sums = sums
+        self._quorum = max(1, math.ceil(wait.quorum_ratio * len(self._children) - 1e-9))
         self._executor = executor
         self._notes = _Notes()
         self._folding = asyncio.Lock()
@@ -117,9 +116,13 @@ class Intake:
         """Whether nobody is awaited any more."""
         return not self._awaited
 
-    def check_quorum(self, refusals: Mapping[str, str]) -> None:
-        """Raise RunStoppedError when too few children have reported; `refusals` say why some never will."""
-        reported = [name for name, child in self._children.items() if child.state is ChildState.ACCEPTED]
+    def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
+        """Raise RunStoppedError when too few children have reported; `refusals` say why some never will.
+
+        With `still_awaited` those count, too, who still can.
+        """
+        enough = {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited else {ChildState.ACCEPTED}
+        reported = [name for name, child in self._children.items() if child.state in enough]
         if len(reported) < self._quorum:
             absent = sorted(set(self._children) - set(reported))
             raise RunStoppedError(
@@ -131,7 +134,7 @@ class Intake:
 
     # --- one child's update -------------------------------------------------------------------
 
-    async def begin(self, child_id: str, codec: PayloadCodec, num_examples: int, offset: int) -> Upload | None:
+    async def begin(self, child_id: str, codec: PayloadCodec, weights: tuple[int, ...], offset: int) -> Upload | None:
         """Start or continue an upload; None when the child's update is already in.
 
         Raises:
@@ -142,18 +145,30 @@ class Intake:
             raise ExcludedError(f"{child_id} is excluded from this round")
         if child.state is ChildState.ACCEPTED:
             return None
-        if not 0 < num_examples <= child.max_examples:
-            raise PayloadError(f"{child_id} stands for {num_examples} examples, expected 1 to {child.max_examples}")
-        child.upload = upload = Upload(child_id, codec, num_examples, offset)
+        self._sums.check(child_id, weights)
+        superseded, child.upload = child.upload, (upload := Upload(child_id, codec, weights, offset))
+        if superseded is not None:
+            superseded.supersede()
         async with self._folding:  # a chunk of the upload before this one may be on its way into the sum
             self._current(upload)
             if offset != child.offset:
                 raise OffsetError(f"the upload of {child_id} goes on at byte {child.offset}, not at {offset}")
             if offset and child.began is not None and not child.began.is_continued_by(upload):
-                self.void()
-                raise OffsetError(f"{child_id} continues another update than it began; send from byte 0")
+                self._switch(child_id, child)
             child.began = upload
         return upload
+
+    def _switch(self, child_id: str, child: _Child) -> None:
+        """Void the sum for a child that goes on with another update than it began; once, as after its restart.
+
+        Raises:
+            OffsetError: always, to have it begin anew; PayloadError: the second time in a round.
+        """
+        if child.has_switched:
+            raise PayloadError(f"{child_id} continues another update than it began for the second time in a round")
+        child.has_switched = True
+        self.void()
+        raise OffsetError(f"{child_id} continues another update than it began; send from byte 0")
 
     async def fold(self, upload: Upload, data: bytes | memoryview) -> None:
         """Add one chunk to the sum, wholly or, when the caller is cancelled before its turn, not at all.
@@ -167,20 +182,26 @@ class Intake:
             values = upload.codec.decode(data, upload.offset)
             start = upload.offset // upload.codec.element_bytes
             voided = self.voided
-            was_cancelled = await self._add(start, values, upload.num_examples)
+            was_cancelled = await self._add(upload, start, values)
             upload.offset += len(data)
             if voided == self.voided:
                 child.offset = upload.offset
         if was_cancelled:
             raise asyncio.CancelledError
 
-    async def _add(self, start: int, values: Flat, num_examples: int) -> bool:
+    async def _add(self, upload: Upload, start: int, values: NDArray[Any]) -> bool:
         """Add elements to the sum; True when the caller was cancelled meanwhile."""
+        fold = partial(self._sums.fold, upload.child_id, start, values, upload.weights)
         if len(values) <= INLINE_ELEMENTS or self._executor is None:
-            self._sum.fold(start, values, num_examples)
+            fold()
             return False
-        loop = asyncio.get_running_loop()
-        return await _uninterrupted(loop.run_in_executor(self._executor, self._sum.fold, start, values, num_examples))
+        return await _uninterrupted(asyncio.get_running_loop().run_in_executor(self._executor, fold))
+
+    @property
+    def _sums(self) -> Sums:
+        if self.sums is None:
+            raise NotReadyError("this round takes no updates yet; ask what it waits for")
+        return self.sums
 
     async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
         """Count an upload whose bytes are all in. Raises OffsetError when some are missing."""
@@ -192,10 +213,10 @@ class Intake:
                     f"the upload of {upload.child_id} ended at byte {upload.offset} of {upload.codec.payload_bytes}; "
                     "resume it there"
                 )
-            self._sum.count(upload.num_examples)
+            self._sums.count(upload.child_id, upload.weights)
             child.upload = None
             self._move(child, ChildState.ACCEPTED)
-            self._notes.losses[upload.child_id] = (header.train_loss, upload.num_examples)
+            self._notes.losses[upload.child_id] = (header.train_loss, max(1, header.num_examples or upload.weights[0]))
             self._notes.evaluations[upload.child_id] = [_apart(evaluation) for evaluation in header.evaluations]
         self._tell()
 
@@ -221,6 +242,18 @@ class Intake:
             self.void()
         self._tell()
 
+    def exclude_late(self) -> tuple[str, ...]:
+        """Go on, at a deadline, without the children still awaited; gives them.
+
+        Who had reported before a void gets a deadline's time to send it again: it has missed nothing.
+        """
+        late = tuple(name for name in self.missing if not self._children[name].is_asked_again)
+        for child_id in late:  # where one had sent a part, those who had reported send again
+            self.exclude(child_id)
+        for child in self._children.values():
+            child.is_asked_again = False
+        return late
+
     def restart(self, child_id: str) -> None:
         """Forget what a child has sent in part, its stream included; what is in stays in."""
         child = self._children.get(child_id)
@@ -236,6 +269,7 @@ class Intake:
         for child in self._children.values():
             child.offset, child.upload, child.began = 0, None, None
             if child.state is ChildState.ACCEPTED:
+                child.is_asked_again = True
                 self._move(child, ChildState.AWAITED)
         self.on_void()
 
@@ -247,21 +281,21 @@ class Intake:
     def _empty_if_void(self) -> None:
         """For whoever adds, while nobody else does."""
         if self._is_void:
-            self._sum.clear()
+            if self.sums is not None:
+                self.sums.clear()
             self._is_void = False
 
-    async def close(self) -> Gathered:
+    async def close(self) -> RoundResult:
         """End the gathering and let go of the sum, which belongs to the caller from now on."""
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True
-            num_examples, self._sum = self._sum.num_examples, ExactSum(0, 1)
-        weight = sum(examples for _, examples in self._notes.losses.values())
-        loss = math.fsum(loss * examples for loss, examples in self._notes.losses.values()) / max(1, weight)
-        return Gathered(
+            self.sums = None
+        losses = self._notes.losses.values()
+        return RoundResult(
             children=sum(child.state is ChildState.ACCEPTED for child in self._children.values()),
-            num_examples=num_examples,
-            train_loss=loss,
+            num_examples=sum(examples for _, examples in losses),
+            train_loss=_mean(losses),
             missing=tuple(name for name, child in self._children.items() if child.state is not ChildState.ACCEPTED),
             evaluations=tuple(e for name in sorted(self._notes.evaluations) for e in self._notes.evaluations[name]),
         )
@@ -273,7 +307,7 @@ class Intake:
     def _child(self, child_id: str) -> _Child:
         child = self._children.get(child_id)
         if child is None:
-            raise UnknownChildError(f"{child_id[:80]!r} is not of this round")
+            raise UnknownChildError(f"{quoted(child_id)} is not of this round")
         return child
 
     def _current(self, upload: Upload) -> _Child:
@@ -281,6 +315,14 @@ class Intake:
         if self.is_closed or child.upload is not upload:
             raise SupersededError(f"this upload of {upload.child_id} has been given up; ask where the round stands")
         return child
+
+
+def _mean(losses: Collection[tuple[float, int]]) -> float:
+    """The mean of losses, each of so many examples; 0 of none. Rounding takes it beyond none of them."""
+    if not losses:
+        return 0.0
+    mean = math.fsum(loss * examples for loss, examples in losses) / sum(examples for _, examples in losses)
+    return min(max(mean, min(losses)[0]), max(losses)[0])
 
 
 def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:

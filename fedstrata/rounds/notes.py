@@ -1,15 +1,24 @@
 """What a child says beside its tensors, checked: numbers that are none, or of somebody else, are refused."""
 
-import math
+from collections.abc import Iterable
 
 from fedstrata.errors import PayloadError, WrongRunError
+from fedstrata.quoting import quoted
 from fedstrata.v1 import rounds_pb2 as pb
+
+# What is reported is summed over children and rounds and written as JSON: these bounds keep every sum a number that
+# float64 and int64 hold, and nothing real comes near them.
+LARGEST_LOSS = 1e39  # of an example; float32, in which devices compute it, ends at 3.4e38
+MOST_MEASURED = 1 << 40  # examples of one device
+MOST_COUNTED = 1 << 53  # of rows and bytes of one LPS: whole numbers that JSON readers keep exactly
+LONGEST_S = 1e9  # of a round: thirty years
+COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "correct", "evaluated_examples")
 
 
 def check_run(run_id: str, said: str) -> None:
     """Refuse a call that is about another run than this one. Raises WrongRunError."""
     if said != run_id:
-        raise WrongRunError(f"this is run {run_id}, not {said[:80]!r}; restart with its experiment")
+        raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
 
 
 def check_notes(header: pb.UpdateHeader) -> None:
@@ -18,7 +27,7 @@ def check_notes(header: pb.UpdateHeader) -> None:
     Raises:
         PayloadError: with what was wrong.
     """
-    if not math.isfinite(header.train_loss):
+    if not is_within(header.train_loss, LARGEST_LOSS):
         raise PayloadError(f"{header.child_id} reports a training loss of {header.train_loss}; training has diverged")
     if len(header.evaluations) > 1 or any(e.device_id != header.child_id for e in header.evaluations):
         raise PayloadError(f"{header.child_id} reports {len(header.evaluations)} measurements, expected its own one")
@@ -28,10 +37,40 @@ def check_notes(header: pb.UpdateHeader) -> None:
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:
     """Refuse a measurement that cannot be one. Raises PayloadError."""
-    if not math.isfinite(evaluation.loss_sum):
-        raise PayloadError(f"{evaluation.device_id[:80]!r} measured a loss of {evaluation.loss_sum}; it has diverged")
-    if not 0 <= evaluation.correct <= evaluation.num_examples < 1 << 40:
+    who = quoted(evaluation.device_id)
+    if not 0 <= evaluation.correct <= evaluation.num_examples < MOST_MEASURED:
         raise PayloadError(
-            f"{evaluation.device_id[:80]!r} measured {evaluation.correct} of {evaluation.num_examples} correct; "
-            "expected 0 up to all of them"
+            f"{who} measured {evaluation.correct} of {evaluation.num_examples} correct; expected 0 up to all of them"
         )
+    if not is_within(evaluation.loss_sum, LARGEST_LOSS * evaluation.num_examples):
+        raise PayloadError(f"{who} measured a loss of {evaluation.loss_sum}; it has diverged")
+
+
+def check_rows(rows: Iterable[pb.LpsRound], *, rounds_per_global: int) -> None:
+    """Refuse rows of LPS rounds with numbers that cannot be. Raises PayloadError with the first of them."""
+    for row in rows:
+        if row.lps_round < 0 or row.global_round != row.lps_round // rounds_per_global:
+            raise PayloadError(f"LPS round {row.lps_round} is reported to be of global round {row.global_round}")
+        counts = {name: getattr(row, name) for name in COUNTS}
+        wrong = next((name for name, count in counts.items() if not 0 <= count < MOST_COUNTED), None)
+        if wrong is not None:
+            raise PayloadError(f"LPS round {row.lps_round} is reported with {wrong} {counts[wrong]}")
+        if row.correct > row.evaluated_examples:
+            raise PayloadError(f"LPS round {row.lps_round} is reported with more correct examples than were measured")
+        largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
+        if not is_within(row.loss_sum, largest) or not is_within(row.train_loss, LARGEST_LOSS):
+            raise PayloadError(f"LPS round {row.lps_round} is reported with losses {row.train_loss}, {row.loss_sum}")
+        if not 0 <= row.seconds <= LONGEST_S:
+            raise PayloadError(f"LPS round {row.lps_round} is reported to have taken {row.seconds} s")
+
+
+def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
+    """Refuse counts of bytes that cannot be. Raises PayloadError with the first of them."""
+    for count in counts:
+        if not 0 <= count.bytes < MOST_COUNTED:
+            raise PayloadError(f"{count.bytes} bytes are reported, expected 0 to {MOST_COUNTED - 1}")
+
+
+def is_within(number: float, largest: float) -> bool:
+    """Whether a reported number is one, and no larger on either side of zero."""
+    return abs(number) <= largest  # false of what is no number

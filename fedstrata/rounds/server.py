@@ -3,10 +3,10 @@
 The LPS uses one for each cluster with devices as children, the GPS one with clusters as children.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fedstrata.errors import (
@@ -18,75 +18,31 @@ from fedstrata.errors import (
     SupersededError,
     UnknownChildError,
 )
-from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
+from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.rounds.intake import ChildState, Gathered, Intake, Upload
+from fedstrata.quoting import brief, quoted
+from fedstrata.rounds.intake import ChildState, RoundResult
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
-from fedstrata.rounds.shared_chunks import SharedChunks
+from fedstrata.rounds.offer import Offer
+from fedstrata.rounds.open_round import OpenRound, answered_round, instead_of_model, is_of
 from fedstrata.rounds.turns import Turns
-from fedstrata.rpc.chunk import serialised_whole
-from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.store import AnyModel
-from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec
+from fedstrata.rounds.upload import Upload
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec, Sums
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
-
-MODEL_PART = "model"
-
-
-@dataclass
-class OpenRound:
-    """The round now open: its numbers, the model that children start from, and what they have sent."""
-
-    number: int
-    global_round: int
-    model: AnyModel
-    intake: Intake
-    evaluate_only: bool = False
-    plan_version: int = 0
-    header: pb.ModelHeader = field(init=False)
-    codec: PayloadCodec = field(init=False)
-    chunks: SharedChunks = field(init=False)
-    small_reply: bytes | None = field(init=False, default=None)  # all of it, serialised once for all readers
-
-    def announce(self, run_id: str, encoding: Encoding) -> None:
-        """Prepare what every child is told first."""
-        scales = self.model.scales() if encoding == "int8" else []
-        self.codec = PayloadCodec(self.model.layout, encoding, scales)
-        self.header = pb.ModelHeader(
-            run_id=run_id,
-            round=self.number,
-            global_round=self.global_round,
-            evaluate_only=self.evaluate_only,
-            payload=payload_header(self.codec, name=MODEL_PART),
-            plan_version=self.plan_version,
-            digest=self.model.digest,
-        )
-        self.chunks = SharedChunks(self.codec, self.model)
-        if self.codec.payload_bytes <= SMALL_BYTES:
-            self.small_reply = serialised_whole(
-                pb.ModelPart, self.header, next(self.codec.chunks(self.model.read), b"")
-            )
-
-    def is_base_of(self, round_number: int, digest: bytes) -> bool:
-        """Whether an update of a round, against the model of a digest if it says one, is one of this round."""
-        return self.number == round_number and digest in {b"", self.header.digest}
-
-    def has(self, header: pb.UpdateHeader) -> bool:
-        """Whether the update that a header announces is in."""
-        is_ours = self.number == header.round and not self.evaluate_only
-        return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class RoundTerms:
     """What all rounds of one parent have in common."""
 
     run_id: str
     layout: Layout
-    part: str  # the name of the weighted sum that updates carry
+    part: str  # what the one part of an update is called
     link: LinkSettings
     wait: TierDeadline
 
@@ -94,7 +50,7 @@ class Exchange:
 class RoundServer:
     """Serves one sequence of rounds to a set of children."""
 
-    def __init__(self, exchange: Exchange, metrics: ProcessMetrics, log: EventLog, executor: Executor) -> None:
+    def __init__(self, exchange: RoundTerms, metrics: ProcessMetrics, log: EventLog, executor: Executor) -> None:
         self.exchange = exchange
         self._metrics = metrics
         self._log = log
@@ -106,7 +62,8 @@ class RoundServer:
         self._is_released = False
         self._changes = Changes()
         self._turns = Turns()
-        self._updates = Acceptance(exchange.layout, exchange.link.up, exchange.part)
+        updates = Acceptance(exchange.layout, exchange.link.up, exchange.part)
+        self.accepts_updates: Callable[[int], Acceptance] = lambda number: updates  # of a round up to the open one
         self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
 
     # --- the parent's own calls ---------------------------------------------------------------
@@ -134,7 +91,7 @@ class RoundServer:
         if self._round is not None:
             self._round.intake.restart(child_id)
 
-    async def gather(self) -> Gathered:
+    async def gather(self) -> RoundResult:
         """Wait until the open round is complete, or its deadline is reached with a quorum, and close it.
 
         Raises:
@@ -145,12 +102,38 @@ class RoundServer:
         for child_id in self._banned:
             intake.exclude(child_id)
         while not await wait_until(intake.reported, lambda: intake.is_complete, wait.deadline_s):
-            self._log.warning("deadline_reached", round=opened.number, missing=list(intake.missing))
-            for child_id in intake.missing:  # where one had sent a part, those who had reported send again
-                intake.exclude(child_id)
+            self._log.warning("deadline_reached", round=opened.number, missing=list(intake.exclude_late()))
         intake.check_quorum(self._banned)
         reach("aggregation", opened.number)
         return await intake.close()
+
+    async def gather_answers(self) -> Mapping[str, answers_pb2.Answer]:
+        """Wait until all children of the open round have answered its question, or for its deadline.
+
+        Raises:
+            RunStoppedError: too few have, or can.
+        """
+        opened, wait = self._opened(), self.exchange.wait
+        asking, intake = opened.asking, opened.intake
+        if asking is None:
+            return {}
+        for child_id in self._banned:
+            intake.exclude(child_id)
+        await self._changes.wait_until(lambda: set(intake.missing) <= set(asking.answers), wait.deadline_s)
+        late = [child_id for child_id in intake.missing if child_id not in asking.answers]
+        for child_id in late:
+            self._log.warning("no_answer", child=child_id, round=opened.number, question=asking.question.name)
+            intake.exclude(child_id)
+        intake.check_quorum(self._banned, still_awaited=True)
+        return {child_id: asking.answers[child_id] for child_id in intake.missing if child_id in asking.answers}
+
+    def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
+        """Let the children of a round that have been asked go on, each in its cluster."""
+        opened = self._opened()
+        opened.intake.sums = sums
+        if opened.asking is not None:
+            opened.asking.clusters = clusters
+        self._changes.tell()
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
         """Wait, for a time, until these children have been told that the run is over."""
@@ -159,6 +142,11 @@ class RoundServer:
     def has_refused(self, child_id: str) -> bool:
         """Whether a child was refused for the rest of the run."""
         return child_id in self._banned
+
+    @property
+    def awaited(self) -> tuple[int, tuple[str, ...]]:
+        """The open round, -1 where there is none, and the children that it still waits for."""
+        return (-1, ()) if self._round is None else (self._round.number, self._round.intake.missing)
 
     def _opened(self) -> OpenRound:
         if self._round is None:
@@ -173,46 +161,67 @@ class RoundServer:
         child_id = request.child_id
         if child_id in self._banned:
             raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
-        await self._changes.wait_until(lambda: self._is_released or self._has_news(child_id), HOLD_S)
+        await self._changes.wait_until(lambda: self._is_released or self._has_news(request), HOLD_S)
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
             if self._round is not None and self._round.intake.state_of(child_id) is not None:
                 self._told.add(child_id)
             self._changes.tell()
-        elif not self._has_news(child_id):
+        elif not self._has_news(request):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
-        elif (opened := self._opened()).is_base_of(request.sent_round, request.sent_digest):
-            yield pb.ModelPart(send_again=pb.SendAgain(round=request.sent_round))
-        elif opened.small_reply is not None:
-            yield opened.small_reply
+        elif (said := instead_of_model(opened := self._opened(), request)) is not None:
+            yield said
+        elif (small_reply := opened.offer_to(child_id).small_reply) is not None:
+            yield small_reply
             reach("download", opened.number)
         else:
-            async for part in self._stream(opened, request):
+            async for part in self._stream(opened, opened.offer_to(child_id), request):
                 yield part
                 del part  # a chunk; the next may be long in coming
 
-    def _has_news(self, child_id: str) -> bool:
+    def _has_news(self, request: pb.FetchModelRequest) -> bool:
         if self._finished is not None:
             return True
-        opened = self._round
-        return (
-            opened is not None
-            and not opened.intake.is_closed
-            and opened.intake.state_of(child_id) is ChildState.AWAITED
-        )
+        opened, child_id = self._round, request.child_id
+        if opened is None or opened.intake.is_closed or opened.intake.state_of(child_id) is not ChildState.AWAITED:
+            return False
+        asking = opened.asking
+        return asking is None or not asking.holds_back(child_id, answered_round(request), opened.number)
 
-    async def _stream(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        offset = request.resume_offset if _is_of(request, opened) else 0
-        if not 0 <= offset <= opened.codec.payload_bytes or offset % opened.codec.element_bytes:
-            raise OffsetError(f"cannot resume at byte {offset} of {opened.codec.payload_bytes}")
+    def answer(self, message: pb.RoundAnswer) -> None:
+        """Take a child's answer to the question of the open round; one that is not asked for any more is passed over.
+
+        Raises:
+            PayloadError: it is none; the child is refused.
+        """
+        check_run(self.exchange.run_id, message.run_id)
+        opened, child_id = self._round, message.child_id
+        if opened is None or opened.asking is None or opened.number != message.round or opened.asking.is_decided:
+            return
+        if opened.intake.state_of(child_id) is not ChildState.AWAITED:
+            return
+        try:
+            opened.asking.take(child_id, message.answer)
+        except PayloadError as error:
+            self.ban(child_id, str(error))
+            raise
+        self._changes.tell()
+
+    async def _stream(
+        self, opened: OpenRound, offer: Offer, request: pb.FetchModelRequest
+    ) -> AsyncIterator[pb.ModelPart | bytes]:
+        codec = offer.codec
+        offset = request.resume_offset if is_of(request, offer.header) else 0
+        if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
+            raise OffsetError(f"cannot resume at byte {offset} of {codec.payload_bytes}")
         header = pb.ModelHeader()
-        header.CopyFrom(opened.header)
+        header.CopyFrom(offer.header)
         header.offset = offset
         yield pb.ModelPart(header=header)
-        while offset < opened.codec.payload_bytes:
-            async with self._turns.one():
-                yield await opened.chunks.at(offset)
-            offset = opened.chunks.end_of(offset)
+        while offset < codec.payload_bytes:
+            async with self._turns.one(request.child_id):
+                yield await offer.chunks.at(offset)
+            offset = offer.chunks.end_of(offset)
             reach("download", opened.number)
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
@@ -227,30 +236,32 @@ class RoundServer:
         number = self._round.number if self._round else -1
         return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
 
-    def check_payload(self, header: pb.UpdateHeader) -> tuple[PayloadCodec, int]:
-        """The codec of an update and its examples; what is not taken is still read, in Attend, and so is checked.
+    def check_payload(self, header: pb.UpdateHeader) -> tuple[PayloadCodec, tuple[int, ...]]:
+        """The codec of an update and its weights; what is not taken is still read, in Attend, and so is checked.
 
         Raises:
             PayloadError: it is not what this parent's children send.
         """
-        return self._updates.of(header.payload)
+        newest = self._round.number if self._round else 0
+        return self.accepts_updates(min(max(header.round, 0), newest)).of(header.payload)
 
     async def _take(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> bool:
         opened = self._round
-        codec, num_examples = self.check_payload(header)  # of a late one, too
+        codec, weights = self.check_payload(header)  # of a late one, too
         if opened is not None and opened.has(header):
             return True  # the same one, sent again because its reply was lost
-        if opened is None or not self._is_awaited(opened, header):
+        if opened is None or opened.is_asking or not self._is_awaited(opened, header):
             self._metrics.update("late")
             return False
         intake = opened.intake
         check_notes(header)
         try:
-            upload = await intake.begin(header.child_id, codec, num_examples, header.offset)
+            upload = await intake.begin(header.child_id, codec, weights, header.offset)
             if upload is None:
                 return True
-            await self._fold_chunks(opened, upload, parts)
-            await intake.finish(upload, header)
+            async with upload.until_superseded(upload.child_id):
+                await self._fold_chunks(opened, upload, parts)
+                await intake.finish(upload, header)
         except SupersededError:
             if not intake.is_closed:
                 raise
@@ -265,7 +276,7 @@ class RoundServer:
             async for part in parts:
                 await self._fold(opened, upload, part)
             return
-        async with aclosing(self._turns.of(parts)) as taken:
+        async with aclosing(self._turns.of(upload.child_id, parts)) as taken:
             async for part in taken:
                 await self._fold(opened, upload, part)
                 del part  # the next has to wait for its turn
@@ -278,12 +289,12 @@ class RoundServer:
 
     def _is_awaited(self, opened: OpenRound, header: pb.UpdateHeader) -> bool:
         """Whether an update is for the open round and its sender has not been given up."""
-        is_ours = opened.is_base_of(header.round, header.base_digest)
+        is_ours = opened.is_base_of(header.child_id, header.round, header.base_digest)
         if not is_ours or opened.intake.is_closed or opened.evaluate_only:
             return False
         state = opened.intake.state_of(header.child_id)
         if state is None:
-            raise UnknownChildError(f"{header.child_id[:80]!r} is not of round {opened.number}")
+            raise UnknownChildError(f"{quoted(header.child_id)} is not of round {opened.number}")
         if state is ChildState.EXCLUDED and header.child_id in self._banned:
             raise ExcludedError(f"{header.child_id} was refused: {self._banned[header.child_id]}")
         return state is not ChildState.EXCLUDED
@@ -320,13 +331,8 @@ class RoundServer:
             return
         if opened.intake.state_of(child_id) is ChildState.ACCEPTED:
             return  # whoever says so now, the child's own update is in
-        self._banned[child_id] = reason
+        self._banned[child_id] = reason = brief(reason)
         self._log.warning("child_refused", child=child_id, round=opened.number, reason=reason)
         self.on_ban(child_id, reason)
         opened.intake.exclude(child_id)
         self._changes.tell()
-
-
-def _is_of(request: pb.FetchModelRequest, opened: OpenRound) -> bool:
-    """Whether a download that was cut is of the model that this round has now."""
-    return request.resume_round == opened.number and request.resume_digest == opened.header.digest

@@ -1,6 +1,13 @@
 """Addresses as users write them."""
 
+import socket
+from contextlib import closing
+from functools import cache
+
 from fedstrata.errors import AddressError
+
+LOOPBACK = ("127.0.0.1", "::1")
+LOOPBACK_S = 2.0  # more than any answer of one's own machine takes
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -9,3 +16,37 @@ def split_address(address: str) -> tuple[str, int]:
     if not separator or not port.isdecimal() or int(port) > 65535 or not host:
         raise AddressError(f"{address!r} is not an address; write host:port, for instance 127.0.0.1:50051")
     return host.strip("[]"), int(port)
+
+
+@cache
+def loopback() -> str:
+    """The address by which processes of this machine reach each other, of IPv4 if it has that.
+
+    Raises:
+        AddressError: there is none.
+    """
+    for host in LOOPBACK:
+        if _answers(host):
+            return host
+    raise AddressError(f"neither {' nor '.join(LOOPBACK)} answers; bring the loopback interface up: ip link set lo up")
+
+
+def any_port() -> str:
+    """An address for a process that only this machine's are to reach, at a port that the kernel chooses."""
+    return joined_address(loopback(), 0)
+
+
+def joined_address(host: str, port: int) -> str:
+    """`host:port`, or `[v6]:port`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _answers(host: str) -> bool:
+    """Whether a connection to this machine itself comes about."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with closing(socket.create_server((host, 0), family=family)) as server:
+            socket.create_connection(server.getsockname()[:2], timeout=LOOPBACK_S).close()
+    except OSError:
+        return False
+    return True

@@ -22,6 +22,7 @@ from fedstrata.errors import (
 from fedstrata.link import CALL_S, HOLD_S, UPGRADE_S, Backoff
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
+from fedstrata.quoting import brief
 from fedstrata.rpc.address import split_address
 from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
@@ -81,7 +82,7 @@ def _told(error: grpc.aio.AioRpcError) -> str | None:
 def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
     """The domain error that a parent answered with, with its reason."""
     kind = _BY_NAME.get(_told(error) or "") or _BY_STATUS.get(error.code(), AddressError)
-    return kind(error.details() or error.code().name)
+    return kind(brief(error.details() or error.code().name))
 
 
 async def call_until_answered(

@@ -14,15 +14,15 @@ from fedstrata.rpc.chunk import Chunk, Whole, part_parser
 from fedstrata.v1 import rounds_pb2
 
 FRAME_BYTES = 5
+ANSWER = "answer"  # of what has to do with a question; a message that names one that is known counts under its name
 ATTEND = "attend"  # no kind of its own: a message counts as what FetchModel or SubmitUpdate would have carried
 
 # Each method's link and the kind of what it carries. Children call: requests go up, replies come down.
 _GPS, _LPS = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/"
 METHODS: Mapping[str, tuple[str, str]] = {
     _GPS + "Enroll": ("device-gps", "control"),
-    _GPS + "SubmitProfile": ("device-gps", "profile"),
-    _GPS + "FetchProfiles": ("device-gps", "profile"),
-    _GPS + "SubmitRelevance": ("device-gps", "relevance"),
+    _GPS + "SubmitAnswer": ("device-gps", ANSWER),
+    _GPS + "FetchAnswers": ("device-gps", ANSWER),
     _GPS + "FetchAssignment": ("device-gps", "control"),
     _GPS + "RegisterLps": ("lps-gps", "control"),
     _GPS + "FetchClusters": ("lps-gps", "control"),
@@ -30,6 +30,7 @@ METHODS: Mapping[str, tuple[str, str]] = {
     _GPS + "SubmitAggregate": ("lps-gps", "shared"),
     _GPS + "Attend": ("lps-gps", "shared"),
     _GPS + "LocateUpdate": ("lps-gps", "control"),
+    _GPS + "SubmitAnswers": ("lps-gps", ANSWER),
     _GPS + "SubmitReport": ("lps-gps", "model"),
     _LPS + "FetchModel": ("device-lps", "model"),
     _LPS + "SubmitUpdate": ("device-lps", "update"),
@@ -73,18 +74,32 @@ def _counted_parse(parse: Parse, count: Count) -> Parse:
 def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
     """Counts a message of a method by its link, direction and kind."""
     link, kind = METHODS[method]
-    if kind != ATTEND:
-        add = meter.counter(LinkKey(link=link, direction=direction, kind=kind, end=end))
-        return lambda message, size: add(size)
-    model = meter.counter(LinkKey(link=link, direction=direction, kind="model", end=end))
-    update = meter.counter(LinkKey(link=link, direction=direction, kind="update", end=end))
 
+    def of_kind(kind: str) -> Callable[[int], None]:
+        return meter.counter(LinkKey(link=link, direction=direction, kind=kind, end=end))
+
+    def count_answer(message: Any, size: int) -> None:
+        named = getattr(message, "question", "")
+        of_kind(named if named in meter.questions else ANSWER)(size)
+
+    if kind == ANSWER:
+        return count_answer
+    if kind != ATTEND:
+        add = of_kind(kind)
+        return lambda message, size: add(size)
+    model, update = of_kind("model"), of_kind("update")
     # a device asks for a model and else sends an update, the LPS answers an update and else sends a model
     few, many, field = (model, update, "fetch") if direction == "up" else (update, model, "reply")
 
     def count(message: Any, size: int) -> None:
-        has_payload = type(message) in WITH_PAYLOAD
-        (few if not has_payload and message.HasField(field) else many)(size)
+        if type(message) in WITH_PAYLOAD:
+            many(size)
+        elif direction == "up" and message.HasField("answer"):
+            count_answer(message.answer.answer, size)
+        elif direction == "down" and message.HasField("go_on"):
+            of_kind("control")(size)
+        else:
+            (few if message.HasField(field) else many)(size)
 
     return count
 

@@ -4,78 +4,99 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fedstrata.errors import PayloadError
-from fedstrata.experiment import Encoding
+from fedstrata.quoting import quoted, shown
 from fedstrata.tensors import Layout, PayloadCodec
+from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import tensors_pb2 as pb
 
 KNOWN_HEADERS = 256  # of a link's payloads; they differ in their numbers of examples only
 MOST_EXAMPLES = (1 << 63) - 1
-PROFILE_PART = "eigenvectors"  # the one part of a profile, as device and GPS both name it
-_TO_PROTO: Mapping[Encoding, pb.Encoding] = {
+PartLayouts = Sequence[tuple[str, Layout]]  # the parts of a payload: names, and the tensors of each
+_TO_PROTO: Mapping[AnyEncoding, pb.Encoding] = {
     "float32": pb.ENCODING_FLOAT32,
     "float16": pb.ENCODING_FLOAT16,
     "bfloat16": pb.ENCODING_BFLOAT16,
     "int8": pb.ENCODING_INT8,
+    "exact": pb.ENCODING_EXACT,
 }
 
 
 def payload_header(codec: PayloadCodec, *, name: str, num_examples: int = 0) -> pb.PayloadHeader:
     """Announces one part: the codec's tensors, and how many examples they stand for."""
-    scales = codec.scales or [0.0] * len(codec.layout.tensors)
-    tensors = [
-        pb.TensorHeader(name=tensor.name, shape=tensor.shape, scale=scale)
-        for tensor, scale in zip(codec.layout.tensors, scales, strict=True)
+    return parts_header(codec, [(name, codec.layout)], [num_examples])
+
+
+def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]) -> pb.PayloadHeader:
+    """Announces several parts, one after the other in the codec's vector, with the weight that each stands for."""
+    scales = iter(codec.scales or [0.0] * len(codec.layout.tensors))
+    announced = [
+        pb.WeightedTensors(
+            name=name,
+            num_examples=weight,
+            tensors=[pb.TensorHeader(name=t.name, shape=t.shape, scale=next(scales)) for t in layout.tensors],
+        )
+        for (name, layout), weight in zip(parts, weights, strict=True)
     ]
-    part = pb.WeightedTensors(name=name, num_examples=num_examples, tensors=tensors)
-    return pb.PayloadHeader(encoding=_TO_PROTO[codec.encoding], parts=[part], payload_bytes=codec.payload_bytes)
+    return pb.PayloadHeader(encoding=_TO_PROTO[codec.encoding], parts=announced, payload_bytes=codec.payload_bytes)
 
 
 def accepted_codec(
-    header: pb.PayloadHeader, *, layout: Layout, encoding: Encoding, name: str
+    header: pb.PayloadHeader, *, layout: Layout, encoding: AnyEncoding, name: str
 ) -> tuple[PayloadCodec, int]:
-    """The codec and number of examples of a payload that is exactly what was declared.
+    """The codec and number of examples of a payload of one part that is exactly what was declared.
 
     Raises:
         PayloadError: another encoding, part, tensor name, order, shape, scale or length.
     """
+    codec, (weight,) = accepted_parts(header, layout=layout, parts=[(name, layout)], encoding=encoding)
+    return codec, weight
+
+
+def accepted_parts(
+    header: pb.PayloadHeader, *, layout: Layout, parts: PartLayouts, encoding: AnyEncoding
+) -> tuple[PayloadCodec, tuple[int, ...]]:
+    """The codec, of a vector laid out as `layout`, and the parts' weights. Raises PayloadError as `accepted_codec`."""
     if header.encoding != _TO_PROTO[encoding]:
         raise PayloadError(f"encoding {header.encoding}, expected {encoding} ({_TO_PROTO[encoding]}) on this link")
-    if [part.name for part in header.parts] != [name]:
-        raise PayloadError(f"parts {[part.name for part in header.parts][:4]}, expected one called {name!r}")
-    part = header.parts[0]
-    check_tensors(part.tensors, layout)
-    scales = [tensor.scale for tensor in part.tensors] if encoding == "int8" else []
+    if [part.name for part in header.parts] != [name for name, _ in parts]:
+        found = quoted(*(part.name for part in header.parts))
+        raise PayloadError(f"parts [{found}], expected {quoted(*(name for name, _ in parts))}")
+    for part, (_, expected) in zip(header.parts, parts, strict=True):
+        check_tensors(part.tensors, expected)
+    scales = [tensor.scale for part in header.parts for tensor in part.tensors] if encoding == "int8" else []
     if not all(math.isfinite(scale) and scale >= 0 for scale in scales):
         raise PayloadError("an int8 scale is negative or not finite; the sender's tensor holds NaN or Inf")
     codec = PayloadCodec(layout, encoding, scales)
     if header.payload_bytes != codec.payload_bytes:
         raise PayloadError(f"{header.payload_bytes} bytes announced, expected {codec.payload_bytes}")
-    return codec, part.num_examples
+    return codec, tuple(part.num_examples for part in header.parts)
 
 
 class Acceptance:
     """Checks the headers of one link's payloads, which hardly ever differ: one seen before needs no second look."""
 
-    def __init__(self, layout: Layout, encoding: Encoding, name: str) -> None:
-        self._layout, self._encoding, self._name = layout, encoding, name
+    def __init__(self, layout: Layout, encoding: AnyEncoding, parts: str | PartLayouts) -> None:
+        """`parts` in the order in which they lie in `layout`, or the name of the one part."""
+        self._layout, self._encoding = layout, encoding
+        self._parts: PartLayouts = [(parts, layout)] if isinstance(parts, str) else parts
         self._codec = PayloadCodec(layout, encoding)  # of what has no scales, which are each payload's own
-        self._known: dict[bytes, int] = {}  # headers without scales, and their numbers of examples
-        longest = payload_header(self._codec, name=name, num_examples=MOST_EXAMPLES)
+        self._known: dict[bytes, tuple[int, ...]] = {}  # headers without scales, and their weights
+        longest = parts_header(self._codec, self._parts, [MOST_EXAMPLES] * len(self._parts))
         self._longest = longest.ByteSize()  # with nothing in it that is not ours
 
-    def of(self, header: pb.PayloadHeader) -> tuple[PayloadCodec, int]:
-        """As `accepted_codec`."""
+    def of(self, header: pb.PayloadHeader) -> tuple[PayloadCodec, tuple[int, ...]]:
+        """As `accepted_parts`."""
         written = header.SerializeToString()
         known = self._known.get(written)
         if known is not None:
             return self._codec, known
-        codec, num_examples = accepted_codec(header, layout=self._layout, encoding=self._encoding, name=self._name)
+        codec, weights = accepted_parts(header, layout=self._layout, parts=self._parts, encoding=self._encoding)
         if codec.scales or len(written) > self._longest:
-            return codec, num_examples
+            return codec, weights
         if len(self._known) == KNOWN_HEADERS:
             self._known.clear()
-        self._known[written] = num_examples
-        return self._codec, num_examples
+        self._known[written] = weights
+        return self._codec, weights
 
 
 def check_tensors(tensors: Sequence[pb.TensorHeader], layout: Layout) -> None:
@@ -85,6 +106,6 @@ def check_tensors(tensors: Sequence[pb.TensorHeader], layout: Layout) -> None:
     for got, expected in zip(tensors, layout.tensors, strict=True):
         if got.name != expected.name or tuple(got.shape) != expected.shape:
             raise PayloadError(
-                f"tensor {got.name[:80]!r} of shape {list(got.shape)[:8]}, "
+                f"tensor {quoted(got.name)} of shape {shown(got.shape)}, "
                 f"expected {expected.name!r} of shape {list(expected.shape)}"
             )

@@ -9,11 +9,13 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from fedstrata.descriptors import connections_allowed
 from fedstrata.errors import AddressError, FedstrataError, PayloadError
 from fedstrata.heap import keep_for_chunks
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
-from fedstrata.rpc.address import split_address
+from fedstrata.quoting import brief
+from fedstrata.rpc.address import joined_address, split_address
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
@@ -27,6 +29,10 @@ LOOKAHEAD_BYTES = 64 << 10
 HEADER_BYTES = 32 << 10
 # What a connection keeps ready to read into; gRPC's own estimate grows with what has come, to a megabyte and more each.
 READ_BUFFER_BYTES = 128 << 10
+# How long a connection may take to say that it speaks HTTP/2; whoever says nothing holds a descriptor no longer.
+GREETING_S = 10.0
+# Calls under way on one connection: a child's session, and another call beside it; and those of who watches the run.
+STREAMS_OF_A_CHILD, SPARE_STREAMS, MANY_CHILDREN = 2, 128, 1024
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
@@ -105,8 +111,9 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
     if isinstance(error, DecodeError):
         error = PayloadError(f"bytes that are no message of {method}; caller and server speak different versions?")
     if isinstance(error, FedstrataError):
-        log.warning("call_refused", method=method, reason=str(error), status=error.status.name)
-        await context.abort(error.status, str(error), trailing_metadata=((ERROR_KEY, type(error).__name__),))
+        reason = brief(str(error))
+        log.warning("call_refused", method=method, reason=reason, status=error.status.name)
+        await context.abort(error.status, reason, trailing_metadata=((ERROR_KEY, type(error).__name__),))
     if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError | grpc.RpcError):
         raise error
     log.exception("call_failed", method=method)
@@ -124,13 +131,26 @@ def sent_ahead(payload_bytes: int) -> tuple[tuple[str, int], ...]:
     return (("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES), ("grpc.http2.bdp_probe", 0))
 
 
+def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
+    """The options for what peers may hold: one connection too many is hung up on at once, and on each, which may be
+    that of all children where one process speaks for them, the calls of a stream too many wait for the others."""
+    return (
+        ("grpc.max_concurrent_streams", STREAMS_OF_A_CHILD * children + SPARE_STREAMS),
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.server_handshake_timeout_ms", int(1000 * GREETING_S)),
+    )
+
+
 class RpcServer:
     """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
 
-    def __init__(self, meter: LinkMeter, *, payload_bytes: int = 0) -> None:
-        """`payload_bytes` is the size of the largest payload that a child sends up; 0 where it is not known."""
+    def __init__(self, meter: LinkMeter, *, payload_bytes: int = 0, children: int = MANY_CHILDREN) -> None:
+        """`payload_bytes` is the size of the largest payload that a child sends up; 0 where it is not known.
+
+        `children` is how many there may be.
+        """
         keep_for_chunks()
-        options = (*SERVER_OPTIONS, *sent_ahead(payload_bytes))
+        options = (*SERVER_OPTIONS, *bounds(connections_allowed(), children), *sent_ahead(payload_bytes))
         self._server = grpc.aio.server(interceptors=[ErrorTable()], options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -157,7 +177,7 @@ class RpcServer:
         if not port:
             raise AddressError(f"cannot listen on {address}: it is in use or not an address of this machine")
         await self._server.start()
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = joined_address(host, port)
 
     async def set_ready(self, is_ready: bool = True) -> None:
         """Tell health checks whether calls can be served now."""

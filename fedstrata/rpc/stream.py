@@ -1,11 +1,13 @@
 """Streams from a child, read part by part so that none is held longer than it takes to deal with it."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
-from fedstrata.errors import PayloadError
+from fedstrata.errors import PayloadError, SupersededError
 from fedstrata.rpc.chunk import Chunk, Whole
 
 
@@ -36,12 +38,43 @@ class Parts:
         return part
 
 
+class Supersedable:
+    """What is done with one stream, until its sender has begun a newer one for the same."""
+
+    _limit: asyncio.Timeout | None = None
+
+    @asynccontextmanager
+    async def until_superseded(self, sender: str) -> AsyncIterator[None]:
+        """Give a block up wherever it waits, for the sender too, once the sender has begun a newer stream.
+
+        Raises:
+            SupersededError: it has.
+        """
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                yield
+        except TimeoutError:
+            raise SupersededError(f"{sender} has begun this upload anew on another stream") from None
+        finally:
+            self._limit = None
+
+    def supersede(self) -> None:
+        """Say that a newer stream has begun."""
+        if self._limit is not None:
+            self._limit.reschedule(0.0)
+
+
 async def header_first(parts: AsyncIterator[Any], what: str) -> Any:
     """The header that a stream begins with. Raises PayloadError for a stream that does not."""
+    return (await first_part(parts, what)).header
+
+
+async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
+    """The part with the header that a stream begins with. Raises PayloadError as `header_first`."""
     first = await anext(parts, None)
     if first is None or first.WhichOneof("part") != "header":
         raise PayloadError(f"{what} begins with its header")
-    return first.header
+    return first
 
 
 async def write_all(parts: AsyncIterator[Any], context: Any) -> None:

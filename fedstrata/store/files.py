@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from fedstrata.descriptors import when_there_is_room
 from fedstrata.errors import StateError
 from fedstrata.fault_points import reach
 from fedstrata.link import pass_time
@@ -48,10 +49,10 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
 def _opened(path: Path) -> BinaryIO:
     """A new file, in a folder that is made if it is not there."""
     try:
-        return path.open("wb+")
+        return when_there_is_room(lambda: path.open("wb+"))
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("wb+")
+        return when_there_is_room(lambda: path.open("wb+"))
 
 
 def _remove(path: Path) -> None:
@@ -97,7 +98,7 @@ def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
 def read_sealed(path: Path) -> bytes:
     """The content of a sealed file. Raises StateError, naming the file, when it is missing, cut or altered."""
     try:
-        content = path.read_bytes()
+        content = when_there_is_room(path.read_bytes)
     except OSError as error:
         raise StateError(f"{path}: {error.strerror}") from None
     seal, data = content[:SEAL_BYTES], content[SEAL_BYTES:]
@@ -108,7 +109,7 @@ def read_sealed(path: Path) -> bytes:
 
 def sync_folder(folder: Path) -> None:
     """Flush a folder's names to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = when_there_is_room(lambda: os.open(folder, os.O_RDONLY))
     try:
         os.fsync(descriptor)
     finally:

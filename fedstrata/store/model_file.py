@@ -15,6 +15,7 @@ from weakref import finalize
 
 import numpy as np
 
+from fedstrata.descriptors import when_there_is_room
 from fedstrata.errors import StateError, SupersededError
 from fedstrata.fault_points import reach
 from fedstrata.store.files import write_aside
@@ -122,7 +123,7 @@ class ModelFile(AnyModel):
         self.layout = layout
         self._reading = Lock()
         try:
-            self._file = path.open("rb")
+            self._file = when_there_is_room(lambda: path.open("rb"))
         except OSError as error:
             raise StateError(f"{path}: {error.strerror}") from None
         finalize(self, self._file.close)  # a model of a round that was given up is closed with its last reader

@@ -2,6 +2,20 @@
 
 from fedstrata.tensors.codec import CHUNK_BYTES, SMALL_BYTES, PayloadCodec
 from fedstrata.tensors.exact_sum import ExactSum
-from fedstrata.tensors.layout import Flat, Layout, TensorSpec
+from fedstrata.tensors.layout import Flat, Layout, TensorSpec, taken
+from fedstrata.tensors.stream_sums import OneSum, PartialSums, RoutedSums, Sums
 
-__all__ = ["CHUNK_BYTES", "SMALL_BYTES", "ExactSum", "Flat", "Layout", "PayloadCodec", "TensorSpec"]
+__all__ = [
+    "CHUNK_BYTES",
+    "SMALL_BYTES",
+    "ExactSum",
+    "Flat",
+    "Layout",
+    "OneSum",
+    "PartialSums",
+    "PayloadCodec",
+    "RoutedSums",
+    "Sums",
+    "TensorSpec",
+    "taken",
+]

@@ -6,6 +6,7 @@ Little-endian throughout. `float32` is a view, without a copy; `float16` and `bf
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,9 @@ from fedstrata.tensors.layout import Flat, Layout
 
 CHUNK_BYTES = 1 << 20
 SMALL_BYTES = 256 << 10  # a payload of no more travels in one message with its header
-ELEMENT_BYTES: dict[Encoding, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+# Beside what an experiment may choose: partial sums between servers, int64 on the exact sum's grid.
+AnyEncoding = Encoding | Literal["exact"]
+ELEMENT_BYTES: dict[AnyEncoding, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "exact": 8}
 FLOAT16_MAX = 65504.0
 
 
@@ -25,7 +28,7 @@ def int8_scale(tensor: Flat) -> float:
     return float(np.float32(np.max(np.abs(tensor)) / np.float32(127))) if tensor.size else 0.0
 
 
-def encode(values: Flat, encoding: Encoding, scale: float = 0.0) -> memoryview:
+def encode(values: NDArray[Any], encoding: AnyEncoding, scale: float = 0.0) -> memoryview:
     """The bytes of some elements of one tensor.
 
     Raises:
@@ -43,12 +46,14 @@ def encode(values: Flat, encoding: Encoding, scale: float = 0.0) -> memoryview:
             bits = np.ascontiguousarray(values, "<f4").view("<u4")
             rounded = bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))
             return _bytes_of((rounded >> 16).astype("<u2"))
+        case "exact":
+            return _bytes_of(values.astype("<i8", copy=False))
         case "int8":
             return _bytes_of(np.rint(values / np.float32(scale)).astype(np.int8) if scale else values.astype(np.int8))
 
 
-def decode(data: bytes | memoryview, encoding: Encoding, scale: float = 0.0) -> Flat:
-    """The float32 elements of encoded bytes; for float32 a read-only view of them."""
+def decode(data: bytes | memoryview, encoding: AnyEncoding, scale: float = 0.0) -> NDArray[Any]:
+    """The float32 elements of encoded bytes, int64 for exact; for these two a read-only view of them."""
     match encoding:
         case "float32":
             return np.frombuffer(data, "<f4")
@@ -56,6 +61,8 @@ def decode(data: bytes | memoryview, encoding: Encoding, scale: float = 0.0) -> 
             return np.frombuffer(data, "<f2").astype(np.float32)
         case "bfloat16":
             return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+        case "exact":
+            return np.frombuffer(data, "<i8")
         case "int8":
             return np.frombuffer(data, np.int8).astype(np.float32) * np.float32(scale)
 
@@ -67,12 +74,12 @@ def _bytes_of(array: NDArray[np.generic]) -> memoryview:
 class PayloadCodec:
     """Encodes and decodes a flat vector chunk by chunk, tensor by tensor where the encoding has scales."""
 
-    def __init__(self, layout: Layout, encoding: Encoding, scales: Sequence[float] = ()) -> None:
+    def __init__(self, layout: Layout, encoding: AnyEncoding, scales: Sequence[float] = ()) -> None:
         """`scales` holds one number a tensor for int8 and is empty otherwise."""
         if len(scales) not in {0, len(layout.tensors)}:
             raise PayloadError(f"{len(scales)} scales for {len(layout.tensors)} tensors")
         self.layout = layout
-        self.encoding: Encoding = encoding
+        self.encoding: AnyEncoding = encoding
         self.scales = tuple(scales)
         self.element_bytes = ELEMENT_BYTES[encoding]
         self.payload_bytes = layout.size * self.element_bytes
@@ -84,20 +91,20 @@ class PayloadCodec:
             return cls(layout, encoding)
         return cls(layout, encoding, [int8_scale(view) for view in layout.views(flat).values()])
 
-    def chunks(self, read: Callable[[int, int], Flat], offset: int = 0) -> Iterator[bytes | memoryview]:
+    def chunks(self, read: Callable[[int, int], NDArray[Any]], offset: int = 0) -> Iterator[bytes | memoryview]:
         """The payload from byte `offset` on, in chunks; `read(start, stop)` gives those elements."""
         step = CHUNK_BYTES // self.element_bytes
         for start in range(offset // self.element_bytes, self.layout.size, step):
             stop = min(start + step, self.layout.size)
             yield self._encode(read(start, stop), start, stop)
 
-    def _encode(self, values: Flat, start: int, stop: int) -> bytes | memoryview:
+    def _encode(self, values: NDArray[Any], start: int, stop: int) -> bytes | memoryview:
         if self.encoding != "int8":
             return encode(values, self.encoding)
         spans = self._spans(start, stop)
         return b"".join(encode(values[a - start : b - start], "int8", scale) for a, b, scale in spans)
 
-    def decode(self, data: bytes | memoryview, offset: int) -> Flat:
+    def decode(self, data: bytes | memoryview, offset: int) -> NDArray[Any]:
         """The elements in a chunk that begins at byte `offset` of the payload.
 
         Raises:

@@ -6,10 +6,12 @@ a mean by at most 2⁻³³, below half a float32 step of any value above 2⁻⁹
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedstrata.errors import NoUpdatesError, PayloadError
 from fedstrata.tensors.layout import Flat
 
+Sums = NDArray[np.int64]
 GRID_BITS = 32
 GRID = 2.0**GRID_BITS
 PIECE = 1 << 15  # elements folded at once: scratch and sums stay in a core's cache
@@ -50,6 +52,30 @@ class ExactSum:
             sums = self._sums[start + at : start + at + len(piece)]
             np.add(sums, integers, out=sums)
 
+    def fold_sums(self, start: int, sums: Sums, num_examples: int) -> None:
+        """Add the sums that another `ExactSum`, over `num_examples` of these, gives by `sums`.
+
+        Raises:
+            PayloadError: a sum is beyond what so many examples can come to; nothing has been added then.
+        """
+        most = int(self.limit * GRID) * num_examples
+        if len(sums) and not (-most <= int(sums.min()) and int(sums.max()) <= most):
+            raise PayloadError(
+                f"partial sums from {sums.min()} to {sums.max()}: {num_examples} examples come to at most ±{most}"
+            )
+        here = self._sums[start : start + len(sums)]
+        np.add(here, sums, out=here)
+        np.add(here, np.int64(_wrapped(num_examples * _MAGIC_BITS)), out=here)
+
+    def shift(self, values: Flat, times: int) -> None:
+        """Add a whole vector so many times without counting anything for it: what counted values are relative to."""
+        self.fold(0, values, times)
+        np.add(self._sums, np.int64(_wrapped(-times * _MAGIC_BITS)), out=self._sums)
+
+    def sums(self, start: int = 0, stop: int | None = None) -> Sums:
+        """The elements [start, stop) as they stand on the grid: int64 multiples of 2⁻³², each times its examples."""
+        return self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
+
     def check(self, values: Flat) -> None:
         """Refuse values that are not finite or too large for the grid."""
         if not len(values):
@@ -80,8 +106,7 @@ class ExactSum:
         """
         if not self.num_examples:
             raise NoUpdatesError("the round was closed before any child had reported")
-        sums = self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
-        return (sums / (self.num_examples * GRID)).astype(np.float32)
+        return (self.sums(start, stop) / (self.num_examples * GRID)).astype(np.float32)
 
     def clear(self) -> None:
         """Forget all that was added."""

@@ -4,7 +4,7 @@ Everything that moves or adds weights works on the flat vector; the layout is ho
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -87,3 +87,10 @@ class Layout:
             else:
                 joined.append(place)
         return joined
+
+
+def taken(whole: Flat, places: Sequence[slice]) -> Flat:
+    """Some stretches of a vector, one after the other; the vector itself where that is all of it."""
+    if len(places) == 1 and places[0] == slice(0, len(whole)):
+        return whole
+    return np.concatenate([np.empty(0, np.float32), *(whole[place] for place in places)])

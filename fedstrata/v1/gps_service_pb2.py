@@ -22,11 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fedstrata.v1 import answers_pb2 as fedstrata_dot_v1_dot_answers__pb2
 from fedstrata.v1 import rounds_pb2 as fedstrata_dot_v1_dot_rounds__pb2
-from fedstrata.v1 import tensors_pb2 as fedstrata_dot_v1_dot_tensors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64strata/v1/gps_service.proto\x12\x0c\x66\x65\x64strata.v1\x1a\x19\x66\x65\x64strata/v1/rounds.proto\x1a\x1a\x66\x65\x64strata/v1/tensors.proto\"\x8f\x01\n\rEnrollRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_index\x18\x02 \x01(\x03\x12\x19\n\x11\x65xperiment_sha256\x18\x03 \x01(\t\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x03\x12\x12\n\nprocess_id\x18\x05 \x01(\t\x12\x10\n\x08pod_name\x18\x06 \x01(\t\"H\n\x0e\x45nrollResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x15\n\rwants_profile\x18\x02 \x01(\x08\x12\x0f\n\x07is_late\x18\x03 \x01(\x08\"~\n\x0bProfilePart\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.fedstrata.v1.ProfileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12(\n\x07waiting\x18\x03 \x01(\x0b\x32\x15.fedstrata.v1.WaitingH\x00\x42\x06\n\x04part\"\x8a\x01\n\rProfileHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_index\x18\x03 \x01(\x03\x12,\n\x07payload\x18\x04 \x01(\x0b\x32\x1b.fedstrata.v1.PayloadHeader\x12\x12\n\nprocess_id\x18\x05 \x01(\t\"\'\n\x15SubmitProfileResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"a\n\x14\x46\x65tchProfilesRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x12\n\nfrom_index\x18\x03 \x01(\x03\x12\x12\n\nprocess_id\x18\x04 \x01(\t\"u\n\x16SubmitRelevanceRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12$\n\x03row\x18\x03 \x03(\x0b\x32\x17.fedstrata.v1.Relevance\x12\x12\n\nprocess_id\x18\x04 \x01(\t\"0\n\tRelevance\x12\x14\n\x0c\x64\x65vice_index\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\x01\")\n\x17SubmitRelevanceResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"O\n\x16\x46\x65tchAssignmentRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\t\"w\n\x17\x46\x65tchAssignmentResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0bis_assigned\x18\x02 \x01(\x08\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0e\n\x06lps_id\x18\x04 \x01(\t\x12\x13\n\x0blps_address\x18\x05 \x01(\t\"P\n\x12RegisterLpsRequest\x12\x0e\n\x06lps_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x19\n\x11\x65xperiment_sha256\x18\x03 \x01(\t\"%\n\x13RegisterLpsResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"M\n\x14\x46\x65tchClustersRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06lps_id\x18\x02 \x01(\t\x12\x15\n\rknown_version\x18\x03 \x01(\x03\"\x8b\x01\n\x15\x46\x65tchClustersResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\nis_grouped\x18\x02 \x01(\x08\x12\'\n\x08\x63lusters\x18\x03 \x03(\x0b\x32\x15.fedstrata.v1.Cluster\x12\x14\n\x0cplan_version\x18\x04 \x01(\x03\x12\x0f\n\x07is_over\x18\x05 \x01(\x08\"h\n\x07\x43luster\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12%\n\x07members\x18\x02 \x03(\x0b\x32\x14.fedstrata.v1.Member\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x14\n\x0cglobal_round\x18\x04 \x01(\x03\"b\n\x06Member\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_index\x18\x02 \x01(\x03\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x03\x12\x19\n\x11\x66rom_global_round\x18\x04 \x01(\x03\"R\n\nReportPart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.fedstrata.v1.ReportHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x9b\x02\n\x0cReportHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06lps_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12-\n\x0b\x65valuations\x18\x04 \x03(\x0b\x32\x18.fedstrata.v1.Evaluation\x12*\n\nlps_rounds\x18\x05 \x03(\x0b\x32\x16.fedstrata.v1.LpsRound\x12+\n\nlink_bytes\x18\x06 \x03(\x0b\x32\x17.fedstrata.v1.LinkBytes\x12+\n\nexclusions\x18\x07 \x03(\x0b\x32\x17.fedstrata.v1.Exclusion\x12\x14\n\x0cmodel_sha256\x18\x08 \x01(\t\x12\x0c\n\x04term\x18\t \x01(\x03\"&\n\x14SubmitReportResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x11\n\x0fWatchRunRequest\"\x96\x02\n\tRunStatus\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cglobal_round\x18\x04 \x01(\x03\x12\x15\n\rglobal_rounds\x18\x05 \x01(\x03\x12\x12\n\nlps_wanted\x18\x06 \x01(\x03\x12-\n\x08\x63lusters\x18\x07 \x03(\x0b\x32\x1b.fedstrata.v1.ClusterStatus\x12+\n\nlink_bytes\x18\x08 \x03(\x0b\x32\x17.fedstrata.v1.LinkBytes\x12)\n\x07\x64\x65vices\x18\t \x03(\x0b\x32\x18.fedstrata.v1.StateCount\x12\x12\n\nhas_record\x18\n \x01(\x08\"}\n\rClusterStatus\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\x03\x12\x11\n\tlps_round\x18\x03 \x01(\x03\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x10\n\x08\x61\x63\x63uracy\x18\x05 \x01(\x01\x12\x14\n\x0cis_evaluated\x18\x06 \x01(\x08\",\n\nStateCount\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\x03\"$\n\x12\x46\x65tchRecordRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"&\n\x08\x46ilePart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\" \n\x0eStopRunRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x11\n\x0fStopRunResponse2\xe1\x07\n\nGpsService\x12\x43\n\x06\x45nroll\x12\x1b.fedstrata.v1.EnrollRequest\x1a\x1c.fedstrata.v1.EnrollResponse\x12Q\n\rSubmitProfile\x12\x19.fedstrata.v1.ProfilePart\x1a#.fedstrata.v1.SubmitProfileResponse(\x01\x12P\n\rFetchProfiles\x12\".fedstrata.v1.FetchProfilesRequest\x1a\x19.fedstrata.v1.ProfilePart0\x01\x12^\n\x0fSubmitRelevance\x12$.fedstrata.v1.SubmitRelevanceRequest\x1a%.fedstrata.v1.SubmitRelevanceResponse\x12^\n\x0f\x46\x65tchAssignment\x12$.fedstrata.v1.FetchAssignmentRequest\x1a%.fedstrata.v1.FetchAssignmentResponse\x12R\n\x0bRegisterLps\x12 .fedstrata.v1.RegisterLpsRequest\x1a!.fedstrata.v1.RegisterLpsResponse\x12X\n\rFetchClusters\x12\".fedstrata.v1.FetchClustersRequest\x1a#.fedstrata.v1.FetchClustersResponse\x12I\n\x0b\x46\x65tchShared\x12\x1f.fedstrata.v1.FetchModelRequest\x1a\x17.fedstrata.v1.ModelPart0\x01\x12H\n\x0fSubmitAggregate\x12\x18.fedstrata.v1.UpdatePart\x1a\x19.fedstrata.v1.UpdateReply(\x01\x12?\n\x06\x41ttend\x12\x18.fedstrata.v1.UpdatePart\x1a\x17.fedstrata.v1.ModelPart(\x01\x30\x01\x12U\n\x0cLocateUpdate\x12!.fedstrata.v1.LocateUpdateRequest\x1a\".fedstrata.v1.LocateUpdateResponse\x12N\n\x0cSubmitReport\x12\x18.fedstrata.v1.ReportPart\x1a\".fedstrata.v1.SubmitReportResponse(\x01\x32\xe5\x01\n\nRunService\x12\x44\n\x08WatchRun\x12\x1d.fedstrata.v1.WatchRunRequest\x1a\x17.fedstrata.v1.RunStatus0\x01\x12I\n\x0b\x46\x65tchRecord\x12 .fedstrata.v1.FetchRecordRequest\x1a\x16.fedstrata.v1.FilePart0\x01\x12\x46\n\x07StopRun\x12\x1c.fedstrata.v1.StopRunRequest\x1a\x1d.fedstrata.v1.StopRunResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64strata/v1/gps_service.proto\x12\x0c\x66\x65\x64strata.v1\x1a\x1a\x66\x65\x64strata/v1/answers.proto\x1a\x19\x66\x65\x64strata/v1/rounds.proto\"\xb7\x01\n\rEnrollRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_index\x18\x02 \x01(\x03\x12\x19\n\x11\x65xperiment_sha256\x18\x03 \x01(\t\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x03\x12\x12\n\nprocess_id\x18\x05 \x01(\t\x12\x10\n\x08pod_name\x18\x06 \x01(\t\x12\x16\n\x0ehas_lost_state\x18\x07 \x01(\x08\x12\x0e\n\x06kernel\x18\x08 \x01(\t\"I\n\x0e\x45nrollResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07is_late\x18\x03 \x01(\x08\x12\x10\n\x08is_known\x18\x04 \x01(\x08J\x04\x08\x02\x10\x03\"O\n\x16\x46\x65tchAssignmentRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\t\"w\n\x17\x46\x65tchAssignmentResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0bis_assigned\x18\x02 \x01(\x08\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0e\n\x06lps_id\x18\x04 \x01(\t\x12\x13\n\x0blps_address\x18\x05 \x01(\t\"P\n\x12RegisterLpsRequest\x12\x0e\n\x06lps_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x19\n\x11\x65xperiment_sha256\x18\x03 \x01(\t\"%\n\x13RegisterLpsResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"p\n\x14\x46\x65tchClustersRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06lps_id\x18\x02 \x01(\t\x12\x15\n\rknown_version\x18\x03 \x01(\x03\x12!\n\x05waits\x18\x04 \x03(\x0b\x32\x12.fedstrata.v1.Wait\"3\n\x04Wait\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\"\xa3\x01\n\x15\x46\x65tchClustersResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\nis_grouped\x18\x02 \x01(\x08\x12\'\n\x08\x63lusters\x18\x03 \x03(\x0b\x32\x15.fedstrata.v1.Cluster\x12\x14\n\x0cplan_version\x18\x04 \x01(\x03\x12\x0f\n\x07is_over\x18\x05 \x01(\x08\x12\x16\n\x0eplanned_rounds\x18\x06 \x01(\x03\"\x89\x01\n\x07\x43luster\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12%\n\x07members\x18\x02 \x03(\x0b\x32\x14.fedstrata.v1.Member\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x14\n\x0cglobal_round\x18\x04 \x01(\x03\x12\x10\n\x08\x63lusters\x18\x05 \x01(\x03\x12\r\n\x05mixed\x18\x06 \x03(\t\"\x98\x01\n\x06Member\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_index\x18\x02 \x01(\x03\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x03\x12\x19\n\x11\x66rom_global_round\x18\x04 \x01(\x03\x12\x0f\n\x07\x63luster\x18\x05 \x01(\x03\x12#\n\x06shares\x18\x06 \x03(\x0b\x32\x13.fedstrata.v1.Share\"8\n\x05Share\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\x03\x12\x0e\n\x06weight\x18\x03 \x01(\x03\"R\n\nReportPart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.fedstrata.v1.ReportHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x9b\x02\n\x0cReportHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06lps_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12-\n\x0b\x65valuations\x18\x04 \x03(\x0b\x32\x18.fedstrata.v1.Evaluation\x12*\n\nlps_rounds\x18\x05 \x03(\x0b\x32\x16.fedstrata.v1.LpsRound\x12+\n\nlink_bytes\x18\x06 \x03(\x0b\x32\x17.fedstrata.v1.LinkBytes\x12+\n\nexclusions\x18\x07 \x03(\x0b\x32\x17.fedstrata.v1.Exclusion\x12\x14\n\x0cmodel_sha256\x18\x08 \x01(\t\x12\x0c\n\x04term\x18\t \x01(\x03\"&\n\x14SubmitReportResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x11\n\x0fWatchRunRequest\"\xca\x02\n\tRunStatus\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cglobal_round\x18\x04 \x01(\x03\x12\x15\n\rglobal_rounds\x18\x05 \x01(\x03\x12\x12\n\nlps_wanted\x18\x06 \x01(\x03\x12-\n\x08\x63lusters\x18\x07 \x03(\x0b\x32\x1b.fedstrata.v1.ClusterStatus\x12+\n\nlink_bytes\x18\x08 \x03(\x0b\x32\x17.fedstrata.v1.LinkBytes\x12)\n\x07\x64\x65vices\x18\t \x03(\x0b\x32\x18.fedstrata.v1.StateCount\x12\x12\n\nhas_record\x18\n \x01(\x08\x12!\n\x05waits\x18\x0b \x03(\x0b\x32\x12.fedstrata.v1.Wait\x12\x0f\n\x07seconds\x18\x0c \x01(\x01\"}\n\rClusterStatus\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\x03\x12\x11\n\tlps_round\x18\x03 \x01(\x03\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x10\n\x08\x61\x63\x63uracy\x18\x05 \x01(\x01\x12\x14\n\x0cis_evaluated\x18\x06 \x01(\x08\",\n\nStateCount\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\x03\"$\n\x12\x46\x65tchRecordRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"&\n\x08\x46ilePart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\" \n\x0eStopRunRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x11\n\x0fStopRunResponse2\xcd\x07\n\nGpsService\x12\x43\n\x06\x45nroll\x12\x1b.fedstrata.v1.EnrollRequest\x1a\x1c.fedstrata.v1.EnrollResponse\x12N\n\x0cSubmitAnswer\x12\x18.fedstrata.v1.AnswerPart\x1a\".fedstrata.v1.SubmitAnswerResponse(\x01\x12M\n\x0c\x46\x65tchAnswers\x12!.fedstrata.v1.FetchAnswersRequest\x1a\x18.fedstrata.v1.AnswerPart0\x01\x12^\n\x0f\x46\x65tchAssignment\x12$.fedstrata.v1.FetchAssignmentRequest\x1a%.fedstrata.v1.FetchAssignmentResponse\x12R\n\x0bRegisterLps\x12 .fedstrata.v1.RegisterLpsRequest\x1a!.fedstrata.v1.RegisterLpsResponse\x12X\n\rFetchClusters\x12\".fedstrata.v1.FetchClustersRequest\x1a#.fedstrata.v1.FetchClustersResponse\x12I\n\x0b\x46\x65tchShared\x12\x1f.fedstrata.v1.FetchModelRequest\x1a\x17.fedstrata.v1.ModelPart0\x01\x12H\n\x0fSubmitAggregate\x12\x18.fedstrata.v1.UpdatePart\x1a\x19.fedstrata.v1.UpdateReply(\x01\x12?\n\x06\x41ttend\x12\x18.fedstrata.v1.UpdatePart\x1a\x17.fedstrata.v1.ModelPart(\x01\x30\x01\x12U\n\x0cLocateUpdate\x12!.fedstrata.v1.LocateUpdateRequest\x1a\".fedstrata.v1.LocateUpdateResponse\x12P\n\rSubmitAnswers\x12\x18.fedstrata.v1.BundlePart\x1a#.fedstrata.v1.SubmitAnswersResponse(\x01\x12N\n\x0cSubmitReport\x12\x18.fedstrata.v1.ReportPart\x1a\".fedstrata.v1.SubmitReportResponse(\x01\x32\xe5\x01\n\nRunService\x12\x44\n\x08WatchRun\x12\x1d.fedstrata.v1.WatchRunRequest\x1a\x17.fedstrata.v1.RunStatus0\x01\x12I\n\x0b\x46\x65tchRecord\x12 .fedstrata.v1.FetchRecordRequest\x1a\x16.fedstrata.v1.FilePart0\x01\x12\x46\n\x07StopRun\x12\x1c.fedstrata.v1.StopRunRequest\x1a\x1d.fedstrata.v1.StopRunResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,63 +34,53 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedstrata.v1.gps_service_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENROLLREQUEST']._serialized_start=104
-  _globals['_ENROLLREQUEST']._serialized_end=247
-  _globals['_ENROLLRESPONSE']._serialized_start=249
-  _globals['_ENROLLRESPONSE']._serialized_end=321
-  _globals['_PROFILEPART']._serialized_start=323
-  _globals['_PROFILEPART']._serialized_end=449
-  _globals['_PROFILEHEADER']._serialized_start=452
-  _globals['_PROFILEHEADER']._serialized_end=590
-  _globals['_SUBMITPROFILERESPONSE']._serialized_start=592
-  _globals['_SUBMITPROFILERESPONSE']._serialized_end=631
-  _globals['_FETCHPROFILESREQUEST']._serialized_start=633
-  _globals['_FETCHPROFILESREQUEST']._serialized_end=730
-  _globals['_SUBMITRELEVANCEREQUEST']._serialized_start=732
-  _globals['_SUBMITRELEVANCEREQUEST']._serialized_end=849
-  _globals['_RELEVANCE']._serialized_start=851
-  _globals['_RELEVANCE']._serialized_end=899
-  _globals['_SUBMITRELEVANCERESPONSE']._serialized_start=901
-  _globals['_SUBMITRELEVANCERESPONSE']._serialized_end=942
-  _globals['_FETCHASSIGNMENTREQUEST']._serialized_start=944
-  _globals['_FETCHASSIGNMENTREQUEST']._serialized_end=1023
-  _globals['_FETCHASSIGNMENTRESPONSE']._serialized_start=1025
-  _globals['_FETCHASSIGNMENTRESPONSE']._serialized_end=1144
-  _globals['_REGISTERLPSREQUEST']._serialized_start=1146
-  _globals['_REGISTERLPSREQUEST']._serialized_end=1226
-  _globals['_REGISTERLPSRESPONSE']._serialized_start=1228
-  _globals['_REGISTERLPSRESPONSE']._serialized_end=1265
-  _globals['_FETCHCLUSTERSREQUEST']._serialized_start=1267
-  _globals['_FETCHCLUSTERSREQUEST']._serialized_end=1344
-  _globals['_FETCHCLUSTERSRESPONSE']._serialized_start=1347
-  _globals['_FETCHCLUSTERSRESPONSE']._serialized_end=1486
-  _globals['_CLUSTER']._serialized_start=1488
-  _globals['_CLUSTER']._serialized_end=1592
-  _globals['_MEMBER']._serialized_start=1594
-  _globals['_MEMBER']._serialized_end=1692
-  _globals['_REPORTPART']._serialized_start=1694
-  _globals['_REPORTPART']._serialized_end=1776
-  _globals['_REPORTHEADER']._serialized_start=1779
-  _globals['_REPORTHEADER']._serialized_end=2062
-  _globals['_SUBMITREPORTRESPONSE']._serialized_start=2064
-  _globals['_SUBMITREPORTRESPONSE']._serialized_end=2102
-  _globals['_WATCHRUNREQUEST']._serialized_start=2104
-  _globals['_WATCHRUNREQUEST']._serialized_end=2121
-  _globals['_RUNSTATUS']._serialized_start=2124
-  _globals['_RUNSTATUS']._serialized_end=2402
-  _globals['_CLUSTERSTATUS']._serialized_start=2404
-  _globals['_CLUSTERSTATUS']._serialized_end=2529
-  _globals['_STATECOUNT']._serialized_start=2531
-  _globals['_STATECOUNT']._serialized_end=2575
-  _globals['_FETCHRECORDREQUEST']._serialized_start=2577
-  _globals['_FETCHRECORDREQUEST']._serialized_end=2613
-  _globals['_FILEPART']._serialized_start=2615
-  _globals['_FILEPART']._serialized_end=2653
-  _globals['_STOPRUNREQUEST']._serialized_start=2655
-  _globals['_STOPRUNREQUEST']._serialized_end=2687
-  _globals['_STOPRUNRESPONSE']._serialized_start=2689
-  _globals['_STOPRUNRESPONSE']._serialized_end=2706
-  _globals['_GPSSERVICE']._serialized_start=2709
-  _globals['_GPSSERVICE']._serialized_end=3702
-  _globals['_RUNSERVICE']._serialized_start=3705
-  _globals['_RUNSERVICE']._serialized_end=3934
+  _globals['_ENROLLREQUEST']._serialized_end=287
+  _globals['_ENROLLRESPONSE']._serialized_start=289
+  _globals['_ENROLLRESPONSE']._serialized_end=362
+  _globals['_FETCHASSIGNMENTREQUEST']._serialized_start=364
+  _globals['_FETCHASSIGNMENTREQUEST']._serialized_end=443
+  _globals['_FETCHASSIGNMENTRESPONSE']._serialized_start=445
+  _globals['_FETCHASSIGNMENTRESPONSE']._serialized_end=564
+  _globals['_REGISTERLPSREQUEST']._serialized_start=566
+  _globals['_REGISTERLPSREQUEST']._serialized_end=646
+  _globals['_REGISTERLPSRESPONSE']._serialized_start=648
+  _globals['_REGISTERLPSRESPONSE']._serialized_end=685
+  _globals['_FETCHCLUSTERSREQUEST']._serialized_start=687
+  _globals['_FETCHCLUSTERSREQUEST']._serialized_end=799
+  _globals['_WAIT']._serialized_start=801
+  _globals['_WAIT']._serialized_end=852
+  _globals['_FETCHCLUSTERSRESPONSE']._serialized_start=855
+  _globals['_FETCHCLUSTERSRESPONSE']._serialized_end=1018
+  _globals['_CLUSTER']._serialized_start=1021
+  _globals['_CLUSTER']._serialized_end=1158
+  _globals['_MEMBER']._serialized_start=1161
+  _globals['_MEMBER']._serialized_end=1313
+  _globals['_SHARE']._serialized_start=1315
+  _globals['_SHARE']._serialized_end=1371
+  _globals['_REPORTPART']._serialized_start=1373
+  _globals['_REPORTPART']._serialized_end=1455
+  _globals['_REPORTHEADER']._serialized_start=1458
+  _globals['_REPORTHEADER']._serialized_end=1741
+  _globals['_SUBMITREPORTRESPONSE']._serialized_start=1743
+  _globals['_SUBMITREPORTRESPONSE']._serialized_end=1781
+  _globals['_WATCHRUNREQUEST']._serialized_start=1783
+  _globals['_WATCHRUNREQUEST']._serialized_end=1800
+  _globals['_RUNSTATUS']._serialized_start=1803
+  _globals['_RUNSTATUS']._serialized_end=2133
+  _globals['_CLUSTERSTATUS']._serialized_start=2135
+  _globals['_CLUSTERSTATUS']._serialized_end=2260
+  _globals['_STATECOUNT']._serialized_start=2262
+  _globals['_STATECOUNT']._serialized_end=2306
+  _globals['_FETCHRECORDREQUEST']._serialized_start=2308
+  _globals['_FETCHRECORDREQUEST']._serialized_end=2344
+  _globals['_FILEPART']._serialized_start=2346
+  _globals['_FILEPART']._serialized_end=2384
+  _globals['_STOPRUNREQUEST']._serialized_start=2386
+  _globals['_STOPRUNREQUEST']._serialized_end=2418
+  _globals['_STOPRUNRESPONSE']._serialized_start=2420
+  _globals['_STOPRUNRESPONSE']._serialized_end=2437
+  _globals['_GPSSERVICE']._serialized_start=2440
+  _globals['_GPSSERVICE']._serialized_end=3413
+  _globals['_RUNSERVICE']._serialized_start=3416
+  _globals['_RUNSERVICE']._serialized_end=3645
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,5 @@
+from fedstrata.v1 import answers_pb2 as _answers_pb2
 from fedstrata.v1 import rounds_pb2 as _rounds_pb2
-from fedstrata.v1 import tensors_pb2 as _tensors_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -9,98 +9,34 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnrollRequest(_message.Message):
-    __slots__ = ("device_id", "device_index", "experiment_sha256", "num_examples", "process_id", "pod_name")
+    __slots__ = ("device_id", "device_index", "experiment_sha256", "num_examples", "process_id", "pod_name", "has_lost_state", "kernel")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_SHA256_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     POD_NAME_FIELD_NUMBER: _ClassVar[int]
+    HAS_LOST_STATE_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     device_index: int
     experiment_sha256: str
     num_examples: int
     process_id: str
     pod_name: str
-    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., experiment_sha256: _Optional[str] = ..., num_examples: _Optional[int] = ..., process_id: _Optional[str] = ..., pod_name: _Optional[str] = ...) -> None: ...
+    has_lost_state: bool
+    kernel: str
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., experiment_sha256: _Optional[str] = ..., num_examples: _Optional[int] = ..., process_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., has_lost_state: _Optional[bool] = ..., kernel: _Optional[str] = ...) -> None: ...
 
 class EnrollResponse(_message.Message):
-    __slots__ = ("run_id", "wants_profile", "is_late")
+    __slots__ = ("run_id", "is_late", "is_known")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
-    WANTS_PROFILE_FIELD_NUMBER: _ClassVar[int]
     IS_LATE_FIELD_NUMBER: _ClassVar[int]
+    IS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     run_id: str
-    wants_profile: bool
     is_late: bool
-    def __init__(self, run_id: _Optional[str] = ..., wants_profile: _Optional[bool] = ..., is_late: _Optional[bool] = ...) -> None: ...
-
-class ProfilePart(_message.Message):
-    __slots__ = ("header", "data", "waiting")
-    HEADER_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    header: ProfileHeader
-    data: bytes
-    waiting: _rounds_pb2.Waiting
-    def __init__(self, header: _Optional[_Union[ProfileHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., waiting: _Optional[_Union[_rounds_pb2.Waiting, _Mapping]] = ...) -> None: ...
-
-class ProfileHeader(_message.Message):
-    __slots__ = ("run_id", "device_id", "device_index", "payload", "process_id")
-    RUN_ID_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
-    run_id: str
-    device_id: str
-    device_index: int
-    payload: _tensors_pb2.PayloadHeader
-    process_id: str
-    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., process_id: _Optional[str] = ...) -> None: ...
-
-class SubmitProfileResponse(_message.Message):
-    __slots__ = ("run_id",)
-    RUN_ID_FIELD_NUMBER: _ClassVar[int]
-    run_id: str
-    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
-
-class FetchProfilesRequest(_message.Message):
-    __slots__ = ("run_id", "device_id", "from_index", "process_id")
-    RUN_ID_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
-    FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
-    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
-    run_id: str
-    device_id: str
-    from_index: int
-    process_id: str
-    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., from_index: _Optional[int] = ..., process_id: _Optional[str] = ...) -> None: ...
-
-class SubmitRelevanceRequest(_message.Message):
-    __slots__ = ("run_id", "device_id", "row", "process_id")
-    RUN_ID_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
-    ROW_FIELD_NUMBER: _ClassVar[int]
-    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
-    run_id: str
-    device_id: str
-    row: _containers.RepeatedCompositeFieldContainer[Relevance]
-    process_id: str
-    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., row: _Optional[_Iterable[_Union[Relevance, _Mapping]]] = ..., process_id: _Optional[str] = ...) -> None: ...
-
-class Relevance(_message.Message):
-    __slots__ = ("device_index", "value")
-    DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    device_index: int
-    value: float
-    def __init__(self, device_index: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
-
-class SubmitRelevanceResponse(_message.Message):
-    __slots__ = ("run_id",)
-    RUN_ID_FIELD_NUMBER: _ClassVar[int]
-    run_id: str
-    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+    is_known: bool
+    def __init__(self, run_id: _Optional[str] = ..., is_late: _Optional[bool] = ..., is_known: _Optional[bool] = ...) -> None: ...
 
 class FetchAssignmentRequest(_message.Message):
     __slots__ = ("run_id", "device_id", "process_id")
@@ -143,52 +79,84 @@ class RegisterLpsResponse(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class FetchClustersRequest(_message.Message):
-    __slots__ = ("run_id", "lps_id", "known_version")
+    __slots__ = ("run_id", "lps_id", "known_version", "waits")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     lps_id: str
     known_version: int
-    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., known_version: _Optional[int] = ...) -> None: ...
+    waits: _containers.RepeatedCompositeFieldContainer[Wait]
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., known_version: _Optional[int] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ...) -> None: ...
+
+class Wait(_message.Message):
+    __slots__ = ("name", "what", "seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    what: str
+    seconds: float
+    def __init__(self, name: _Optional[str] = ..., what: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class FetchClustersResponse(_message.Message):
-    __slots__ = ("run_id", "is_grouped", "clusters", "plan_version", "is_over")
+    __slots__ = ("run_id", "is_grouped", "clusters", "plan_version", "is_over", "planned_rounds")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     IS_GROUPED_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_OVER_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     is_grouped: bool
     clusters: _containers.RepeatedCompositeFieldContainer[Cluster]
     plan_version: int
     is_over: bool
-    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ...) -> None: ...
+    planned_rounds: int
+    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ..., planned_rounds: _Optional[int] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("cluster_id", "members", "term", "global_round")
+    __slots__ = ("cluster_id", "members", "term", "global_round", "clusters", "mixed")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    MIXED_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
     term: int
     global_round: int
-    def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ...) -> None: ...
+    clusters: int
+    mixed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., clusters: _Optional[int] = ..., mixed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("device_id", "device_index", "num_examples", "from_global_round")
+    __slots__ = ("device_id", "device_index", "num_examples", "from_global_round", "cluster", "shares")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     FROM_GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     device_index: int
     num_examples: int
     from_global_round: int
-    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ..., from_global_round: _Optional[int] = ...) -> None: ...
+    cluster: int
+    shares: _containers.RepeatedCompositeFieldContainer[Share]
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ..., from_global_round: _Optional[int] = ..., cluster: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ...) -> None: ...
+
+class Share(_message.Message):
+    __slots__ = ("channel", "stream", "weight")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    channel: str
+    stream: int
+    weight: int
+    def __init__(self, channel: _Optional[str] = ..., stream: _Optional[int] = ..., weight: _Optional[int] = ...) -> None: ...
 
 class ReportPart(_message.Message):
     __slots__ = ("header", "data")
@@ -231,7 +199,7 @@ class WatchRunRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record")
+    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record", "waits", "seconds")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +210,8 @@ class RunStatus(_message.Message):
     LINK_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     HAS_RECORD_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     phase: str
     reason: str
@@ -252,7 +222,9 @@ class RunStatus(_message.Message):
     link_bytes: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.LinkBytes]
     devices: _containers.RepeatedCompositeFieldContainer[StateCount]
     has_record: bool
-    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ...) -> None: ...
+    waits: _containers.RepeatedCompositeFieldContainer[Wait]
+    seconds: float
+    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
     __slots__ = ("cluster_id", "devices", "lps_round", "loss", "accuracy", "is_evaluated")

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from fedstrata.v1 import answers_pb2 as fedstrata_dot_v1_dot_answers__pb2
 from fedstrata.v1 import gps_service_pb2 as fedstrata_dot_v1_dot_gps__service__pb2
 from fedstrata.v1 import rounds_pb2 as fedstrata_dot_v1_dot_rounds__pb2
 
@@ -41,20 +42,15 @@ class GpsServiceStub:
                 request_serializer=fedstrata_dot_v1_dot_gps__service__pb2.EnrollRequest.SerializeToString,
                 response_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.EnrollResponse.FromString,
                 _registered_method=True)
-        self.SubmitProfile = channel.stream_unary(
-                '/fedstrata.v1.GpsService/SubmitProfile',
-                request_serializer=fedstrata_dot_v1_dot_gps__service__pb2.ProfilePart.SerializeToString,
-                response_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.SubmitProfileResponse.FromString,
+        self.SubmitAnswer = channel.stream_unary(
+                '/fedstrata.v1.GpsService/SubmitAnswer',
+                request_serializer=fedstrata_dot_v1_dot_answers__pb2.AnswerPart.SerializeToString,
+                response_deserializer=fedstrata_dot_v1_dot_answers__pb2.SubmitAnswerResponse.FromString,
                 _registered_method=True)
-        self.FetchProfiles = channel.unary_stream(
-                '/fedstrata.v1.GpsService/FetchProfiles',
-                request_serializer=fedstrata_dot_v1_dot_gps__service__pb2.FetchProfilesRequest.SerializeToString,
-                response_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.ProfilePart.FromString,
-                _registered_method=True)
-        self.SubmitRelevance = channel.unary_unary(
-                '/fedstrata.v1.GpsService/SubmitRelevance',
-                request_serializer=fedstrata_dot_v1_dot_gps__service__pb2.SubmitRelevanceRequest.SerializeToString,
-                response_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.SubmitRelevanceResponse.FromString,
+        self.FetchAnswers = channel.unary_stream(
+                '/fedstrata.v1.GpsService/FetchAnswers',
+                request_serializer=fedstrata_dot_v1_dot_answers__pb2.FetchAnswersRequest.SerializeToString,
+                response_deserializer=fedstrata_dot_v1_dot_answers__pb2.AnswerPart.FromString,
                 _registered_method=True)
         self.FetchAssignment = channel.unary_unary(
                 '/fedstrata.v1.GpsService/FetchAssignment',
@@ -91,6 +87,11 @@ class GpsServiceStub:
                 request_serializer=fedstrata_dot_v1_dot_rounds__pb2.LocateUpdateRequest.SerializeToString,
                 response_deserializer=fedstrata_dot_v1_dot_rounds__pb2.LocateUpdateResponse.FromString,
                 _registered_method=True)
+        self.SubmitAnswers = channel.stream_unary(
+                '/fedstrata.v1.GpsService/SubmitAnswers',
+                request_serializer=fedstrata_dot_v1_dot_answers__pb2.BundlePart.SerializeToString,
+                response_deserializer=fedstrata_dot_v1_dot_answers__pb2.SubmitAnswersResponse.FromString,
+                _registered_method=True)
         self.SubmitReport = channel.stream_unary(
                 '/fedstrata.v1.GpsService/SubmitReport',
                 request_serializer=fedstrata_dot_v1_dot_gps__service__pb2.ReportPart.SerializeToString,
@@ -109,22 +110,16 @@ class GpsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SubmitProfile(self, request_iterator, context):
-        """Streams what the device shares before training.
+    def SubmitAnswer(self, request_iterator, context):
+        """Streams a device's answer to a question before training; idempotent by (run, question, device).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def FetchProfiles(self, request, context):
-        """Streams the other devices' profiles once all are there; to a late device those of the representatives.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SubmitRelevance(self, request, context):
-        """Takes one device's row of relevances.
+    def FetchAnswers(self, request, context):
+        """Streams the other devices' answers to a relayed question, each as soon as it is there; to a late device those of
+        its sponsors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,6 +174,13 @@ class GpsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SubmitAnswers(self, request_iterator, context):
+        """Takes what the devices of an LPS answered in a global round; idempotent by (run, global round, LPS).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SubmitReport(self, request_iterator, context):
         """Takes a cluster's final report and model once its devices have measured it.
         """
@@ -194,20 +196,15 @@ def add_GpsServiceServicer_to_server(servicer, server):
                     request_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.EnrollRequest.FromString,
                     response_serializer=fedstrata_dot_v1_dot_gps__service__pb2.EnrollResponse.SerializeToString,
             ),
-            'SubmitProfile': grpc.stream_unary_rpc_method_handler(
-                    servicer.SubmitProfile,
-                    request_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.ProfilePart.FromString,
-                    response_serializer=fedstrata_dot_v1_dot_gps__service__pb2.SubmitProfileResponse.SerializeToString,
+            'SubmitAnswer': grpc.stream_unary_rpc_method_handler(
+                    servicer.SubmitAnswer,
+                    request_deserializer=fedstrata_dot_v1_dot_answers__pb2.AnswerPart.FromString,
+                    response_serializer=fedstrata_dot_v1_dot_answers__pb2.SubmitAnswerResponse.SerializeToString,
             ),
-            'FetchProfiles': grpc.unary_stream_rpc_method_handler(
-                    servicer.FetchProfiles,
-                    request_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.FetchProfilesRequest.FromString,
-                    response_serializer=fedstrata_dot_v1_dot_gps__service__pb2.ProfilePart.SerializeToString,
-            ),
-            'SubmitRelevance': grpc.unary_unary_rpc_method_handler(
-                    servicer.SubmitRelevance,
-                    request_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.SubmitRelevanceRequest.FromString,
-                    response_serializer=fedstrata_dot_v1_dot_gps__service__pb2.SubmitRelevanceResponse.SerializeToString,
+            'FetchAnswers': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchAnswers,
+                    request_deserializer=fedstrata_dot_v1_dot_answers__pb2.FetchAnswersRequest.FromString,
+                    response_serializer=fedstrata_dot_v1_dot_answers__pb2.AnswerPart.SerializeToString,
             ),
             'FetchAssignment': grpc.unary_unary_rpc_method_handler(
                     servicer.FetchAssignment,
@@ -243,6 +240,11 @@ def add_GpsServiceServicer_to_server(servicer, server):
                     servicer.LocateUpdate,
                     request_deserializer=fedstrata_dot_v1_dot_rounds__pb2.LocateUpdateRequest.FromString,
                     response_serializer=fedstrata_dot_v1_dot_rounds__pb2.LocateUpdateResponse.SerializeToString,
+            ),
+            'SubmitAnswers': grpc.stream_unary_rpc_method_handler(
+                    servicer.SubmitAnswers,
+                    request_deserializer=fedstrata_dot_v1_dot_answers__pb2.BundlePart.FromString,
+                    response_serializer=fedstrata_dot_v1_dot_answers__pb2.SubmitAnswersResponse.SerializeToString,
             ),
             'SubmitReport': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitReport,
@@ -289,7 +291,7 @@ class GpsService:
             _registered_method=True)
 
     @staticmethod
-    def SubmitProfile(request_iterator,
+    def SubmitAnswer(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -302,9 +304,9 @@ class GpsService:
         return grpc.experimental.stream_unary(
             request_iterator,
             target,
-            '/fedstrata.v1.GpsService/SubmitProfile',
-            fedstrata_dot_v1_dot_gps__service__pb2.ProfilePart.SerializeToString,
-            fedstrata_dot_v1_dot_gps__service__pb2.SubmitProfileResponse.FromString,
+            '/fedstrata.v1.GpsService/SubmitAnswer',
+            fedstrata_dot_v1_dot_answers__pb2.AnswerPart.SerializeToString,
+            fedstrata_dot_v1_dot_answers__pb2.SubmitAnswerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -316,7 +318,7 @@ class GpsService:
             _registered_method=True)
 
     @staticmethod
-    def FetchProfiles(request,
+    def FetchAnswers(request,
             target,
             options=(),
             channel_credentials=None,
@@ -329,36 +331,9 @@ class GpsService:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/fedstrata.v1.GpsService/FetchProfiles',
-            fedstrata_dot_v1_dot_gps__service__pb2.FetchProfilesRequest.SerializeToString,
-            fedstrata_dot_v1_dot_gps__service__pb2.ProfilePart.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SubmitRelevance(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fedstrata.v1.GpsService/SubmitRelevance',
-            fedstrata_dot_v1_dot_gps__service__pb2.SubmitRelevanceRequest.SerializeToString,
-            fedstrata_dot_v1_dot_gps__service__pb2.SubmitRelevanceResponse.FromString,
+            '/fedstrata.v1.GpsService/FetchAnswers',
+            fedstrata_dot_v1_dot_answers__pb2.FetchAnswersRequest.SerializeToString,
+            fedstrata_dot_v1_dot_answers__pb2.AnswerPart.FromString,
             options,
             channel_credentials,
             insecure,
@@ -548,6 +523,33 @@ class GpsService:
             '/fedstrata.v1.GpsService/LocateUpdate',
             fedstrata_dot_v1_dot_rounds__pb2.LocateUpdateRequest.SerializeToString,
             fedstrata_dot_v1_dot_rounds__pb2.LocateUpdateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitAnswers(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/fedstrata.v1.GpsService/SubmitAnswers',
+            fedstrata_dot_v1_dot_answers__pb2.BundlePart.SerializeToString,
+            fedstrata_dot_v1_dot_answers__pb2.SubmitAnswersResponse.FromString,
             options,
             channel_credentials,
             insecure,

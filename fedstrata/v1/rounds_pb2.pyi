@@ -1,3 +1,4 @@
+from fedstrata.v1 import answers_pb2 as _answers_pb2
 from fedstrata.v1 import tensors_pb2 as _tensors_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -8,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FetchModelRequest(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest", "sent_digest")
+    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest", "sent_digest", "answered_round")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +20,7 @@ class FetchModelRequest(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     RESUME_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SENT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_ROUND_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -29,10 +31,11 @@ class FetchModelRequest(_message.Message):
     term: int
     resume_digest: bytes
     sent_digest: bytes
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ..., sent_digest: _Optional[bytes] = ...) -> None: ...
+    answered_round: int
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ..., sent_digest: _Optional[bytes] = ..., answered_round: _Optional[int] = ...) -> None: ...
 
 class ModelPart(_message.Message):
-    __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply", "send_model", "small")
+    __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply", "send_model", "go_on", "small")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     SEND_AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +43,7 @@ class ModelPart(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     SEND_MODEL_FIELD_NUMBER: _ClassVar[int]
+    GO_ON_FIELD_NUMBER: _ClassVar[int]
     SMALL_FIELD_NUMBER: _ClassVar[int]
     header: ModelHeader
     waiting: Waiting
@@ -48,11 +52,12 @@ class ModelPart(_message.Message):
     data: bytes
     reply: UpdateReply
     send_model: SendModel
+    go_on: GoOn
     small: bytes
-    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ..., send_model: _Optional[_Union[SendModel, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ..., send_model: _Optional[_Union[SendModel, _Mapping]] = ..., go_on: _Optional[_Union[GoOn, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "plan_version", "digest")
+    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "plan_version", "digest", "cluster", "clusters")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +66,8 @@ class ModelHeader(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     round: int
     global_round: int
@@ -69,13 +76,23 @@ class ModelHeader(_message.Message):
     offset: int
     plan_version: int
     digest: bytes
-    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., plan_version: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    cluster: int
+    clusters: int
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., plan_version: _Optional[int] = ..., digest: _Optional[bytes] = ..., cluster: _Optional[int] = ..., clusters: _Optional[int] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("current_round",)
     CURRENT_ROUND_FIELD_NUMBER: _ClassVar[int]
     current_round: int
     def __init__(self, current_round: _Optional[int] = ...) -> None: ...
+
+class GoOn(_message.Message):
+    __slots__ = ("round", "cluster")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    cluster: int
+    def __init__(self, round: _Optional[int] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class SendAgain(_message.Message):
     __slots__ = ("round",)
@@ -96,19 +113,37 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class UpdatePart(_message.Message):
-    __slots__ = ("header", "data", "fetch", "small")
+    __slots__ = ("header", "data", "fetch", "answer", "small")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     FETCH_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     SMALL_FIELD_NUMBER: _ClassVar[int]
     header: UpdateHeader
     data: bytes
     fetch: FetchModelRequest
+    answer: RoundAnswer
     small: bytes
-    def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., answer: _Optional[_Union[RoundAnswer, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
+
+class RoundAnswer(_message.Message):
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "answer", "then_fetch")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    CHILD_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    THEN_FETCH_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    child_id: str
+    cluster_id: str
+    round: int
+    answer: _answers_pb2.Answer
+    then_fetch: FetchModelRequest
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., answer: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "then_fetch", "base_digest")
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "then_fetch", "base_digest", "num_examples")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +159,7 @@ class UpdateHeader(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     THEN_FETCH_FIELD_NUMBER: _ClassVar[int]
     BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -139,7 +175,8 @@ class UpdateHeader(_message.Message):
     term: int
     then_fetch: FetchModelRequest
     base_digest: bytes
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ...) -> None: ...
+    num_examples: int
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")
@@ -174,21 +211,29 @@ class LocateUpdateResponse(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., offset: _Optional[int] = ..., current_round: _Optional[int] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("device_id", "round", "loss_sum", "correct", "num_examples")
+    __slots__ = ("device_id", "round", "loss_sum", "correct", "num_examples", "has_received", "received_loss_sum", "received_correct", "personal_sha256")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     CORRECT_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    HAS_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_CORRECT_FIELD_NUMBER: _ClassVar[int]
+    PERSONAL_SHA256_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     round: int
     loss_sum: float
     correct: int
     num_examples: int
-    def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., num_examples: _Optional[int] = ...) -> None: ...
+    has_received: bool
+    received_loss_sum: float
+    received_correct: int
+    personal_sha256: str
+    def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., num_examples: _Optional[int] = ..., has_received: _Optional[bool] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., personal_sha256: _Optional[str] = ...) -> None: ...
 
 class LpsRound(_message.Message):
-    __slots__ = ("cluster_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples")
+    __slots__ = ("cluster_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples", "received_loss_sum", "received_correct", "received_examples")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +246,9 @@ class LpsRound(_message.Message):
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     CORRECT_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_CORRECT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     global_round: int
     lps_round: int
@@ -213,7 +261,10 @@ class LpsRound(_message.Message):
     loss_sum: float
     correct: int
     evaluated_examples: int
-    def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ...) -> None: ...
+    received_loss_sum: float
+    received_correct: int
+    received_examples: int
+    def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ...) -> None: ...
 
 class LinkBytes(_message.Message):
     __slots__ = ("link", "direction", "kind", "end", "bytes")

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64strata/v1/tensors.proto\x12\x0c\x66\x65\x64strata.v1\":\n\x0cTensorHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x05scale\x18\x03 \x01(\x02\"b\n\x0fWeightedTensors\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cnum_examples\x18\x02 \x01(\x03\x12+\n\x07tensors\x18\x03 \x03(\x0b\x32\x1a.fedstrata.v1.TensorHeader\"~\n\rPayloadHeader\x12(\n\x08\x65ncoding\x18\x01 \x01(\x0e\x32\x16.fedstrata.v1.Encoding\x12,\n\x05parts\x18\x02 \x03(\x0b\x32\x1d.fedstrata.v1.WeightedTensors\x12\x15\n\rpayload_bytes\x18\x03 \x01(\x03*z\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_FLOAT32\x10\x01\x12\x14\n\x10\x45NCODING_FLOAT16\x10\x02\x12\x15\n\x11\x45NCODING_BFLOAT16\x10\x03\x12\x11\n\rENCODING_INT8\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64strata/v1/tensors.proto\x12\x0c\x66\x65\x64strata.v1\":\n\x0cTensorHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x05scale\x18\x03 \x01(\x02\"b\n\x0fWeightedTensors\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cnum_examples\x18\x02 \x01(\x03\x12+\n\x07tensors\x18\x03 \x03(\x0b\x32\x1a.fedstrata.v1.TensorHeader\"~\n\rPayloadHeader\x12(\n\x08\x65ncoding\x18\x01 \x01(\x0e\x32\x16.fedstrata.v1.Encoding\x12,\n\x05parts\x18\x02 \x03(\x0b\x32\x1d.fedstrata.v1.WeightedTensors\x12\x15\n\rpayload_bytes\x18\x03 \x01(\x03*\x8e\x01\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_FLOAT32\x10\x01\x12\x14\n\x10\x45NCODING_FLOAT16\x10\x02\x12\x15\n\x11\x45NCODING_BFLOAT16\x10\x03\x12\x11\n\rENCODING_INT8\x10\x04\x12\x12\n\x0e\x45NCODING_EXACT\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedstrata.v1.tensors_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENCODING']._serialized_start=332
-  _globals['_ENCODING']._serialized_end=454
+  _globals['_ENCODING']._serialized_start=333
+  _globals['_ENCODING']._serialized_end=475
   _globals['_TENSORHEADER']._serialized_start=44
   _globals['_TENSORHEADER']._serialized_end=102
   _globals['_WEIGHTEDTENSORS']._serialized_start=104

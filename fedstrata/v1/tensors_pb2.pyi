@@ -14,11 +14,13 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCODING_FLOAT16: _ClassVar[Encoding]
     ENCODING_BFLOAT16: _ClassVar[Encoding]
     ENCODING_INT8: _ClassVar[Encoding]
+    ENCODING_EXACT: _ClassVar[Encoding]
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_FLOAT32: Encoding
 ENCODING_FLOAT16: Encoding
 ENCODING_BFLOAT16: Encoding
 ENCODING_INT8: Encoding
+ENCODING_EXACT: Encoding
 
 class TensorHeader(_message.Message):
     __slots__ = ("name", "shape", "scale")

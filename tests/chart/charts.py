@@ -12,7 +12,7 @@ from helm_python import Chart, _native
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "fedstrata"
 VARIANTS = sorted((CHART / "ci").glob("*.yaml"))
-EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
+EXPERIMENTS = sorted(path for path in (ROOT / "experiments").rglob("*.yaml") if path.parent.name != "sweeps")
 OLDEST, NEWEST = "v1.20.2", "v1.37.0"
 
 Object = dict[str, Any]

@@ -130,7 +130,9 @@ def test_kind_up_makes_a_cluster_once_and_loads_every_image_each_time(machine: P
         assert done.returncode == 0, done.stderr
     assert (machine / "clusters").read_text() == "another\nlab\n"
     nodes = yaml.safe_load((machine / "config").read_text())["nodes"]
-    assert [node["labels"]["tier"] for node in nodes] == ["cloud", "edge", "edge"]
+    tiers = [(node["role"], node.get("labels", {}).get("tier")) for node in nodes]
+    workers = [("worker", "cloud"), ("worker", "edge"), ("worker", "edge")]
+    assert tiers == [("control-plane", None), *workers]  # kind taints its control plane
     loads = (machine / "loads").read_text().splitlines()
     assert len(loads) == 6
     assert all(load.startswith("kind load image-archive --name lab ") for load in loads)

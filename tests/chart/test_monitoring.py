@@ -4,13 +4,12 @@ import json
 import re
 
 import pytest
-import yaml
 from charts import CHART, Object, one, render, values_of
 from prometheus_client import generate_latest
 
 from fedstrata.metrics import ProcessMetrics
 
-DESIGNED = {"link", "direction", "kind", "end", "tier", "outcome", "state", "lps_id"}
+DESIGNED = {"link", "direction", "kind", "end", "tier", "outcome", "state", "lps_id", "phase", "who"}
 TARGET = {"namespace", "app_kubernetes_io_instance"}  # the PodMonitor's target labels
 
 
@@ -37,9 +36,16 @@ def test_every_query_asks_for_metrics_and_labels_that_exist(objects: list[Object
         assert set(re.findall(r"(\w+)=", query)) <= DESIGNED | TARGET, query
 
 
-def test_a_run_is_stalled_only_before_its_last_round(objects: list[Object]) -> None:
-    alerts = yaml.safe_dump(one(objects, "PrometheusRule", "demo-fedstrata"), width=1000)
-    assert "< 19 and" in alerts  # the experiment has 20 global rounds, counted from 0
+def test_each_release_has_a_dashboard_of_its_own() -> None:
+    values = values_of(CHART / "ci" / "monitored.yaml")
+    seen = set()
+    for release, namespace in (("demo", "lab"), ("demo", "other"), ("second", "lab")):
+        maps = render(values, release=release, namespace=namespace)
+        found = one(maps, "ConfigMap", f"{release}-fedstrata-dashboard")["data"][f"{release}-fedstrata.json"]
+        dashboard = json.loads(found)
+        assert len(dashboard["uid"]) <= 40
+        seen.add((dashboard["uid"], dashboard["title"]))
+    assert len({uid for uid, _ in seen}) == len({title for _, title in seen}) == 3
 
 
 def test_every_pod_of_the_release_is_scraped_on_its_named_port(objects: list[Object]) -> None:

@@ -24,7 +24,10 @@ from charts import (
 )
 from helm_python import lint
 
-from fedstrata.experiment import load_experiment, parse_experiment
+from fedstrata.experiment import Experiment, load_experiment, parse_experiment
+from fedstrata.methods import make_method
+from fedstrata.methods.registry import NAMES
+from fedstrata.streams import asks_in_training, lps_count
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
 CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
@@ -91,10 +94,32 @@ def test_pods_are_as_many_as_the_services_themselves_read_in_the_experiment(path
     objects = render(experiment_values(path))
     if experiment.partition.kind != "local":
         assert one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]["replicas"] == experiment.device_count
-    clusters = experiment.method.clusters
-    assert one(objects, "StatefulSet", "demo-fedstrata-lps")["spec"]["replicas"] == (
-        0 if clusters == "auto" else clusters
-    )
+    assert lps_replicas(objects) == lps_known(experiment)
+
+
+METHODS = [f"method: {name}" for name in NAMES]
+METHODS += [f"method: {{name: {name}, clusters: 3}}" for name in ("one_shot", "random", "pacfl", "ifca", "adaptive")]
+METHODS += [f"method: {{name: user_centric, streams: {streams}}}" for streams in ("auto", "2")]
+METHODS += ["", "topology: {lps: 4}", "method: ifca\ntopology: {lps: 2, devices: [[0, 1, 2], [3, 4]]}"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lpss_are_as_many_as_the_gps_will_want_by_any_method(method: str) -> None:
+    groups = ", ".join(f"{{name: {name}, devices: {n}, examples_per_device: 9}}" for name, n in (("a", 3), ("b", 2)))
+    rounds = "training: {lps_rounds_per_global_round: 1}"
+    text = f"name: lab\npartition: {{kind: groups, groups: [{groups}]}}\n{rounds}\n{method}\n"
+    assert lps_replicas(render({"experiment": text})) == lps_known(parse_experiment(text))
+
+
+def lps_replicas(objects: list[Object]) -> Any:
+    return one(objects, "StatefulSet", "demo-fedstrata-lps")["spec"]["replicas"]
+
+
+def lps_known(experiment: Experiment) -> int:
+    """How many LPSs a GPS that has just started will ask for; 0 where it does not know yet."""
+    method = make_method(experiment)
+    spans = experiment.topology is not None or asks_in_training(method) is not None
+    return lps_count(experiment) if spans else method.clusters_known
 
 
 def test_the_experiment_reaches_the_pods_byte_for_byte() -> None:
@@ -150,15 +175,28 @@ def test_a_kept_volume_stays_and_a_deleted_one_goes_with_the_release() -> None:
     assert "volumeClaimTemplates" not in gps["spec"], "a StatefulSet's own claims would outlive the release"
 
 
-def test_the_volumes_of_lpss_go_with_the_release_on_any_version() -> None:
+@pytest.mark.parametrize("tier", ["lps", "device"])
+def test_the_volumes_of_lpss_and_devices_go_with_the_release_on_any_version(tier: str) -> None:
     values = values_of(CHART / "ci" / "volumes.yaml")
-    newest = one(render(values, version=NEWEST), "StatefulSet", "demo-fedstrata-lps")["spec"]
+    newest = one(render(values, version=NEWEST), "StatefulSet", f"demo-fedstrata-{tier}")["spec"]
     assert newest["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
     objects = render(values, version=OLDEST)
-    template = one(objects, "StatefulSet", "demo-fedstrata-lps")["spec"]["volumeClaimTemplates"][0]
+    template = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["volumeClaimTemplates"][0]
     for ordinal in (0, 1):  # named as the set names them, so that it takes them; owned by the release, so that they go
-        claim = one(objects, "PersistentVolumeClaim", f"{template['metadata']['name']}-demo-fedstrata-lps-{ordinal}")
+        claim = one(objects, "PersistentVolumeClaim", f"{template['metadata']['name']}-demo-fedstrata-{tier}-{ordinal}")
         assert claim["spec"] == template["spec"]
+
+
+@pytest.mark.parametrize("tier", ["lps", "device"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_state_is_on_a_claim_or_in_the_pod_and_never_both(tier: str, is_kept: bool) -> None:
+    values = {tier: {"persistence": {"enabled": is_kept, "retain": "keep"}}}
+    spec = one(render(values), "StatefulSet", f"demo-fedstrata-{tier}")["spec"]
+    pod = spec["template"]["spec"]
+    assert {"name": "state", "mountPath": "/state"} in pod["containers"][0]["volumeMounts"]
+    assert ({"name": "state", "emptyDir": {}} in pod["volumes"]) is not is_kept
+    assert [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", [])] == ["state"] * is_kept
+    assert "--state=/state" in pod["containers"][0]["args"]
 
 
 def test_budgets_use_the_api_that_the_server_has() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from charts import EXPERIMENTS, VARIANTS, experiment_values, one, pods, render, values_of
+from charts import CHART, EXPERIMENTS, VARIANTS, experiment_values, one, pods, render, values_of
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
 CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
@@ -38,7 +38,7 @@ def test_only_the_gps_has_a_token(values: dict[str, Any]) -> None:
 def test_only_state_and_tmp_can_be_written(values: dict[str, Any]) -> None:
     for component, spec, _ in pods(render(values)):
         writable = {mount["name"] for mount in spec["containers"][0]["volumeMounts"] if not mount.get("readOnly")}
-        allowed = {"tmp", "state"} if component in {"gps", "lps"} else {"tmp"}
+        allowed = {"tmp"} if component == "test" else {"tmp", "state"}
         downloads = component == "device" and "download: true" in values["experiment"]
         assert writable == allowed | ({"data"} if downloads else set())
 
@@ -69,13 +69,48 @@ def test_the_gps_may_scale_its_lpss_label_pods_and_record_events_and_nothing_els
             "resourceNames": ["demo-fedstrata-lps"],
             "verbs": ["get", "patch"],
         },
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
-        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "resourceNames": [f"demo-fedstrata-device-{ordinal}" for ordinal in range(10)],
+            "verbs": ["patch"],
+        },
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     ]
     binding = one(render(), "RoleBinding", "demo-fedstrata-gps")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "demo-fedstrata-gps", "namespace": "lab"}]
     kinds = {item["kind"] for item in render()}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Secret"}
+
+
+def test_pods_whose_names_are_not_known_beforehand_may_be_labelled_too() -> None:
+    values = values_of(CHART / "ci" / "boards.yaml")
+    boards = render({**values, "gps": {"rbac": {"create": True}}})
+    rules = one(boards, "Role", "demo-fedstrata-gps")["rules"]
+    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]} in rules
+
+
+def test_a_gps_that_gives_its_pods_back_may_scale_the_devices_too() -> None:
+    objects = render({"gps": {"releaseAfterSeconds": 300}})
+    scale = one(objects, "Role", "demo-fedstrata-gps")["rules"][0]
+    assert scale["resourceNames"] == ["demo-fedstrata-lps", "demo-fedstrata-device"]
+    gps = one(objects, "StatefulSet", "demo-fedstrata-gps")["spec"]["template"]["spec"]["containers"][0]
+    env = {entry["name"]: entry.get("value") for entry in gps["env"]}
+    assert env["FEDSTRATA_RELEASE_AFTER_S"] == "300"
+    assert env["FEDSTRATA_DEVICE_STATEFULSET"] == "demo-fedstrata-device"
+
+
+def test_a_run_begun_again_has_pods_and_state_of_its_own() -> None:
+    objects = render({"again": "20260101T000000Z"})
+    for tier in ("gps", "lps", "device"):
+        template = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]
+        assert template["metadata"]["annotations"]["fedstrata.io/again"] == "20260101T000000Z"
+        if tier == "gps":
+            env = template["spec"]["containers"][0]["env"]
+            assert {"name": "FEDSTRATA_AGAIN", "value": "20260101T000000Z"} in env
+        else:
+            assert "--state=/state/again-20260101T000000Z" in template["spec"]["containers"][0]["args"]
 
 
 def test_rights_can_be_withheld() -> None:

@@ -74,6 +74,10 @@ def test_an_image_is_registry_repository_and_tag_or_digest(values: dict[str, Any
     assert gps["spec"]["template"]["spec"]["containers"][0]["image"] == image
 
 
+def test_a_parent_chart_may_enable_this_one() -> None:
+    assert render({"enabled": True}) == render()
+
+
 def test_commands_of_the_notes_name_objects_that_exist() -> None:
     objects = render()
     names = {item["metadata"]["name"] for item in objects} | {"demo-fedstrata-gps-0"}
@@ -87,11 +91,18 @@ def test_commands_of_the_notes_name_objects_that_exist() -> None:
         assert mentioned <= names, command
 
 
+def test_the_upgrade_that_the_notes_show_keeps_the_values_that_were_given() -> None:
+    upgrades = [line for line in notes().splitlines() if " upgrade " in line]
+    assert len(upgrades) == 1
+    assert "--reset-then-reuse-values" in upgrades[0]
+
+
 def test_the_notes_say_what_an_uninstall_leaves() -> None:
     assert "delete pvc demo-fedstrata-gps" in notes()
     assert "delete pvc" not in notes({"gps": {"persistence": {"retain": "delete"}}})
-    kept = {"lps": {"persistence": {"enabled": True, "retain": "keep"}}}
-    assert "delete pvc -l app.kubernetes.io/instance=demo,app.kubernetes.io/component=lps" in notes(kept)
+    for tier in ("lps", "device"):
+        kept = {tier: {"persistence": {"enabled": True, "retain": "keep"}}}
+        assert f"delete pvc -l app.kubernetes.io/instance=demo,app.kubernetes.io/component={tier}" in notes(kept)
 
 
 def test_every_variant_shows_its_experiment_in_the_notes() -> None:

@@ -73,7 +73,8 @@ class Lab:
 
     def status(self, release: str = "lab") -> dict[str, Any]:
         """How a run stands."""
-        found: dict[str, Any] = json.loads(self.here("status", "--once", "--json", release=release).splitlines()[-1])
+        said = self.here("status", "--once", "--json", release=release).splitlines()
+        found: dict[str, Any] = json.loads([line for line in said if line.startswith("{")][-1])
         return found
 
     def wait_global_round(self, number: int, release: str) -> None:
@@ -91,6 +92,11 @@ class Lab:
         selector = f"{INSTANCE}={release},app.kubernetes.io/component={component}"
         found = self.core.list_namespaced_pod(self.namespace, label_selector=selector).items
         return sorted(found, key=lambda pod: str(pod.metadata.name))
+
+    def claims(self) -> list[str]:
+        """Names of the volume claims in the namespace that are not on their way out."""
+        found = self.core.list_namespaced_persistent_volume_claim(self.namespace).items
+        return [claim.metadata.name for claim in found if claim.metadata.deletion_timestamp is None]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -115,16 +121,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def local_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of experiments/digits.yaml, run on this machine."""
-    return _run_here(tmp_path_factory.mktemp("local") / "digits")
+    return run_here(tmp_path_factory.mktemp("local") / "digits")
 
 
 @pytest.fixture(scope="session")
 def local_long_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with enough global rounds to disturb it on the way."""
-    return _run_here(tmp_path_factory.mktemp("local") / "long-digits", *LONG)
+    return run_here(tmp_path_factory.mktemp("local") / "long-digits", *LONG)
 
 
-def _run_here(folder: Path, *sets: str) -> Path:
+def run_here(folder: Path, *sets: str) -> Path:
+    """The record of experiments/digits.yaml with these settings, run on this machine."""
     command = [sys.executable, "-m", "emulator", "run", "experiments/digits.yaml", "--out", str(folder), "--quiet"]
     chosen = [part for pair in sets for part in ("--set", pair)]
     subprocess.run([*command, *chosen], cwd=ROOT, check=True, capture_output=True, timeout=200)

@@ -24,7 +24,7 @@ def test_the_record_is_the_same_as_on_a_laptop_to_the_bit(record: Path, local_di
 
 
 def test_status_says_how_the_run_stands(lab: Lab, record: Path) -> None:
-    found = json.loads(lab.here("status", "--once").splitlines()[-1])
+    found = json.loads(lab.here("status", "--once", "--json").splitlines()[-1])
     assert found["phase"] == "completed"
     assert found["global_round"] == found["global_rounds"] == 8
 

@@ -114,7 +114,7 @@ def wait_for_serving(address: str) -> None:
 def wait_for_record(address: str) -> str:
     """Wait until a GPS has a run's record; the run's id."""
     with grpc.insecure_channel(address) as channel:
-        *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=60)
+        *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=60, wait_for_ready=True)
     assert last.phase == "completed", last.reason
     return str(last.run_id)
 

@@ -43,8 +43,10 @@ class Processes:
         words = (*self._common, "--gps", self.gps, "--lps-id", name, "--state", str(self.folder / name))
         return self._start("lps", name, *words)
 
-    def devices(self, indexes: str) -> Program:
-        return self._start("device", f"devices-{indexes}", *self._common, "--gps", self.gps, "--devices", indexes)
+    def devices(self, indexes: str, *, keeps_state: bool = False) -> Program:
+        name = f"devices-{indexes}"
+        state = ("--state", str(self.folder / name)) if keeps_state else ()
+        return self._start("device", name, *self._common, "--gps", self.gps, "--devices", indexes, *state)
 
     def until(self, is_so: Callable[[pb.RunStatus], bool]) -> None:
         """Wait for a status of the run."""

@@ -2,11 +2,13 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import HTTPError
@@ -40,8 +42,11 @@ class Program:
         log: Path,
         without: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        files: int | None = None,
     ) -> None:
+        """`without` packages that cannot be imported there; with no more `files` open than so many."""
         start = ["-c", WITHOUT, ",".join(without), module] if without else ["-m", module]
+        limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
         self.log_path = log
         self.mark = uuid.uuid4().hex
         with log.open("wb") as errors:
@@ -53,6 +58,7 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                preexec_fn=limit if files else None,  # noqa: PLW1509  # it only makes a system call
             )
 
     def __enter__(self) -> Self:

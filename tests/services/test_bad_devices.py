@@ -10,16 +10,21 @@ import pytest
 from programs import Program, of_mark
 from tiers import SMALL, outcome, run_in_process, small
 
-from device.agent import DeviceAgent, Host
+from device.agent import DeviceAgent
 from device.training import LocalResult, TrainingJob
+from device.work import DeviceProcess
 from emulator.record import RunRecord
 from fedstrata.datasets import Dataset, Examples, Pixels
 
 LIAR = 2
+NARROW = (
+    "eigenvectors of 'float32' and shape [5, 56] in answer to profile, expected float32 and at most (5, 64); "
+    "check the device's data and Φ"
+)
 ONE_CLUSTER = ("method.clusters=1", "training.global_rounds=2")
 
 
-def narrower(host: Host, index: int) -> DeviceAgent:
+def narrower(host: DeviceProcess, index: int) -> DeviceAgent:
     """A device whose images lack a column."""
 
     def cropped(examples: Examples | Pixels) -> Examples:
@@ -45,9 +50,25 @@ class PoisonedBench:
         return replace(result, weights=weights)
 
 
-def poisoned(place: int) -> Callable[[Host, int], DeviceAgent]:
+def poisoned(place: int) -> Callable[[DeviceProcess, int], DeviceAgent]:
     """A device that diverges in its first round."""
     return lambda host, index: DeviceAgent(replace(host, bench=PoisonedBench(host.bench, place)), index)
+
+
+class BoastingBench:
+    """A bench whose training ends in a loss that is a number, and of which a hundred are none."""
+
+    def __init__(self, bench: Any) -> None:
+        self.compute, self.evaluate, self.listening = bench.compute, bench.evaluate, bench.listening
+        self._bench = bench
+
+    async def train(self, job: TrainingJob, group: str) -> LocalResult:
+        return replace(await self._bench.train(job, group), train_loss=1.7e308)
+
+
+def boasting(host: DeviceProcess, index: int) -> DeviceAgent:
+    """A device that reports the largest loss there is."""
+    return DeviceAgent(replace(host, bench=BoastingBench(host.bench)), index)
 
 
 def excluded(record: RunRecord) -> list[tuple[str, str]]:
@@ -63,7 +84,7 @@ def test_a_device_with_other_features_is_refused_and_the_others_go_on(tmp_path: 
     assert record.summary.status == "completed"
     assert excluded(record) == [("device-002", "enrolment")]
     reason = record.summary.excluded[0].reason
-    assert reason == "refused: eigenvectors of 56 features, expected 64; check its data and Φ"
+    assert reason == f"refused: {NARROW}"
     assert sorted(record.summary.cluster_of_device) == ["device-000", "device-001", "device-003", "device-004"]
     assert record.relevance is not None
     assert record.relevance.matrix.shape == (4, 4)
@@ -73,8 +94,7 @@ def test_with_a_full_quorum_one_device_with_other_features_stops_the_run(tmp_pat
     record = run_in_process(small(), tmp_path / "run", liars={LIAR: narrower})
     assert record.summary.status == "failed"
     assert record.summary.reason == (
-        "4 of 5 devices are there, the quorum is 5; missing: device-002 "
-        "(refused: eigenvectors of 56 features, expected 64; check its data and Φ)"
+        f"4 of 5 devices are there, the quorum is 5; missing: device-002 (refused: {NARROW})"
     )
     assert excluded(record) == [("device-002", "enrolment")]
 
@@ -95,6 +115,14 @@ def test_a_device_that_sends_nan_is_refused_and_the_others_go_on(tmp_path: Path,
     assert "finite" in reason
     assert [row.devices for row in record.rounds] == [4, 4, 4, 4]
     assert record.summary.mean_accuracy is not None
+
+
+def test_a_device_that_reports_an_impossible_loss_is_refused_and_its_lps_is_not(tmp_path: Path) -> None:
+    experiment = small(*ONE_CLUSTER, "deadlines.lps.quorum_ratio=0.8")
+    record = run_in_process(experiment, tmp_path / "run", liars={LIAR: boasting})
+    assert record.summary.status == "completed"
+    assert excluded(record) == [("device-002", "training")]
+    assert all(row.loss is not None and row.loss < 10 for row in record.rounds)
 
 
 def test_what_a_refused_device_had_sent_before_its_nan_leaves_no_trace(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from conftest import wait_for_record
 from programs import Program
 from tiers import SMALL, Tiers, small
 
@@ -20,11 +21,14 @@ from fedstrata.errors import DuplicateDeviceError, ExcludedError, PayloadError, 
 from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
 from fedstrata.models import build_model
+from fedstrata.quoting import REASON_CHARACTERS
 from fedstrata.rpc.client import refusal
 from fedstrata.rpc.payload import payload_header
+from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2, tensors_pb2
+from fedstrata.v1.answers_pb2 import Answer, AnswerPart, ArrayHeader, BundleHeader, BundlePart, FetchAnswersRequest
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 from gps.run import Run
@@ -93,7 +97,7 @@ def header(*, shape: list[int], payload_bytes: int, **changed: Any) -> rounds_pb
     tensors = [tensors_pb2.TensorHeader(name=name, shape=each) for name, each in shapes.items()]
     payload = tensors_pb2.PayloadHeader(
         encoding=tensors_pb2.ENCODING_FLOAT32,
-        parts=[tensors_pb2.WeightedTensors(name="fed_avg", num_examples=60, tensors=tensors)],
+        parts=[tensors_pb2.WeightedTensors(name=UPDATE_PART, num_examples=60, tensors=tensors)],
         payload_bytes=payload_bytes,
     )
     fields = {"run_id": RUN_ID, "child_id": "device-009", "cluster_id": "lps-0", "round": 0, **changed}
@@ -121,15 +125,15 @@ async def test_a_device_with_another_experiment_file_is_refused(tiers: Tiers) ->
 
 
 class ProfilesAsked(GpsServicer):
-    """A GPS that tells the test when a device has asked for the others' profiles."""
+    """A GPS that tells the test when a device has asked for the others' answers."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.asked = asyncio.Event()
 
-    async def FetchProfiles(self, request: pb.FetchProfilesRequest, context: Any) -> AsyncIterator[pb.ProfilePart]:
+    async def FetchAnswers(self, request: FetchAnswersRequest, context: Any) -> AsyncIterator[AnswerPart]:
         self.asked.set()
-        async for part in super().FetchProfiles(request, context):
+        async for part in super().FetchAnswers(request, context):
             yield part
 
 
@@ -178,7 +182,7 @@ async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(t
         error = await refused(gps.SubmitAggregate(aggregate()))  # late or not, it is no aggregate of this model
         assert isinstance(error, PayloadError)
         layout = model.layout.select(model.shared)
-        stale.payload.CopyFrom(payload_header(PayloadCodec(layout, "float32"), name="fed_avg", num_examples=60))
+        stale.payload.CopyFrom(payload_header(PayloadCodec(layout, "float32"), name=UPDATE_PART, num_examples=60))
         assert not (await gps.SubmitAggregate(aggregate())).accepted
         request = rounds_pb2.FetchModelRequest(sent_round=-1, resume_round=-1, **ids)
         assert [part.WhichOneof("part") async for part in gps.FetchShared(request)] == ["waiting"]
@@ -219,15 +223,67 @@ async def test_an_update_of_other_shapes_or_of_10_gb_is_refused_by_its_header(
     assert [gone.device for gone in record.summary.excluded] == ["device-000"]
 
 
+async def test_a_part_s_name_of_a_megabyte_is_cut_in_every_reason_that_repeats_it(tmp_path: Path) -> None:
+    experiment = small("method=oracle", "deadlines.lps.quorum_ratio=0.5")
+    async with Tiers(experiment, tmp_path / "run") as tiers:
+        await tiers.start_devices([1, 2, 3, 4])
+        async with grpc.aio.insecure_channel(tiers.address) as gps:
+            link = link_of(gps, experiment, "device-000")
+            await link.enroll(60, "")
+            await link.assignment()
+        await first_part_of_the_model(tiers, experiment, "device-000")
+        bad = header(shape=[16, 64], payload_bytes=4840, child_id="device-000", run_id=experiment.run_id)
+        bad.header.payload.parts[0].name = "\x1b" * (1 << 20)
+        error = await refused(submit(tiers, bad))
+        assert isinstance(error, PayloadError)
+        assert len(str(error)) <= REASON_CHARACTERS
+        record = await tiers.ended()
+    assert record.summary.status == "completed"
+    (gone,) = record.summary.excluded
+    assert gone.reason.startswith(r"refused: parts ['\x1b\x1b")
+    assert len(gone.reason) == REASON_CHARACTERS
+
+
 async def test_a_profile_that_announces_terabytes_is_refused_by_its_header(tmp_path: Path) -> None:
     async with Tiers(small(), tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as gps:
         link = link_of(gps, tiers.experiment, "device-000")
         await link.enroll(60, "")
-        vast = np.broadcast_to(np.float32(0), (5, 2**40))
-        with pytest.raises(PayloadError, match="expected 64; check its data"):
-            await link.submit_profile(vast[:, :65].copy())
+        with pytest.raises(PayloadError, match=r"shape \[5, 1099511627776\] .* expected float32 and at most \(5, 64\)"):
+            await link.submit_answer(profile(5, 2**40, data=bytes(5 * 64 * 4)))
         with pytest.raises(ExcludedError, match="device-000 was refused"):
-            await link.submit_profile(np.eye(5, 64, dtype=np.float32))
+            await link.submit_answer(profile(5, 64, data=np.eye(5, 64, dtype=np.float32).tobytes()))
+
+
+def profile(*shape: int, data: bytes) -> Answer:
+    """A device's eigenvectors as it announces them, with whatever data."""
+    header = ArrayHeader(name="eigenvectors", dtype="float32", shape=shape)
+    return Answer(question="profile", arrays=[header], data=data)
+
+
+async def test_an_answer_to_what_nobody_asked_is_refused_by_name(tmp_path: Path) -> None:
+    async with Tiers(small(), tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as gps:
+        link = link_of(gps, tiers.experiment, "device-000")
+        await link.enroll(60, "")
+        with pytest.raises(PayloadError, match="no question is called 'age' in this run"):
+            await link.submit_answer(Answer(question="age"))
+
+
+async def test_a_bundle_of_answers_in_a_run_that_asks_nothing_in_training_is_refused(tiers: Tiers) -> None:
+    async def bundle() -> AsyncIterator[BundlePart]:
+        yield BundlePart(header=BundleHeader(run_id=RUN_ID, lps_id="lps-0", cluster_id="lps-0"))
+
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        error = await refused(GpsServiceStub(gps).SubmitAnswers(bundle()))
+    assert isinstance(error, PayloadError)
+    assert str(error) == "nobody is asked in the global rounds of this run"
+
+
+async def test_an_answer_in_a_stream_of_aggregates_is_refused_with_the_call_for_it(tiers: Tiers) -> None:
+    part = rounds_pb2.UpdatePart(answer=rounds_pb2.RoundAnswer(run_id=RUN_ID, child_id="lps-0", cluster_id="lps-0"))
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        error = await refused(GpsServiceStub(gps).Attend(iter([part])).read())
+    assert isinstance(error, PayloadError)
+    assert "by SubmitAnswers" in str(error)
 
 
 async def test_a_message_larger_than_a_chunk_is_refused_before_it_is_read(tiers: Tiers) -> None:
@@ -294,6 +350,42 @@ async def test_messages_that_are_none_are_refused(tiers: Tiers) -> None:
         assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
     for empty in ((), (rounds_pb2.UpdatePart(),), (rounds_pb2.UpdatePart(data=b"1234"),)):
         assert isinstance(await refused(submit(tiers, *empty)), PayloadError)
+
+
+# --- descriptors ----------------------------------------------------------------------------------
+
+
+def test_a_server_with_few_descriptors_goes_on_under_silent_connections(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL.replace("clusters: 2", "clusters: 1"))
+    common = ("--experiment", str(tmp_path / "small.yaml"))
+    with ExitStack() as stack:
+
+        def started(tier: str, *words: str, files: int | None = None) -> str:
+            log = tmp_path / f"{tier}.log"
+            program = stack.enter_context(Program(tier, *common, *words, log=log, files=files))
+            address = program.addresses().get("grpc", "")
+            for _ in range(250 if files else 0):
+                host, _, port = address.rpartition(":")
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            return address
+
+        gps = started("gps", "--state", str(tmp_path / "gps"), files=200)
+        started("lps", "--state", str(tmp_path / "lps"), "--gps", gps, "--lps-id", "lps-0", files=200)
+        started("device", "--gps", gps, "--devices", "0-4")
+        wait_for_record(gps)
+
+
+@pytest.mark.parametrize("tier", ["gps", "emulator"])
+def test_too_few_descriptors_are_told_at_once(tmp_path: Path, tier: str) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = {
+        "gps": ("--experiment", str(tmp_path / "small.yaml"), "--state", str(tmp_path / "state")),
+        "emulator": ("run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out"), "--quiet"),
+    }
+    with Program(tier, *words[tier], log=tmp_path / "log", files=24) as program:
+        assert program.end() == 4
+    (line,) = program.errors()
+    assert line == "error: a process may open 24 files here, expected at least 64; raise ulimit -n"
 
 
 # --- ports ----------------------------------------------------------------------------------------

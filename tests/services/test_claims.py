@@ -11,8 +11,10 @@ import grpc
 import pytest
 from tiers import Tiers, small
 
+from fedstrata.streams import UPDATE_PART
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2, tensors_pb2
+from fedstrata.v1.answers_pb2 import AnswerHeader, AnswerPart, ArrayHeader
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 from gps.servicer import RunServicer
@@ -24,9 +26,17 @@ HANGS_S = 60  # who takes longer hangs
 # --- RunService -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", ["", "enough\r\n\x1b[2J of it", "é" * 400_000], ids=["none", "control", "800 kB"])
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("", "stopped by the experimenter"),
+        ("enough\r\n\x1b[2J of it", "enough [2J of it"),
+        ("é" * 400_000, "é" * 299 + "…"),
+    ],
+    ids=["none", "control", "800 kB"],
+)
 async def test_a_run_that_is_stopped_for_whatever_reason_says_it_in_a_line_and_serves_its_record(
-    tmp_path: Path, reason: str
+    tmp_path: Path, reason: str, said: str
 ) -> None:
     async with Tiers(EXPERIMENT, tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as channel:
         run = RunServiceStub(channel)
@@ -36,7 +46,7 @@ async def test_a_run_that_is_stopped_for_whatever_reason_says_it_in_a_line_and_s
         *_, last = [status async for status in run.WatchRun(pb.WatchRunRequest())]
         files = {part.name async for part in run.FetchRecord(pb.FetchRecordRequest())} - {""}
     assert record.summary.status == last.phase == "failed"
-    assert last.reason == (" ".join(reason[:500].split()) or "stopped by the experimenter")
+    assert last.reason == said
     assert {"summary.json", "experiment.yaml"} <= files
 
 
@@ -77,11 +87,10 @@ SHAPES = [[16, 64], [16], [10, 16], [10]]  # of the small model's tensors
 NAMES = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
 
 
-def claim(shapes: list[list[int]], *, name: str) -> tensors_pb2.PayloadHeader:
+def claim(shapes: list[list[int]]) -> tensors_pb2.PayloadHeader:
     """The header of a payload of the right tensors that says it has 10 GB."""
-    names = ["eigenvectors"] if name == "eigenvectors" else NAMES
-    tensors = [tensors_pb2.TensorHeader(name=n, shape=shape) for n, shape in zip(names, shapes, strict=False)]
-    part = tensors_pb2.WeightedTensors(name=name, num_examples=60, tensors=tensors)
+    tensors = [tensors_pb2.TensorHeader(name=n, shape=shape) for n, shape in zip(NAMES, shapes, strict=False)]
+    part = tensors_pb2.WeightedTensors(name=UPDATE_PART, num_examples=60, tensors=tensors)
     return tensors_pb2.PayloadHeader(encoding=tensors_pb2.ENCODING_FLOAT32, parts=[part], payload_bytes=10_000_000_000)
 
 
@@ -131,7 +140,7 @@ async def test_an_update_that_claims_10_gb_is_refused_by_its_header(
     header = rounds_pb2.UpdateHeader(
         run_id=EXPERIMENT.run_id, child_id="lps-0" if is_aggregate else "device-000", cluster_id="lps-0", round=number
     )
-    header.payload.CopyFrom(claim(SHAPES[:2] if is_aggregate else SHAPES, name="fed_avg"))
+    header.payload.CopyFrom(claim(SHAPES[:2] if is_aggregate else SHAPES))
     stream = and_no_more(rounds_pb2.UpdatePart(header=header))
     address = grouped.address if is_aggregate else grouped.lps["lps-0"].server.address
     async with grpc.aio.insecure_channel(address) as channel:
@@ -145,14 +154,18 @@ async def test_a_profile_that_claims_10_gb_is_refused_by_its_header(tmp_path: Pa
         gps = GpsServiceStub(channel)
         request = pb.EnrollRequest(device_id="device-000", experiment_sha256=WITH_PROFILES.digest, num_examples=60)
         await gps.Enroll(request)
-        header = pb.ProfileHeader(
-            run_id=WITH_PROFILES.run_id, device_id="device-000", payload=claim([[5, 64]], name="eigenvectors")
+        header = AnswerHeader(
+            run_id=WITH_PROFILES.run_id,
+            device_id="device-000",
+            arrays=[ArrayHeader(name="eigenvectors", dtype="float32", shape=[5, 64])],
+            payload_bytes=10_000_000_000,
         )
-        error = await refusal_of(gps.SubmitProfile(and_no_more(pb.ProfilePart(header=header))))
-    assert error.details() == "10000000000 bytes announced, expected 1280"
+        error = await refusal_of(gps.SubmitAnswer(and_no_more(AnswerPart(header=header, question="profile"))))
+    assert error.details() == "10000000000 bytes announced for profile, expected 1280"
 
 
 async def test_a_report_larger_than_the_model_is_refused_and_leaves_no_file(grouped: Tiers) -> None:
+    grouped.run.reports.is_trained = lambda: True
     header = pb.ReportHeader(run_id=EXPERIMENT.run_id, lps_id="lps-0", cluster_id="lps-0")
     mebibyte = pb.ReportPart(data=bytes(1 << 20))  # of a model that has less than a hundredth of that
     stream = and_no_more(pb.ReportPart(header=header), mebibyte, mebibyte)

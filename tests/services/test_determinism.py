@@ -17,12 +17,12 @@ from tiers import outcome, run_in_process, small
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.rounds import Exchange, Intake, OpenRound, RoundServer
+from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import CHUNK_BYTES, ExactSum, Flat, Layout, PayloadCodec
-from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1.answers_pb2 import AnswerPart
 from gps.run import Run
 from gps.servicer import GpsServicer
 from lps.servicer import LpsServicer
@@ -105,8 +105,8 @@ def test_the_order_of_arrival_changes_nothing(undisturbed: dict[str, Any], tmp_p
         small(), tmp_path / "run", gps_servicer=turns.gps, lps_servicer=lambda *known: InTurnLps(turns, *known)
     )
     devices = small().device_ids()
-    assert turns.passed["SubmitProfile"] == turns.order(devices) != devices
-    assert turns.passed["SubmitRelevance"] == turns.order(devices)
+    assert turns.passed["SubmitAnswer", "profile"] == turns.order(devices) != devices
+    assert turns.passed["SubmitAnswer", "relevance"] == turns.order(devices)
     for cluster_id, members in record.summary.clusters.items():
         assert turns.passed[cluster_id, 1] == turns.order(members)
     assert turns.passed["SubmitAggregate", 0] == turns.order(record.summary.clusters)
@@ -143,21 +143,18 @@ class Turns:
 
 
 class InTurnGps(GpsServicer):
-    """Takes profiles, rows and aggregates in turn."""
+    """Takes the answers to each question, and aggregates, in turn."""
 
     def __init__(self, run: Run, turns: Turns) -> None:
         super().__init__(run)
         self._turns = turns
         self._devices = run.experiment.device_ids()
 
-    async def SubmitProfile(self, requests: AsyncIterator[gps_pb.ProfilePart], context: Any) -> Any:
+    async def SubmitAnswer(self, requests: AsyncIterator[AnswerPart], context: Any) -> Any:
         parts = [part async for part in requests]
-        call = super().SubmitProfile(_stream(parts), context)
-        return await self._turns.take("SubmitProfile", parts[0].header.device_id, self._devices, call)
-
-    async def SubmitRelevance(self, request: gps_pb.SubmitRelevanceRequest, context: Any) -> Any:
-        call = super().SubmitRelevance(request, context)
-        return await self._turns.take("SubmitRelevance", request.device_id, self._devices, call)
+        first = parts[0]
+        call = super().SubmitAnswer(_stream(parts), context)
+        return await self._turns.take(("SubmitAnswer", first.question), first.header.device_id, self._devices, call)
 
     async def SubmitAggregate(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> Any:
         parts = [part async for part in requests]
@@ -206,12 +203,12 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
     """The mean of one round whose chunks come in an order drawn anew at each."""
     path = folder / "model.safetensors"
     write_model(path, LAYOUT, [np.zeros(LAYOUT.size, np.float32)], {})
-    wait, total = TierDeadline(), ExactSum(LAYOUT.size, sum(CHILDREN.values()))
-    exchange = Exchange(run_id="run", layout=LAYOUT, part="fed_avg", link=LinkSettings(), wait=wait)
+    wait, sums = TierDeadline(), OneSum(LAYOUT.size, CHILDREN)
+    exchange = RoundTerms(run_id="run", layout=LAYOUT, part="fed_avg", link=LinkSettings(), wait=wait)
     with ThreadPoolExecutor(1) as executor:
         server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), executor)
-        intake = Intake(children=CHILDREN, total=total, wait=wait, executor=executor)
-        server.open(OpenRound(number=0, global_round=0, model=ModelFile(path, LAYOUT), intake=intake))
+        intake = Intake(children=CHILDREN, sums=sums, wait=wait, executor=executor)
+        server.open(OpenRound.of_one(ModelFile(path, LAYOUT), number=0, global_round=0, intake=intake))
         feeds: dict[str, asyncio.Queue[pb.UpdatePart | None]] = {name: asyncio.Queue(1) for name in CHILDREN}
         waiting = {name: _parts(name, update) for name, update in updates.items()}
         async with asyncio.TaskGroup() as jobs:
@@ -222,7 +219,7 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
                 await feeds[name].put(waiting[name].pop(0))
         gathered = await server.gather()
     assert gathered.children == len(CHILDREN)
-    return total.mean()
+    return sums.total.mean()
 
 
 def _parts(name: str, update: Flat) -> list[Any]:

@@ -34,7 +34,8 @@ DOUBLES = st.sampled_from([0.0, -1.0, 0.5, 1e308, float("nan"), float("inf"), fl
 RUN_IDS, DIGESTS = ([getattr(e, key) for e in (EXPERIMENT, WITH_PROFILES)] for key in ("run_id", "digest"))
 WORDS = [*RUN_IDS, *DIGESTS, *EXPERIMENT.device_ids(), "device-999", "lps-0", "lps-1", "lps-x"]
 STRINGS = st.one_of(
-    st.sampled_from([*WORDS, "fed_avg", "eigenvectors", "fc1.weight", "", "\n", "é" * 5000]), st.text(max_size=8)
+    st.sampled_from([*WORDS, "update", "0/model", "eigenvectors", "fc1.weight", "", "\n", "é" * 5000]),
+    st.text(max_size=8),
 )
 BYTES = st.one_of(st.binary(max_size=64), st.sampled_from([bytes(4 * 64 * 16), bytes(1 << 20), b"\xff" * 4096]))
 # What a field of this name holds in a real call: three times out of four this, else anything.
@@ -47,6 +48,8 @@ LIKELY: dict[str, list[Any]] = {
     "lps_id": ["lps-0", "lps-1"],
     "process_id": ["fuzz"],
     "device_index": [0, 1, 2, 3, 4],
+    "question": ["profile", "relevance", "losses"],
+    "dtype": ["float32", "float64", "int64"],
     "num_examples": [60, 50],
     "encoding": [1],
     "round": [0, 1, 2],

@@ -36,7 +36,7 @@ BEFORE_TRAINING = [
     kill("gps", "enrolment", count=2),
     kill("gps", "profile_relay", count=3),
     kill("device-000", "profile_relay", count=2),
-    kill("device-003", "relevance"),
+    kill("device-003", "relevance", count=2),  # its second answer
     kill("gps", "grouping"),
 ]
 IN_TRAINING = [

@@ -46,7 +46,7 @@ async def test_a_late_device_joins_the_cluster_it_is_relevant_to_from_the_next_g
     clock = Clock()
     async with Tiers(EXPERIMENT, tmp_path / "run", servicer) as tiers:
         host = await tiers.start_devices([index for index in range(EXPERIMENT.device_count) if index != LATE])
-        await tiers.until(lambda: tiers.run.roster.states()["profiled"] == EXPERIMENT.device_count - 1)
+        await tiers.until(lambda: tiers.run.roster.states()["answered"] == EXPERIMENT.device_count - 1)
         clock.advance(3600)
         await tiers.until(lambda: tiers.run.phase == "training")
         grouped = tiers.run.plan.clusters

@@ -8,13 +8,14 @@ import pytest
 
 from fedstrata.errors import PayloadError, UnknownChildError
 from fedstrata.metrics import LinkMeter
-from fedstrata.rounds import Session
+from fedstrata.rounds import ParentStream
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, open_channel
 from fedstrata.rpc.counting import FRAME_BYTES
 from fedstrata.rpc.server import RpcServer
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1 import tensors_pb2
+from fedstrata.v1.answers_pb2 import Answer
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
 
@@ -31,6 +32,7 @@ class Rounds:
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
+        self.answers: list[bytes] = []
         self.is_late = False
         self.hold = asyncio.Event()
         self.hold.set()
@@ -51,6 +53,11 @@ class Rounds:
             self.received += [bytes(part.data) async for part in parts]
         return pb.UpdateReply(accepted=not self.is_late, current_round=header.round)
 
+    def answer(self, message: pb.RoundAnswer) -> None:
+        if message.round < 0:
+            raise PayloadError("round -1")
+        self.answers.append(message.answer.data)
+
 
 class Link:
     """A server and a stub of it."""
@@ -70,12 +77,12 @@ class Link:
         self.channel, counting = open_channel(self.server.address, self.at_child)
         self.stub = LpsServiceStub(counting)
 
-    def session(self) -> Session:
+    def session(self) -> ParentStream:
         def attend(**options: object) -> object:
             self.streams += 1
             return self.stub.Attend(**options)
 
-        return Session(attend)
+        return ParentStream(attend)
 
     async def stop(self) -> None:
         await self.channel.close(None)
@@ -94,7 +101,7 @@ def request(sent_round: int = 0, cluster_id: str = "lps-0") -> pb.FetchModelRequ
     return pb.FetchModelRequest(cluster_id=cluster_id, sent_round=sent_round)
 
 
-async def fetched(session: Session, sent_round: int = 0, timeout_s: float = 20.0) -> list[pb.ModelPart]:
+async def fetched(session: ParentStream, sent_round: int = 0, timeout_s: float = 20.0) -> list[pb.ModelPart]:
     return [part async for part in session.fetch(request(sent_round), timeout=timeout_s)]
 
 
@@ -109,7 +116,7 @@ def update(round_number: int, *, data: bytes = b"") -> Iterator[pb.UpdatePart | 
         yield serialised_chunk(pb.UpdatePart, chunk)
 
 
-async def exchanged(session: Session, round_number: int, *, data: bytes = b"") -> list[pb.ModelPart]:
+async def exchanged(session: ParentStream, round_number: int, *, data: bytes = b"") -> list[pb.ModelPart]:
     return [part async for part in session.exchange(update(round_number, data=data), timeout=20)]
 
 
@@ -127,6 +134,28 @@ async def test_rounds_follow_each_other_on_one_stream(link: Link) -> None:
     assert parts_of(await fetched(session, -1)) == ["waiting"]
     assert link.rounds.received == UPDATE * 3
     assert link.streams == 1
+
+
+def answer(round_number: int) -> Iterator[pb.UpdatePart | bytes]:
+    told = Answer(question="losses", data=b"0123")
+    fields = {"cluster_id": "lps-0", "round": round_number, "then_fetch": request(round_number)}
+    yield pb.UpdatePart(answer=pb.RoundAnswer(answer=told, **fields))
+
+
+async def test_an_answer_to_a_question_is_answered_with_what_its_sender_asks_for_then(link: Link) -> None:
+    session = link.session()
+    first = [part async for part in session.exchange(answer(1), timeout=20)]
+    assert parts_of(first) == ["header", "data", "data"]
+    assert parts_of([part async for part in session.exchange(answer(3), timeout=20)]) == ["waiting"]
+    assert parts_of(await exchanged(session, 2)) == ["header", "data", "data"]
+    assert link.rounds.answers == [b"0123"] * 2
+    assert link.streams == 1
+
+
+async def test_an_answer_that_is_refused_ends_the_stream_with_the_reason(link: Link) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="round -1") as refused:
+        [part async for part in link.session().exchange(answer(-1), timeout=20)]
+    assert refused.value.code() is PayloadError.status
 
 
 async def test_a_small_update_is_one_message(link: Link) -> None:

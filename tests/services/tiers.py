@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from device.__main__ import load
-from device.agent import DeviceAgent, Host
+from device.agent import DeviceAgent
 from device.channels import Channels
+from device.work import DeviceProcess
 from emulator.record import RunRecord, load_record
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.logs import EventLog
@@ -82,7 +83,7 @@ class Tiers:
         state.mkdir(parents=True)
         backend = _Backend(self._have_lps)
         self.run = Run(self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"))
-        self.server = RpcServer(self.metrics.links)
+        self.server = RpcServer(self.metrics.links, children=self.experiment.device_count)
         gps = self.gps_servicer(self.run)
         self.server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
         self.server.add(add_RunServiceServicer_to_server, RunServicer(self.run), "fedstrata.v1.RunService")
@@ -118,31 +119,31 @@ class Tiers:
         state.mkdir()
         log = EventLog("lps", lps_id=name)
         agent = LpsAgent(self.experiment, lps_id=name, gps=self.address, state=state, metrics=metrics, log=log)
-        lps = self.lps[name] = Lps(agent, RpcServer(metrics.links), metrics)
+        lps = self.lps[name] = Lps(agent, RpcServer(metrics.links, children=self.experiment.device_count), metrics)
         servicer = self.lps_servicer(agent.clusters, agent.knows_clusters)
         lps.server.add(add_LpsServiceServicer_to_server, servicer, "fedstrata.v1.LpsService")
         await lps.server.start(ANY_PORT)
         self._jobs.append(asyncio.create_task(_serve(lps)))
         return lps
 
-    async def host(self, **changed: Any) -> Host:
+    async def host(self, **changed: Any) -> DeviceProcess:
         """What a device process has; with fields of it changed, for a device unlike the others."""
         metrics = ProcessMetrics("device")
         self.device_metrics.append(metrics)
         channels = Channels(self.address, metrics.links)
         self._channels.append(channels)
-        host = await asyncio.to_thread(load, self.experiment, channels, metrics)
+        host = await asyncio.to_thread(load, self.experiment, channels, metrics, None)
         return replace(host, **changed)
 
     def start_device(
-        self, host: Host, index: int, kind: Callable[[Host, int], DeviceAgent] = DeviceAgent
+        self, host: DeviceProcess, index: int, kind: Callable[[DeviceProcess, int], DeviceAgent] = DeviceAgent
     ) -> "asyncio.Task[None]":
         """Start one device; its task ends as the device does, with the error that ended it."""
         device = asyncio.create_task(kind(host, index).run())
         self._jobs.append(asyncio.create_task(_quietly(device)))
         return device
 
-    async def start_devices(self, indexes: Sequence[int] | None = None) -> Host:
+    async def start_devices(self, indexes: Sequence[int] | None = None) -> DeviceProcess:
         """Start devices, all if not said which, as one process of theirs would."""
         host = await self.host()
         for index in range(self.experiment.device_count) if indexes is None else indexes:
@@ -205,7 +206,7 @@ async def whole_run(
     *,
     gps_servicer: Callable[[Run], GpsServicer] = GpsServicer,
     lps_servicer: Callable[..., LpsServicer] = LpsServicer,
-    liars: Mapping[int, Callable[[Host, int], DeviceAgent]] | None = None,
+    liars: Mapping[int, Callable[[DeviceProcess, int], DeviceAgent]] | None = None,
 ) -> RunRecord:
     """One run from start to record; `liars` are devices, by index, of a kind of their own."""
     async with Tiers(experiment, folder, gps_servicer, lps_servicer) as tiers:

@@ -6,19 +6,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets import DatasetInfo
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.logs import EventLog
-from fedstrata.methods import make_method
-from fedstrata.rpc.payload import PROFILE_PART, payload_header
-from fedstrata.tensors import Layout, PayloadCodec
+from fedstrata.methods import Arrays, make_method
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.enrolment import Enrolment
 from gps.journal import Journal
+from gps.plan import Plans
+from gps.questions import Questions
 from gps.roster import Roster
 
 FEATURES = 4
-INFO = DatasetInfo(input_shape=(1, 2, 2), num_classes=4)
 TEXT = """
 name: five
 data: {name: "own:load", input_shape: [1, 2, 2], num_classes: 4}
@@ -33,7 +32,7 @@ IDS = [f"device-{index:03d}" for index in range(5)]
 
 
 class GpsParts:
-    """Journal, roster and enrolment of one GPS, as `gps.run` puts them together."""
+    """Journal, roster, questions, enrolment and plans of one GPS, as `gps.run` puts them together."""
 
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.experiment: Experiment = parse_experiment(TEXT, overrides=overrides)
@@ -42,19 +41,17 @@ class GpsParts:
 
     def open(self) -> None:
         """Begin, or begin again from what the journal holds."""
-        experiment = self.experiment
+        experiment, log = self.experiment, EventLog("test")
+        self.method = make_method(experiment)
         self.journal = Journal(
             self.folder / "journal.sqlite", run_id=experiment.run_id, experiment=experiment.to_yaml()
         )
         self.roster = Roster(experiment, self.journal)
+        self.questions = Questions(self.method, roster=self.roster, journal=self.journal, log=log)
         self.enrolment = Enrolment(
-            experiment,
-            method=make_method(experiment.method),
-            info=INFO,
-            roster=self.roster,
-            journal=self.journal,
-            log=EventLog("test"),
+            experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=log
         )
+        self.plans = Plans(experiment, self.method, self.roster, self.journal)
 
     def restart(self) -> None:
         """As after the death of the process."""
@@ -72,35 +69,46 @@ class GpsParts:
 
     def enrol(self, *indexes: int) -> None:
         for index in indexes:
-            self.enrolment.enroll(self.enrol_request(index))
+            self.enrolment.enroll(self.enrol_request(index), places_late=self.method.places_late)
+
+    async def answer(self, index: int, question: str, **arrays: NDArray[np.generic]) -> None:
+        """Send a device's answer to a question."""
+        header, data = answer_header(index, arrays), b"".join(array.tobytes() for array in arrays.values())
+        await self.questions.take(header, question, parts_of(data))
 
     async def profile(self, index: int, vectors: NDArray[np.float32] | None = None) -> None:
         """Send a device's eigenvectors; the first two axes where none are given."""
         vectors = np.eye(2, FEATURES, dtype=np.float32) if vectors is None else vectors
-        await self.enrolment.submit_profile(profile_header(index, vectors), parts_of(vectors.tobytes()))
+        await self.answer(index, "profile", eigenvectors=vectors)
 
-    async def profiles(self, index: int, from_index: int = 0) -> list[pb.ProfilePart]:
+    async def relayed(self, index: int, from_index: int = 0, question: str = "profile") -> list[answers_pb2.AnswerPart]:
         """What a device is streamed."""
-        request = pb.FetchProfilesRequest(device_id=IDS[index], process_id="p", from_index=from_index)
-        return [part async for part in self.enrolment.profiles_for(request)]
+        request = answers_pb2.FetchAnswersRequest(
+            device_id=IDS[index], process_id="p", from_index=from_index, question=question
+        )
+        return [part async for part in self.questions.relayed_to(request)]
 
-    def relate(self, index: int, row: dict[int, float]) -> None:
-        entries = [pb.Relevance(device_index=other, value=value) for other, value in row.items()]
-        self.enrolment.submit_relevance(pb.SubmitRelevanceRequest(device_id=IDS[index], process_id="p", row=entries))
+    async def relate(self, index: int, row: dict[int, float]) -> None:
+        """Send a device's row of relevances."""
+        devices, values = np.array(list(row), np.int64), np.array(list(row.values()), np.float64)
+        await self.answer(index, "relevance", devices=devices, values=values)
 
 
-def profile_header(index: int, vectors: NDArray[np.float32], process_id: str = "p") -> pb.ProfileHeader:
-    """What a device announces before its eigenvectors."""
-    codec = PayloadCodec(Layout.of({PROFILE_PART: vectors.shape}), "float32")
-    return pb.ProfileHeader(
+def answer_header(index: int, arrays: Arrays, process_id: str = "p") -> answers_pb2.AnswerHeader:
+    """What a device announces before an answer."""
+    headers = [
+        answers_pb2.ArrayHeader(name=name, dtype=array.dtype.name, shape=array.shape) for name, array in arrays.items()
+    ]
+    return answers_pb2.AnswerHeader(
         device_id=IDS[index],
         device_index=index,
         process_id=process_id,
-        payload=payload_header(codec, name=PROFILE_PART),
+        arrays=headers,
+        payload_bytes=sum(array.nbytes for array in arrays.values()),
     )
 
 
-async def parts_of(data: bytes, step: int = 12) -> AsyncIterator[pb.ProfilePart]:
+async def parts_of(data: bytes, step: int = 12) -> AsyncIterator[answers_pb2.AnswerPart]:
     """Bytes in small parts."""
     for start in range(0, len(data), step):
-        yield pb.ProfilePart(data=data[start : start + step])
+        yield answers_pb2.AnswerPart(data=data[start : start + step])

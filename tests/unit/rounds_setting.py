@@ -16,11 +16,11 @@ from fedstrata.errors import FedstrataError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.rounds import Exchange, Intake, OpenRound, ParentCalls, RoundServer
+from fedstrata.rounds import Intake, OpenRound, ParentCalls, RoundServer, RoundTerms
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
+from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 RUN_ID = "run-1"
@@ -49,8 +49,8 @@ def header_of(
 
 def intake_of(children: dict[str, int], wait: TierDeadline = FOREVER) -> tuple[Intake, ExactSum]:
     """An intake for children with the examples they stand for, and the sum it fills."""
-    total = ExactSum(LAYOUT.size, sum(children.values()))
-    return Intake(children=children, total=total, wait=wait), total
+    sums = OneSum(LAYOUT.size, children)
+    return Intake(children=children, sums=sums, wait=wait), sums.total
 
 
 async def send(intake: Intake, child_id: str, flat: Flat, num_examples: int, cuts: Sequence[int] = ()) -> None:
@@ -59,7 +59,7 @@ async def send(intake: Intake, child_id: str, flat: Flat, num_examples: int, cut
     ends = [*sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     start = 0
     for end in ends:
-        upload = await intake.begin(child_id, CODEC, num_examples, start)
+        upload = await intake.begin(child_id, CODEC, (num_examples,), start)
         assert upload is not None
         await intake.fold(upload, data[start:end])
         start = end
@@ -81,7 +81,7 @@ def server_of(
     link: LinkSettings = LINK,
 ) -> tuple[RoundServer, ExactSum]:
     """A parent with round 0 open, whose model counts 0, 1, 2, …; and the sum that the round fills."""
-    exchange = Exchange(run_id=RUN_ID, layout=layout, part=PART, link=link, wait=wait)
+    exchange = RoundTerms(run_id=RUN_ID, layout=layout, part=PART, link=link, wait=wait)
     server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
     return server, open_round(server, folder, 0, children)
 
@@ -91,10 +91,10 @@ def open_round(server: RoundServer, folder: Path, number: int, children: dict[st
     layout = server.exchange.layout
     path = folder / f"model-{number}.safetensors"
     write_model(path, layout, [np.arange(layout.size, dtype=np.float32) + number], {})
-    total = ExactSum(layout.size, sum(children.values()))
-    intake = Intake(children=children, total=total, wait=server.exchange.wait)
-    server.open(OpenRound(number=number, global_round=number, model=ModelFile(path, layout), intake=intake))
-    return total
+    sums = OneSum(layout.size, children)
+    intake = Intake(children=children, sums=sums, wait=server.exchange.wait)
+    server.open(OpenRound.of_one(ModelFile(path, layout), number=number, global_round=number, intake=intake))
+    return sums.total
 
 
 class Wire:
@@ -150,9 +150,21 @@ class Wire:
             raise cut_off()
         return reply
 
+    async def _answer(self, message: pb.RoundAnswer) -> AsyncIterator[Any]:
+        if self._cut_up and self._cut_up.pop(0) == 0:
+            raise cut_off()
+        async with answered():
+            self.server.answer(message)
+        async for part in self.fetch(message.then_fetch):
+            yield part
+
     async def exchange(self, parts: Iterator[pb.UpdatePart | bytes], **options: object) -> AsyncIterator[Any]:
-        """An update and what comes after it, as a device's session has them in one."""
-        first = next(parts)
+        """An update or an answer and what comes after it, as a device's session has them in one."""
+        first = next(iter(parts))
+        if isinstance(first, pb.UpdatePart) and first.HasField("answer"):
+            async for part in self._answer(first.answer):
+                yield part
+            return
         reply = await self.submit(chain([first], parts))
         if not reply.accepted:
             yield pb.ModelPart(reply=reply)

@@ -14,10 +14,9 @@ import pytest
 from rich.console import Console
 
 from emulator import cli
-from emulator.check import ModelSize, cluster_count, exchange_bytes, round_bytes
 from emulator.processes import Restart
 from emulator.progress import JsonLines, LiveTables, LogLines, drawn, progress_line, traffic
-from fedstrata.datasets import dataset_info, fashion_mnist
+from fedstrata.datasets import fashion_mnist
 from fedstrata.experiment import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
@@ -99,7 +98,7 @@ def test_a_missing_experiment_is_a_usage_error(fails: Fails, tmp_path: Path) -> 
     "arguments",
     [
         ["run"],
-        ["run", "x.yaml"],
+        ["run", "--out", "o"],
         ["walk"],
         ["run", "x.yaml", "--out", "o", "--speed", "9"],
         ["check", "x", "--seed", "a"],
@@ -132,12 +131,32 @@ def test_a_partition_that_asks_for_more_than_there_is_fails_before_anything_star
     assert not out.exists()
 
 
+PAIR = "{name: a, devices: 4, examples_per_device: 9"
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "said"),
+    [
+        (f"partition={{kind: groups, groups: [{PAIR}, labels: [10]}}]}}", 2, "the data set has no label 10"),
+        (f"partition={{kind: groups, groups: [{PAIR}, label_permutation: [1, 0]}}]}}", 2, "it renames 2 labels"),
+        ("partition.public={examples: 1, labels: [10]}", 2, "partition.public.labels"),
+        ("partition.public={examples: 5000}", 3, "partition.public asks for 5000 examples; devices leave"),
+        ("partition.test_share=0.001", 3, "partition.test_share 0.001 of the 20 examples"),
+    ],
+)
+def test_a_partition_that_the_data_cannot_serve_is_told_in_one_line(
+    fails: Fails, experiment: Path, override: str, code: int, said: str
+) -> None:
+    assert said in fails("check", experiment, "--set", override, code=code)
+
+
 def test_a_missing_data_set_fails_before_anything_starts(
     fails: Fails, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fashion_mnist, "DEBIAN", tmp_path / "nowhere")
-    monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
+    monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path / "nowhere"))
     message = fails("run", experiment, "--out", tmp_path / "out", "--set", "data.name=fashion-mnist", code=3)
+    assert "fedstrata data fashion-mnist fetches it" in message
     assert "apt-get install" in message
     assert not (tmp_path / "out").exists()
 
@@ -150,7 +169,7 @@ def test_a_folder_without_a_record_is_a_data_error(fails: Fails, tmp_path: Path,
 def test_a_fault_of_our_own_is_one_line_and_a_log(
     fails: Fails, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(request: object) -> None:
+    def broken(request: object, **_: object) -> None:
         raise ZeroDivisionError("by\nzero")
 
     monkeypatch.setattr("emulator.run.run", broken)
@@ -291,20 +310,3 @@ def test_json_lines_hold_null_for_what_is_not_measured(capsys: pytest.CaptureFix
     assert told["clusters"][0]["accuracy"] == 0.75
     assert told["clusters"][1]["accuracy"] is None
     assert told["bytes"]["device-lps"] == {"up": 1500, "down": 0}
-
-
-def test_expected_bytes_are_those_of_the_formulas() -> None:
-    experiment = parse_experiment(GOOD, overrides=["method.eigenvectors=5", "links.device-lps.up=int8"])
-    exchange = exchange_bytes(experiment, dataset_info(experiment.data))
-    assert exchange is not None
-    assert exchange.profiles_up == 4 * 5 * 64 * 4
-    assert exchange.relay_down == 4 * 3 * 5 * 64 * 4
-    per_round = round_bytes(experiment, ModelSize(elements=100, shared_elements=60, shared_layers=("fc1",)))
-    assert (per_round.device_lps_down, per_round.device_lps_up) == (1600, 400)
-    assert per_round.lps_gps_up_per_cluster == 240
-
-
-def test_a_method_without_profiles_exchanges_none() -> None:
-    experiment = parse_experiment(GOOD, overrides=["method=random"])
-    assert exchange_bytes(experiment, dataset_info(experiment.data)) is None
-    assert cluster_count(experiment) == "2"

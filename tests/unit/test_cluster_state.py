@@ -119,3 +119,13 @@ def test_the_newest_report_of_each_cluster_and_term_is_found_and_a_damaged_one_p
     (tmp_path / "lps-0" / "round-000005.pb").write_bytes(b"\0" * 50)
     assert [report.lps_rounds[0].lps_round for report in newest_reports(tmp_path)] == [4, 3, 2]
     assert list(newest_reports(tmp_path / "nowhere")) == []
+
+
+def test_files_with_odd_names_are_left_alone_and_stop_nothing(tmp_path: Path) -> None:
+    odd = ["round-².pb", "round-x.safetensors", "round-.pb", "round-1e3.safetensors", "round--1.pb"]
+    for name in odd:
+        (tmp_path / name).write_bytes(b"somebody's")
+    (tmp_path / "round-000000.txt").mkdir()
+    saved(tmp_path, 8)
+    assert newest_round(tmp_path) == 8
+    assert {path.name for path in tmp_path.iterdir()} >= {*odd, "round-000000.txt"}

@@ -187,3 +187,13 @@ def test_a_run_without_tasks_is_compared_by_its_mean(tmp_path: Path) -> None:
     comparison = compare([write_record(tmp_path / "run", **changes)], tmp_path / "out")
     assert comparison.tasks == ()
     assert row_of(rendered(comparison), "one_shot")[-1].strip() == "86.0"
+
+
+def test_runs_by_different_openblas_kernels_are_said_to_be_so(tmp_path: Path) -> None:
+    here = [write_record(tmp_path / f"here-{seed}", seed=seed, kernels={"SkylakeX": 5}) for seed in (0, 1)]
+    old = write_record(tmp_path / "old", seed=2)  # of before kernels were recorded
+    assert "OpenBLAS" not in rendered(compare([*here, old]))
+    there = write_record(tmp_path / "there", seed=0, kernels={"Haswell": 3, "SkylakeX": 2})
+    said = rendered(compare([*here, there])).splitlines()[-1]
+    assert said.startswith("Computed by different OpenBLAS kernels")
+    assert "SkylakeX: here-0, here-1; Haswell, SkylakeX: there" in said

@@ -12,6 +12,7 @@ from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1.answers_pb2 import Answer
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer, LpsServiceStub, add_LpsServiceServicer_to_server
 
 NAME = "fedstrata.v1.LpsService"
@@ -21,6 +22,7 @@ FRAME_BYTES = 1 + 4  # gRPC puts a flag and a length before each message
 HEADER = pb.ModelPart(header=pb.ModelHeader(run_id="r"))
 DATA = pb.ModelPart(data=b"x" * 1000)
 REPLY = pb.ModelPart(reply=pb.UpdateReply(run_id="r"))
+GO_ON = pb.ModelPart(go_on=pb.GoOn(round=3, cluster=1))
 
 
 class Parent(LpsServiceServicer):
@@ -39,6 +41,8 @@ class Parent(LpsServiceServicer):
         async for part in requests:
             if part.HasField("fetch"):
                 yield DATA.SerializeToString()
+            elif part.HasField("answer"):
+                yield GO_ON
             elif part.HasField("data"):
                 yield REPLY
 
@@ -108,6 +112,22 @@ async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Lin
         ("down", "model"): DATA.ByteSize() + FRAME_BYTES,
         ("down", "update"): REPLY.ByteSize() + FRAME_BYTES,
     }
+    assert link.counts(link.at_child) == expected
+    assert link.counts(link.at_parent) == expected
+
+
+@pytest.mark.parametrize(("asked", "kind"), [("losses", "losses"), ("x" * 80, "answer")])
+async def test_an_answer_counts_under_the_name_of_its_question_and_one_nobody_asked_under_answer(
+    link: Link, asked: str, kind: str
+) -> None:
+    for meter in (link.at_child, link.at_parent):
+        meter.questions = frozenset({"losses"})
+    part = pb.UpdatePart(answer=pb.RoundAnswer(run_id="r", answer=Answer(question=asked, data=b"12345678")))
+    channel, counting = open_channel(link.server.address, link.at_child)
+    async with channel:
+        stream = LpsServiceStub(counting).Attend(iter([part]), timeout=10)  # type: ignore[no-untyped-call]
+        assert [answer.WhichOneof("part") async for answer in stream] == ["go_on"]
+    expected = {("up", kind): part.ByteSize() + FRAME_BYTES, ("down", "control"): GO_ON.ByteSize() + FRAME_BYTES}
     assert link.counts(link.at_child) == expected
     assert link.counts(link.at_parent) == expected
 

@@ -4,20 +4,18 @@ import gzip
 import hashlib
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from emulator import cli
 from fedstrata.datasets import Dataset, DatasetInfo, Examples, Pixels, dataset_info, load_dataset
 from fedstrata.datasets.download import download
 from fedstrata.datasets.fashion_mnist import DEBIAN, FILES
 from fedstrata.datasets.idx import content_sha256, read_idx
+from fedstrata.datasets.published import user_folder
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import DataSettings
 
@@ -211,14 +209,31 @@ def test_missing_fashion_mnist_says_where_it_was_looked_for_and_what_to_do(
     for place in ("own", "data/fashion-mnist", "debian"):
         assert str(tmp_path / place) in str(raised.value)
     assert "apt-get install dataset-fashion-mnist" in str(raised.value)
+
+
+def test_in_a_pod_missing_fashion_mnist_is_a_matter_of_the_charts_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstrata.datasets.fashion_mnist.DEBIAN", tmp_path / "debian")
+    monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("FEDSTRATA_POD_NAME", "lab-fedstrata-device-0")
+    with pytest.raises(DataError, match="name the folder that holds fashion-mnist/") as raised:
+        load_dataset(DataSettings(name="fashion-mnist"))
+    assert "apt-get" not in str(raised.value)
+    assert "fedstrata data" not in str(raised.value)
     assert "data.download: true" in str(raised.value)
 
 
-def test_a_download_needs_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.datasets.fashion_mnist.DEBIAN", tmp_path)
+def test_without_a_folder_of_the_environment_the_users_own_is_looked_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
-    with pytest.raises(DataError, match=r"say where in data\.folder or \$FEDSTRATA_DATA"):
-        load_dataset(DataSettings(name="fashion-mnist", download=True))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    write_fashion_mnist(tmp_path / "fedstrata" / "fashion-mnist")
+    assert len(load_dataset(DataSettings(name="fashion-mnist")).train) == 3
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_folder("fashion-mnist") == tmp_path / ".local" / "share" / "fedstrata" / "fashion-mnist"
 
 
 def test_images_of_another_size_or_without_labels_are_refused(tmp_path: Path) -> None:
@@ -248,38 +263,72 @@ def test_the_content_of_debians_files_has_the_published_hashes() -> None:
 # --- download ----------------------------------------------------------------------------------------------
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        """The tests' output is not an access log."""
-
-
 @pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A folder and the address at which an HTTP server on this machine publishes it."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    folder = tmp_path / "published"
-    folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_missing_files_are_downloaded_into_the_folder(
-    published: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def publisher(published: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The publisher's folder with a small Fashion-MNIST, in place of the real one, which is nowhere on this machine."""
     write_fashion_mnist(published[0], ".gz")
     hashes = {name: content_sha256(published[0] / f"{name}.gz") for name in FILES}
     monkeypatch.setattr("fedstrata.datasets.fashion_mnist.URL", published[1])
     monkeypatch.setattr("fedstrata.datasets.fashion_mnist.FILES", hashes)
     monkeypatch.setattr("fedstrata.datasets.fashion_mnist.DEBIAN", tmp_path / "debian")
+    monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path / "data"))
+    return published[0]
+
+
+def test_missing_files_are_downloaded_into_the_folder(publisher: Path, tmp_path: Path) -> None:
     folder = tmp_path / "own" / "data"
     dataset = load_dataset(DataSettings(name="fashion-mnist", folder=folder, download=True))
     assert len(dataset.train) == 3
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.gz" for name in FILES)
+
+
+def test_a_download_without_a_folder_goes_to_the_users(publisher: Path, tmp_path: Path) -> None:
+    assert len(load_dataset(DataSettings(name="fashion-mnist", download=True)).train) == 3
+    assert len(list((tmp_path / "data" / "fashion-mnist").iterdir())) == 4
+
+
+def test_the_data_command_fetches_once_and_then_finds(
+    publisher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "data" / "fashion-mnist"
+    assert cli.execute(["data"]) == 0
+    assert "fashion-mnist is not here: fedstrata data fashion-mnist\n" in capsys.readouterr().out
+    assert cli.execute(["data", "fashion-mnist"]) == 0
+    for file in publisher.iterdir():
+        file.unlink()  # what is here is not fetched again
+    assert cli.execute(["data", "fashion-mnist"]) == 0
+    line = f"fashion-mnist is in {place}, with the content that was published\n"
+    assert capsys.readouterr().out == line + line
+    assert cli.execute(["data"]) == 0
+    assert f"fashion-mnist is in {place}\n" in capsys.readouterr().out
+
+
+def test_the_data_command_says_which_file_is_damaged_and_which_package_has_it(
+    publisher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_fashion_mnist(tmp_path / "own", num_labels=2)
+    assert cli.execute(["data", "fashion-mnist", "--folder", str(tmp_path / "own")]) == 3
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'own' / 'train-labels-idx1-ubyte'} has other content than was published; delete it" in said
+    assert "apt-get install dataset-fashion-mnist" in said
+
+
+def test_the_data_command_without_a_publisher_says_which_package_has_it(
+    publisher: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (publisher / "train-images-idx3-ubyte.gz").unlink()
+    assert cli.execute(["data", "fashion-mnist"]) == 3
+    said = capsys.readouterr().err
+    assert "404" in said
+    assert "apt-get install dataset-fashion-mnist" in said
+    assert said.count("\n") == 1
+
+
+def test_the_data_command_knows_its_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(["data", "fashon-mnist"]) == 3
+    assert "did you mean fashion-mnist?" in capsys.readouterr().err
+    assert cli.execute(["data", "digits"]) == 0
+    assert capsys.readouterr().out == "digits ships with scikit-learn, which is here\n"
 
 
 def test_a_download_of_other_content_leaves_nothing_behind(published: tuple[Path, str], tmp_path: Path) -> None:

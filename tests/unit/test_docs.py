@@ -14,14 +14,21 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 import typer
 import yaml
+from gps_parts import GpsParts
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from emulator.cli import app
 from emulator.record import load_record
+from emulator.sweep_file import SweepFile, load_sweep, sweep_of
 from fedstrata import errors
-from fedstrata.experiment import DATASETS, METHODS, MODELS, Experiment, parse_experiment
+from fedstrata.experiment import DATASETS, MODELS, Experiment, parse_experiment
+from fedstrata.methods import NAMES
+from fedstrata.methods.registry import DEFAULT, method_class
 from fedstrata.metrics import LinkKey, ProcessMetrics
+from fedstrata.rpc.counting import ANSWER, ATTEND
+from fedstrata.rpc.counting import METHODS as CALLS
+from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from gps.record import ROUND_COLUMNS, RunResult, summary
 
 ROOT = Path(__file__).parents[2]
@@ -61,11 +68,25 @@ def test_the_commands_that_documents_name_exist() -> None:
     assert named <= commands
 
 
-def test_the_readmes_benchmark_is_there() -> None:
-    script = re.search(r"benchmarks/\w+\.py", text_of("README.md"))
-    assert script
-    assert (ROOT / script[0]).exists()
-    assert len(list((ROOT / "experiments").glob("fmnist_*.yaml"))) == 2
+def test_the_readmes_table_is_a_sweep_of_the_two_fashion_mnist_experiments_and_two_baselines() -> None:
+    path = re.search(r"experiments/sweeps/\w+\.yaml", text_of("README.md"))
+    assert path
+    sweep = load_sweep(ROOT / path[0])
+    assert (len(sweep.runs), sweep.baseline) == (24, "random")
+    methods = {run.experiment.method.name for run in sweep.runs}
+    assert methods == {"one_shot", "random", "fedavg", "local"}
+    other = parse_experiment(text_of("experiments/fmnist_random.yaml"), overrides=["name=fmnist-three-tasks"])
+    assert sweep.runs[1].experiment == other
+
+
+@pytest.mark.parametrize("block", blocks(text_of("docs/sweep.md"), "yaml"))
+def test_the_documents_sweeps_are_valid(block: str) -> None:
+    sweep_of(yaml.safe_load(block), name="block", where="docs/sweep.md", beside=ROOT)
+
+
+def test_every_key_of_a_sweep_is_documented() -> None:
+    table = text_of("docs/sweep.md").partition("## The file")[2].partition("\n\nAn axis")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(SweepFile.model_fields)
 
 
 def test_the_two_fashion_mnist_experiments_differ_in_method_and_name_only() -> None:
@@ -73,7 +94,8 @@ def test_the_two_fashion_mnist_experiments_differ_in_method_and_name_only() -> N
         parse_experiment(text_of(f"experiments/fmnist_{name}.yaml")).model_dump() for name in ("three_tasks", "random")
     )
     assert {key for key in one if one[key] != other[key]} == {"name", "method"}
-    assert {key for key in one["method"] if one["method"][key] != other["method"][key]} == {"name"}
+    common = one["method"].keys() & other["method"].keys()
+    assert {key for key in common if one["method"][key] != other["method"][key]} == {"name"}
 
 
 def anchors(path: Path) -> set[str]:
@@ -151,6 +173,12 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 KEYS = sorted(set(keys_of(Experiment)), key=str)
+OPTIONS = [
+    (name, key, default)
+    for name in NAMES
+    for key, default in keys_of(method_class(name).Options, "method.")
+    if key != "method.name"
+]
 
 
 def test_all_settings_are_found() -> None:
@@ -163,19 +191,41 @@ def test_all_settings_are_found() -> None:
 def test_every_key_is_documented_with_its_default(key: str, default: Any) -> None:
     rows = re.findall(rf"^\| `{re.escape(key)}` \| (.*?) \|", text_of("docs/experiment.md"), re.MULTILINE)
     assert len(rows) == 1, f"{key} has {len(rows)} rows in docs/experiment.md"
-    if key in {"partition.kind", "training.local_epochs"}:
-        return  # differs by branch, and depends on local_steps
+    by_branch = {"partition.kind", *(f"training.{tier}_optimiser.learning_rate" for tier in ("lps", "gps"))}
+    if key in {*by_branch, "training.local_epochs"}:
+        return  # differs by branch, or depends on local_steps
+    default = DEFAULT if key == "method.name" else default
     shown = "required" if default is PydanticUndefined else f"`{yaml.safe_dump(default).split(chr(10))[0]}`"
     assert rows[0] == shown
 
 
+def options_of(name: str) -> str:
+    """The part of the document that tells of a method's options."""
+    return text_of("docs/experiment.md").partition(f"\n### {name}\n")[2].partition("\n#")[0]
+
+
+@pytest.mark.parametrize(("name", "key", "default"), OPTIONS, ids=[f"{name}-{key}" for name, key, _ in OPTIONS])
+def test_every_option_of_a_method_is_documented_under_its_name_with_its_default(
+    name: str, key: str, default: Any
+) -> None:
+    shown = f"`{yaml.safe_dump(default).split(chr(10))[0]}`"
+    rows = re.findall(rf"^\| `{re.escape(key)}` \| (.*?) \|", options_of(name), re.MULTILINE)
+    assert rows == [shown], f"{key} under {name} in docs/experiment.md"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_option_is_documented_that_a_method_has_not(name: str) -> None:
+    documented = set(re.findall(r"^\| `([\w.-]+)` \|", options_of(name), re.MULTILINE))
+    assert documented == {key for method, key, _ in OPTIONS if method == name}
+
+
 def test_no_key_is_documented_that_does_not_exist() -> None:
-    keys = {key for key, _ in KEYS} | set(Experiment.model_fields)
+    keys = {key for key, _ in KEYS} | {key for _, key, _ in OPTIONS} | set(Experiment.model_fields)
     for key in re.findall(r"^\| `([\w.-]+)` \|", text_of("docs/experiment.md"), re.MULTILINE):
         assert key in keys
 
 
-@pytest.mark.parametrize("name", [*DATASETS, *MODELS, *METHODS])
+@pytest.mark.parametrize("name", [*DATASETS, *MODELS, *NAMES])
 def test_every_choice_is_documented(name: str) -> None:
     assert f"`{name}`" in text_of("docs/experiment.md")
 
@@ -191,8 +241,8 @@ def test_the_documents_experiments_are_valid(block: str) -> None:
 def test_every_field_of_the_record_is_documented() -> None:
     empty = RunResult(
         experiment=parse_experiment("{name: x, partition: {kind: iid, devices: 1, examples_per_device: 1}}"),
-        status="failed", reason="none", clusters={}, clusters_rule="", reports={}, rows=[], link_bytes={},
-        exclusions=[], wall_seconds={}, global_rounds=0, relevance=None, relevance_ids=[],
+        status="failed", reason="none", clusters={}, clusters_rule="", evaluations=[], model_sha256={}, rows=[],
+        link_bytes={}, exclusions=[], wall_seconds={}, global_rounds=0, relevance=None, relevance_ids=[],
     )  # fmt: skip
     text = text_of("docs/record.md")
     fields = re.findall(r"^\| `(\w+)` \|", text.partition("## summary.json")[2].partition("## rounds.csv")[0], re.M)
@@ -210,6 +260,9 @@ def test_every_metric_and_label_is_documented() -> None:
     metrics.update("late")
     metrics.devices({"absent": 1})
     metrics.evaluated("lps-0", loss=1, accuracy=1)
+    metrics.run("digits-1", experiment="digits", method="one_shot")
+    metrics.phase("training")
+    metrics.waits({"device-000": 7.0}, 1)
     exposed = {
         family.name + ("_total" if family.type == "counter" else ""): set(family.samples[0].labels) - {"le"}
         for family in metrics.registry.collect()
@@ -219,6 +272,31 @@ def test_every_metric_and_label_is_documented() -> None:
     assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == exposed
     for label in set().union(*exposed.values()):
         assert f"\n| `{label}` | " in text
+
+
+def row_of(name: str, table: str) -> set[str]:
+    """The values that a label's row names, of those in backticks."""
+    (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", table, re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", row))
+
+
+def test_every_state_of_a_device_and_every_kind_of_bytes_is_documented(tmp_path: Path) -> None:
+    labels = text_of("docs/metrics.md").partition("| label | values |")[2]
+    gps = GpsParts(tmp_path)
+    gps.enrol(0)
+    gps.roster.refuse(gps.roster.devices[0], "no reason")
+    assert row_of("state", labels) == set(gps.roster.states())
+    kinds = {kind for _, kind in CALLS.values()} - {ANSWER, ATTEND}
+    questions = {question.name for question in gps.method.questions()}
+    assert kinds | questions <= row_of("kind", labels)
+
+
+def test_every_call_is_in_the_protocols_document() -> None:
+    services = [
+        service for file in (gps_service_pb2, lps_service_pb2) for service in file.DESCRIPTOR.services_by_name.values()
+    ]
+    calls = {method.name for service in services for method in service.methods}
+    assert calls <= set(re.findall(r"\w+", text_of("docs/protocol.md")))
 
 
 def test_every_error_is_documented_with_its_status() -> None:

@@ -1,13 +1,14 @@
-"""Enrolment: profiles relayed once, rows gathered once, and who is waited for no more."""
+"""Enrolment: answers relayed once, rows gathered once, and who is waited for no more."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gps_parts import FEATURES, IDS, GpsParts, parts_of, profile_header
+from gps_parts import FEATURES, IDS, GpsParts, answer_header, parts_of
 
-from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
-from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError, SupersededError
+from fedstrata.methods import Answers, Arrays, Moment, Plan
+from fedstrata.v1 import answers_pb2 as pb
 from gps.roster import Device
 
 EVERYONE = range(5)
@@ -30,7 +31,24 @@ def row_of(index: int) -> dict[int, float]:
     return {other: (10 * index + other) / 100 for other in EVERYONE if other != index}
 
 
-def headers(parts: list[pb.ProfilePart]) -> list[int]:
+def answers_of(gps: GpsParts) -> Answers:
+    """What the method is given to make the first plan of."""
+    devices = gps.enrolment.candidates()
+    return Answers(gps.plans.described(devices), gps.questions.answers(devices))
+
+
+def first_plan(gps: GpsParts) -> Plan:
+    return gps.method.plan(Moment.BEFORE, answers_of(gps), None)
+
+
+def matrix_of(gps: GpsParts) -> np.ndarray:
+    """The relevance matrix that the first plan is read from."""
+    affinity = first_plan(gps).affinity
+    assert affinity is not None
+    return affinity
+
+
+def headers(parts: list[pb.AnswerPart]) -> list[int]:
     return [part.header.device_index for part in parts if part.WhichOneof("part") == "header"]
 
 
@@ -39,7 +57,7 @@ def headers(parts: list[pb.ProfilePart]) -> list[int]:
 
 async def test_each_device_gets_the_profiles_of_all_others_in_order(gps: GpsParts) -> None:
     await all_profiled(gps)
-    assert headers(await gps.profiles(2)) == [0, 1, 3, 4]
+    assert headers(await gps.relayed(2)) == [0, 1, 3, 4]
 
 
 async def test_a_profile_arrives_as_it_was_sent(gps: GpsParts) -> None:
@@ -48,37 +66,41 @@ async def test_a_profile_arrives_as_it_was_sent(gps: GpsParts) -> None:
     await gps.profile(1, np.ascontiguousarray(sent))
     for index in (0, 2, 3, 4):
         await gps.profile(index)
-    parts = await gps.profiles(0)
-    assert parts[0].header.payload.parts[0].tensors[0].shape == [2, FEATURES]
+    parts = await gps.relayed(0)
+    assert parts[0].header.arrays[0].shape == [2, FEATURES]
+    assert (parts[0].question, parts[0].header.payload_bytes) == ("profile", sent.nbytes)
     assert parts[1].data == sent.tobytes()
 
 
 async def test_a_stream_that_was_cut_goes_on_where_it_was(gps: GpsParts) -> None:
     await all_profiled(gps)
-    assert headers(await gps.profiles(2, from_index=2)) == [3, 4]
+    assert headers(await gps.relayed(2, from_index=2)) == [3, 4]
 
 
 async def test_a_profile_sent_twice_counts_once(gps: GpsParts) -> None:
     await all_profiled(gps)
     other = np.eye(2, FEATURES, k=2, dtype=np.float32)
     await gps.profile(0, other)
-    assert gps.journal.profile(0) == np.eye(2, FEATURES, dtype=np.float32).tobytes()
+    kept = pb.Answer.FromString(gps.journal.answer("profile", 0))
+    assert kept.data == np.eye(2, FEATURES, dtype=np.float32).tobytes()
 
 
 async def test_devices_may_share_fewer_eigenvectors_than_asked(gps: GpsParts) -> None:
     gps.enrol(0)
     await gps.profile(0, np.eye(1, FEATURES, dtype=np.float32))
-    assert gps.roster.devices[0].profile_rows == 1
+    kept = pb.Answer.FromString(gps.journal.answer("profile", 0))
+    assert kept.arrays[0].shape == [1, FEATURES]
 
 
 @pytest.mark.parametrize(
     ("vectors", "reason"),
     [
-        (np.eye(3, FEATURES), "expected one of at most 2 eigenvectors"),
-        (np.eye(2, 5), "eigenvectors of 5 features, expected 4; check its data and Φ"),
-        (np.full((2, FEATURES), np.nan), "must be finite and of length one"),
+        (np.eye(3, FEATURES), "shape [3, 4] in answer to profile, expected float32 and at most (2, 4)"),
+        (np.eye(2, 5), "shape [2, 5] in answer to profile, expected float32 and at most (2, 4); check the device's"),
+        (np.full((2, FEATURES), np.nan), "eigenvectors of an answer to profile has numbers that are not finite"),
         (np.ones((2, FEATURES)), "must be finite and of length one"),
-        (np.eye(FEATURES)[0], "expected one of at most 2 eigenvectors"),
+        (np.eye(FEATURES)[0], "shape [4] in answer to profile, expected float32 and at most (2, 4)"),
+        (np.zeros((0, FEATURES)), "at least one eigenvector is needed"),
     ],
 )
 async def test_a_profile_that_is_none_costs_its_device_the_run(gps: GpsParts, vectors: np.ndarray, reason: str) -> None:
@@ -99,19 +121,34 @@ async def test_who_gives_other_features_than_the_experiment_says_is_refused_whoe
     gps.enrol(*EVERYONE)
     for index in sorted(EVERYONE, key=lambda index: index != first):
         if index == 3:
-            with pytest.raises(PayloadError, match="eigenvectors of 4 features, expected 6"):
+            with pytest.raises(
+                PayloadError, match=r"shape \[2, 4\] in answer to profile, expected float32 and at most \(2, 6\)"
+            ):
                 await gps.profile(index, np.eye(2, 4, dtype=np.float32))
         else:
             await gps.profile(index, np.eye(2, 6, dtype=np.float32))
     assert [device for device, _, _ in gps.journal.exclusions()] == [IDS[3]]
 
 
-@pytest.mark.parametrize("size", [0, 28, 36, 4000])
-async def test_a_profile_of_another_length_than_announced_is_refused(gps: GpsParts, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 28])
+async def test_a_profile_that_was_cut_is_sent_again_and_refuses_nobody(gps: GpsParts, size: int) -> None:
     gps.enrol(0)
-    header = profile_header(0, np.eye(2, FEATURES, dtype=np.float32))
-    with pytest.raises(PayloadError, match="bytes of eigenvectors, expected 32"):
-        await gps.enrolment.submit_profile(header, parts_of(bytes(size)))
+    header = answer_header(0, {"eigenvectors": np.eye(2, FEATURES, dtype=np.float32)})
+    with pytest.raises(SupersededError, match=f"{size} of 32 bytes of an answer to profile; send it again"):
+        await gps.questions.take(header, "profile", parts_of(bytes(size)))
+    assert not gps.roster.devices[0].answered
+    await gps.profile(0)
+    assert gps.roster.devices[0].answered == {"profile"}
+    assert not gps.journal.exclusions()
+
+
+@pytest.mark.parametrize("size", [36, 4000])
+async def test_a_profile_longer_than_announced_is_refused(gps: GpsParts, size: int) -> None:
+    gps.enrol(0)
+    header = answer_header(0, {"eigenvectors": np.eye(2, FEATURES, dtype=np.float32)})
+    with pytest.raises(PayloadError, match="more bytes of an answer to profile than the 32 announced"):
+        await gps.questions.take(header, "profile", parts_of(bytes(size)))
+    assert gps.roster.devices[0].refused
 
 
 async def test_the_others_do_without_a_refused_device(gps: GpsParts) -> None:
@@ -120,7 +157,7 @@ async def test_the_others_do_without_a_refused_device(gps: GpsParts) -> None:
         await gps.profile(index)
     with pytest.raises(PayloadError):
         await gps.profile(3, np.zeros((2, FEATURES), np.float32))
-    assert headers(await gps.profiles(0)) == [1, 2, 4]
+    assert headers(await gps.relayed(0)) == [1, 2, 4]
 
 
 # --- relevance ----------------------------------------------------------------------------------------------
@@ -129,19 +166,20 @@ async def test_the_others_do_without_a_refused_device(gps: GpsParts) -> None:
 async def test_the_matrix_is_made_from_all_rows(gps: GpsParts) -> None:
     await all_profiled(gps)
     for index in reversed(EVERYONE):
-        gps.relate(index, row_of(index))
+        await gps.relate(index, row_of(index))
     await gps.enrolment.gather_devices()
-    await gps.enrolment.gather_relevance()
-    matrix = gps.enrolment.relevance_matrix()
+    await gps.enrolment.gather_answers()
+    matrix = matrix_of(gps)
     assert matrix[1, 3] == matrix[3, 1] == (0.13 + 0.31) / 2
     assert np.diag(matrix).tolist() == [1.0] * 5
 
 
 async def test_a_row_sent_twice_counts_once(gps: GpsParts) -> None:
     await all_profiled(gps)
-    gps.relate(0, row_of(0))
-    gps.relate(0, dict.fromkeys(row_of(0), 1.0))
-    assert gps.roster.relevance(gps.roster.devices[0]) == row_of(0)
+    await gps.relate(0, row_of(0))
+    await gps.relate(0, dict.fromkeys(row_of(0), 1.0))
+    kept = gps.questions.answers([gps.roster.devices[0]])["relevance"][0]
+    assert dict(zip(kept["devices"].tolist(), kept["values"].tolist(), strict=True)) == row_of(0)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +188,13 @@ async def test_a_row_sent_twice_counts_once(gps: GpsParts) -> None:
         ({1: 0.5, 2: 0.5, 3: 0.5}, "a row of 3 relevances that lacks 1 devices"),
         ({1: 0.5, 2: 0.5, 3: 0.5, 4: 1.5}, "a relevance outside [0, 1]"),
         ({1: 0.5, 2: 0.5, 3: 0.5, 4: -0.1}, "a relevance outside [0, 1]"),
-        ({1: 0.5, 2: 0.5, 3: 0.5, 4: float("nan")}, "a relevance outside [0, 1]"),
+        ({1: 0.5, 2: 0.5, 3: 0.5, 4: float("nan")}, "has numbers that are not finite"),
     ],
 )
 async def test_a_row_that_is_none_costs_its_device_the_run(gps: GpsParts, row: dict[int, float], reason: str) -> None:
     await all_profiled(gps)
     with pytest.raises(PayloadError) as raised:
-        gps.relate(0, row)
+        await gps.relate(0, row)
     assert reason in str(raised.value)
     assert [device.device_index for device in gps.enrolment.candidates()] == []
     assert gps.roster.devices[0].refused
@@ -180,14 +218,14 @@ async def test_at_the_deadline_the_run_goes_on_with_a_quorum(tmp_path: Path) -> 
     await gps.enrolment.gather_devices()
     reasons = {device: reason for device, _, reason in gps.journal.exclusions()}
     assert reasons == {
-        IDS[2]: "no profile by the deadline",
+        IDS[2]: "no answer by the deadline",
         IDS[3]: "absent at the deadline",
         IDS[4]: "absent at the deadline",
     }
-    gps.relate(0, {1: 0.5})
-    gps.relate(1, {0: 0.3})
-    await gps.enrolment.gather_relevance()
-    np.testing.assert_allclose(gps.enrolment.relevance_matrix(), [[1, 0.4], [0.4, 1]])
+    await gps.relate(0, {1: 0.5})
+    await gps.relate(1, {0: 0.3})
+    await gps.enrolment.gather_answers()
+    np.testing.assert_allclose(matrix_of(gps), [[1, 0.4], [0.4, 1]])
 
 
 async def test_below_the_quorum_the_run_stops_and_names_the_missing(tmp_path: Path) -> None:
@@ -204,7 +242,9 @@ async def test_a_refusal_below_the_quorum_is_told_with_its_reason(gps: GpsParts)
         await gps.profile(index)
     with pytest.raises(PayloadError):
         await gps.profile(4, np.eye(2, 5, dtype=np.float32))
-    with pytest.raises(RunStoppedError, match=r"4 of 5 .* missing: device-004 \(refused: eigenvectors of 5 features"):
+    with pytest.raises(
+        RunStoppedError, match=r"4 of 5 .* missing: device-004 \(refused: eigenvectors of 'float32' and"
+    ):
         await gps.enrolment.gather_devices()
 
 
@@ -213,13 +253,14 @@ async def test_a_device_without_a_row_by_the_deadline_is_left_out(tmp_path: Path
     await all_profiled(gps)
     await gps.enrolment.gather_devices()
     for index in (0, 1, 2):
-        gps.relate(index, row_of(index))
-    await gps.enrolment.gather_relevance()
+        await gps.relate(index, row_of(index))
+    await gps.enrolment.gather_answers()
     assert [device.device_index for device in gps.enrolment.candidates()] == [0, 1, 2]
-    assert gps.enrolment.relevance_matrix().shape == (3, 3)
+    assert first_plan(gps).related == (0, 1, 2)
+    assert matrix_of(gps).shape == (3, 3)
 
 
-async def test_without_profiles_a_device_has_said_all_by_enrolling(tmp_path: Path) -> None:
+async def test_without_questions_a_device_has_said_all_by_enrolling(tmp_path: Path) -> None:
     gps = GpsParts(tmp_path, "method=oracle")
     gps.enrol(*EVERYONE)
     await gps.enrolment.gather_devices()
@@ -237,38 +278,66 @@ async def grouped(tmp_path: Path) -> GpsParts:
     for index in range(4):
         await gps.profile(index)
     await gps.enrolment.gather_devices()
-    gps.enrolment.representatives = [0, 3]
+    gps.questions.sponsors = [[0], [3]]
     return gps
 
 
 async def test_a_device_that_comes_after_the_close_is_late(grouped: GpsParts) -> None:
-    assert grouped.enrolment.enroll(grouped.enrol_request(4)).is_late
-    assert not grouped.enrolment.enroll(grouped.enrol_request(1)).is_late
+    assert grouped.enrolment.enroll(grouped.enrol_request(4), places_late=True).is_late
+    assert not grouped.enrolment.enroll(grouped.enrol_request(1), places_late=True).is_late
 
 
-async def test_a_late_device_relates_itself_to_the_representatives_only(grouped: GpsParts) -> None:
+async def test_a_late_device_relates_itself_to_the_sponsors_only(grouped: GpsParts) -> None:
     placed: list[Device] = []
-    grouped.enrolment.on_late_relevance = placed.append
+    grouped.questions.on_late_answer = lambda device, arrays: placed.append(device)
     grouped.enrol(4)
-    assert headers(await grouped.profiles(4)) == [0, 3]
+    assert headers(await grouped.relayed(4)) == [0, 3]
     with pytest.raises(PayloadError, match="lacks 1 devices"):
-        grouped.relate(4, {0: 0.9})
+        await grouped.relate(4, {0: 0.9})
     assert placed == []
 
 
-async def test_a_late_devices_row_is_handed_on_for_placing(grouped: GpsParts) -> None:
-    placed: list[Device] = []
-    grouped.enrolment.on_late_relevance = placed.append
+async def test_a_late_devices_row_is_handed_on_for_placing_once(grouped: GpsParts) -> None:
+    placed: list[tuple[str, Arrays]] = []
+
+    def place(device: Device, arrays: Arrays) -> None:
+        placed.append((device.device_id, arrays))
+        device.cluster = 0
+
+    grouped.questions.on_late_answer = place
     grouped.enrol(4)
-    grouped.relate(4, {0: 0.9, 3: 0.2})
-    grouped.relate(4, {0: 0.9, 3: 0.2})
-    assert [device.device_id for device in placed] == [IDS[4]]
+    await grouped.profile(4)
+    assert placed == []  # its eigenvectors are of no use to anybody any more
+    for _ in range(2):
+        await grouped.relate(4, {0: 0.9, 3: 0.2})
+    assert [device for device, _ in placed] == [IDS[4]]
+    assert placed[0][1]["values"].tolist() == [0.9, 0.2]
 
 
 async def test_a_late_device_changes_nothing_about_the_grouping(grouped: GpsParts) -> None:
     for index in range(4):
-        grouped.relate(index, {other: 0.5 for other in range(4) if other != index})
-    before = grouped.enrolment.relevance_matrix()
+        await grouped.relate(index, {other: 0.5 for other in range(4) if other != index})
+    before = matrix_of(grouped)
     grouped.enrol(4)
-    grouped.relate(4, {0: 0.9, 3: 0.2})
-    assert np.array_equal(grouped.enrolment.relevance_matrix(), before)
+    await grouped.relate(4, {0: 0.9, 3: 0.2})
+    assert np.array_equal(matrix_of(grouped), before)
+
+
+async def test_who_comes_late_to_a_method_that_places_nobody_is_told_so(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path, "method=oracle", *DEADLINE)
+    gps.enrol(0, 1, 2, 3)
+    await gps.enrolment.gather_devices()
+    with pytest.raises(ExcludedError, match="method oracle has nothing to place it by; start it before the run"):
+        gps.enrol(4)
+    gps.enrol(1)  # who has been there comes back
+
+
+async def test_a_device_of_a_cluster_that_enrols_anew_is_told_of_so_that_its_pod_is_marked_again(gps: GpsParts) -> None:
+    returned: list[Device] = []
+    gps.enrolment.on_return = returned.append
+    gps.enrol(1, 2)
+    gps.enrol(2)  # it has no cluster yet
+    assert returned == []
+    gps.roster.devices[2].cluster = 0
+    gps.enrol(2)
+    assert [device.device_id for device in returned] == [IDS[2]]

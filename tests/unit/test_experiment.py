@@ -1,5 +1,6 @@
 """The experiment file: what it says, what it refuses in one line, and what identifies a run."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, load_experiment, parse_experiment
+from fedstrata.methods.one_shot import OneShot
 
 SMALL = """
 name: small
@@ -21,6 +23,11 @@ partition:
 
 def small(*overrides: str, seed: int | None = None) -> Experiment:
     return parse_experiment(SMALL, overrides=overrides, seed=seed)
+
+
+def option(experiment: Experiment, name: str) -> Any:
+    """What the method's own options say."""
+    return getattr(experiment.method, name)
 
 
 def refusal(*overrides: str) -> str:
@@ -45,29 +52,45 @@ def test_the_resolved_file_is_read_back_as_the_same_experiment() -> None:
 def test_every_key_of_the_resolved_file_is_written() -> None:
     resolved = yaml.safe_load(small().to_yaml())
     assert list(resolved) == list(Experiment.model_fields)
+    assert list(resolved["method"]) == list(OneShot.Options.model_fields)
     assert resolved["links"]["lps-gps"] == {"down": "float32", "up": "float32"}
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("colour=red", "colour: unknown key; see docs/experiment.md"),
-        ("training.rounds=3", "training.rounds: unknown key"),
+        ("colour=red", "colour: unknown key; fedstrata schema prints all keys"),
+        ("training.rounds=3", "training.rounds: unknown key; did you mean training.global_rounds?"),
+        ("training.learning_rate=1", "did you mean training.optimiser.learning_rate or training.lps_optimiser."),
+        ("partition.tasks.0.label=[1]", "did you mean partition.tasks.N.labels?"),
+        ("model.hidden=16", "model.hidden: Input should be a valid list (got 16)"),
         ("partition.tasks.0.weight=1", "partition.tasks.0.weight: unknown key"),
         ("name=No Spaces", "name: "),
         ("seed=-1", "seed: Input should be greater than or equal to 0 (got -1)"),
         ("seed=9223372036854775808", "seed: "),
-        ("data.name=mnist", "no data set is called 'mnist'; choose digits, fashion-mnist, folder, or your own as"),
+        (
+            "data.name=mnist",
+            "no data set is called 'mnist'; choose digits, fashion-mnist, emnist, cifar-10,",
+        ),
         ("data.name=own:load", "own:load: say input_shape and num_classes"),
         ("data.num_classes=10", "digits has an input_shape and num_classes of its own"),
-        ("model.name=rnn", "no model is called 'rnn'; choose mlp, cnn, or your own as module:function"),
+        (
+            "data.orientations=[0, 0]",
+            "data.orientations: orientations differ from each other, and [0, 0]",
+        ),
+        ("data.orientations=[45]", "data.orientations.0: Input should be 0, 90, 180 or 270 (got 45)"),
+        ("data.orientations=[]", "data.orientations: "),
+        ("model.name=rnn", "no model is called 'rnn'; choose mlp, cnn, lenet5, convnet, dropout_cnn, resnet18"),
+        ("model.channels=[8]", "model: mlp has channels and activations of its own; leave them out, or choose convnet"),
+        ("model={name: convnet, channels: []}", "model.channels: List should have at least 1 item"),
+        ("model={name: convnet, activation: tanh}", "model.activation: Input should be 'relu' or 'softmax'"),
         ("model.hidden=[0]", "model.hidden.0: "),
-        ("method.name=kmeans", "no method is called 'kmeans'; choose one_shot, random, oracle, or your own as"),
+        ("method.name=kmeans", "no method is called 'kmeans'; choose one_shot, random, oracle, fedavg, "),
         ("method.features=pca", "no feature map is called 'pca'"),
         ("method.features=own:phi", "method: features own:phi: say feature_dim, how many features it gives an example"),
         ("method.feature_dim=9", "method: features raw are as many as an example has values; leave feature_dim out"),
         ("method.clusters=4", "method.clusters is 4, more than the 3 devices"),
-        ("method.clusters=0", "method.clusters: "),
+        ("method.clusters=0", "method.clusters: Input should be 'auto' or greater than or equal to 1 (got 0)"),
         ("method.eigenvectors=0", "method.eigenvectors: "),
         ("partition.minority_ratio=0.5", "partition.minority_ratio: Input should be less than 0.5 (got 0.5)"),
         ("partition.tasks.1.name=even", "task names must differ"),
@@ -79,6 +102,15 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("training.optimiser.learning_rate=.nan", "training.optimiser.learning_rate: "),
         ("training.optimiser.momentum=1", "training.optimiser.momentum: "),
         ("training.batch_size=0", "training.batch_size: "),
+        ("training.participation=0", "0 is neither a number of devices, 1 or more, nor a share above 0.0, at most 1.0"),
+        ("training.participation=0.0", "training.participation: 0.0 is neither"),
+        ("training.participation=1.5", "training.participation: 1.5 is neither"),
+        ("training.participation=true", "training.participation: True is neither"),
+        ("training.participation=half", "training.participation: 'half' is neither"),
+        ("training.lps_optimiser.name=sgd", "training.lps_optimiser: "),
+        ("training.lps_optimiser={name: none, learning_rate: 1}", "training.lps_optimiser.none.learning_rate: unknown"),
+        ("training.gps_optimiser={name: momentum, tau: 1}", "training.gps_optimiser.momentum.tau: unknown key"),
+        ("training.gps_optimiser={name: adam, tau: 0}", "training.gps_optimiser.adam.tau: "),
         ("links.device-lps.up=float64", "links.device-lps.up: "),
         ("deadlines.lps.quorum_ratio=0", "deadlines.lps.quorum_ratio: "),
     ],
@@ -96,11 +128,28 @@ def test_epochs_and_steps_exclude_each_other() -> None:
     assert "give local_epochs or local_steps, not both" in refusal("training.local_steps=4", "training.local_epochs=1")
 
 
+def test_a_server_optimiser_has_its_papers_defaults_and_is_none_unless_told() -> None:
+    experiment = small("training.lps_optimiser.name=adam", "training.gps_optimiser={name: momentum, momentum: 0.7}")
+    assert parse_experiment(experiment.to_yaml()) == experiment
+    adam, momentum = experiment.training.lps_optimiser, experiment.training.gps_optimiser
+    assert adam.model_dump() == {"name": "adam", "learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001}
+    assert momentum.model_dump() == {"name": "momentum", "learning_rate": 1.0, "momentum": 0.7}
+    assert small().training.lps_optimiser.model_dump() == {"name": "none"}
+
+
+@pytest.mark.parametrize(("said", "read"), [("1", 1), ("1.0", 1.0), ("0.25", 0.25), ("12", 12), ("null", None)])
+def test_participation_is_a_number_of_devices_or_a_share_as_it_is_written(said: str, read: int | float | None) -> None:
+    experiment = small(f"training.participation={said}")
+    again = parse_experiment(experiment.to_yaml())
+    for found in (experiment.training.participation, again.training.participation):
+        assert (found, type(found)) == (read, type(read))
+
+
 def test_oracle_and_unnumbered_random_clusters_need_tasks() -> None:
     iid = "partition={kind: iid, devices: 3, examples_per_device: 10}"
-    assert "method oracle needs partition.kind tasks" in refusal(iid, "method=oracle")
+    assert "method oracle needs a partition with groups (kind tasks)" in refusal(iid, "method=oracle")
     assert "method random needs a number in method.clusters" in refusal(iid, "method=random")
-    assert small(iid, "method=random", "method.clusters=2").method.clusters == 2
+    assert option(small(iid, "method=random", "method.clusters=2"), "clusters") == 2
 
 
 def test_a_folder_of_data_and_a_local_partition_go_together() -> None:
@@ -113,14 +162,18 @@ def test_a_folder_of_data_and_a_local_partition_go_together() -> None:
 
 def test_a_method_may_be_given_by_its_name_alone() -> None:
     assert small("method=oracle").method.name == "oracle"
-    assert small("method=random", "method.clusters=2").method.clusters == 2
+    assert option(small("method=random", "method.clusters=2"), "clusters") == 2
 
 
-def test_own_code_is_named_as_module_and_function() -> None:
-    experiment = small(
-        "method=package.own:method", "method.features=own:phi", "method.feature_dim=9", "model.name=own:model"
+def test_own_code_is_named_as_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "package_own.py").write_text(
+        "from fedstrata.methods.one_shot import OneShot\n\n\nclass Own(OneShot):\n    pass\n"
     )
-    assert experiment.method.name == "package.own:method"
+    monkeypatch.syspath_prepend(tmp_path)
+    experiment = small(
+        "method=package_own:Own", "method.features=own:phi", "method.feature_dim=9", "model.name=own:model"
+    )
+    assert experiment.method.name == "package_own:Own"
     assert "no model is called 'own:'" in refusal("model.name='own:'")
 
 
@@ -191,6 +244,16 @@ def test_the_digest_does_not_say_where_data_lies() -> None:
 )
 def test_the_digest_covers_everything_else(override: str) -> None:
     assert small(override).digest != small().digest
+
+
+def test_keys_that_came_later_are_no_part_of_the_digest_where_they_say_nothing() -> None:
+    resolved = yaml.safe_load(small().to_yaml())
+    del resolved["faults"], resolved["data"]["folder"], resolved["data"]["download"], resolved["data"]["orientations"]
+    del resolved["partition"]["test_share"], resolved["partition"]["public"]
+    del resolved["model"]["channels"], resolved["model"]["activation"]
+    assert hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest() == small().digest
+    for override in ("data.orientations=[0]", "partition.test_share=0.5", "partition.public={examples: 1}"):
+        assert small(override).digest != small().digest
 
 
 def test_the_run_id_is_the_name_and_the_start_of_the_digest() -> None:

@@ -13,7 +13,6 @@ from gps_parts import IDS, TEXT
 from emulator.record import load_record
 from fedstrata.experiment import parse_experiment
 from fedstrata.metrics import LinkKey
-from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.record import (
     ROUND_COLUMNS,
@@ -30,13 +29,12 @@ TASKS = dict(zip(IDS, ["a", "a", "a", "b", "b"], strict=True))
 CLUSTERS = {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}
 
 
-def report(cluster_id: str, *hits: tuple[int, int, int]) -> pb.ReportHeader:
-    """A cluster's report from (device, correct, of how many)."""
-    evaluations = [
+def measured(*hits: tuple[int, int, int]) -> list[rounds_pb2.Evaluation]:
+    """Measurements of final models from (device, correct, of how many)."""
+    return [
         rounds_pb2.Evaluation(device_id=IDS[device], correct=correct, num_examples=examples)
         for device, correct, examples in hits
     ]
-    return pb.ReportHeader(cluster_id=cluster_id, evaluations=evaluations, model_sha256=f"sha of {cluster_id}")
 
 
 def row(lps_round: int, cluster_id: str = "lps-0", evaluated: int = 50) -> rounds_pb2.LpsRound:
@@ -59,7 +57,8 @@ def result() -> RunResult:
         reason=None,
         clusters=CLUSTERS,
         clusters_rule="2 as given",
-        reports={"lps-0": report("lps-0", (0, 9, 10), (1, 7, 10)), "lps-1": report("lps-1", (2, 1, 10), (3, 30, 40))},
+        evaluations=measured((0, 9, 10), (1, 7, 10), (2, 1, 10), (3, 30, 40)),
+        model_sha256={"lps-0": "sha of lps-0", "lps-1": "sha of lps-1"},
         rows=[row(0), row(1, evaluated=0)],
         link_bytes={
             key("device-lps", "up", "update"): 500,
@@ -85,9 +84,50 @@ def test_task_accuracy_is_that_of_the_tasks_devices_wherever_they_are(result: Ru
 
 
 def test_a_task_without_measurements_has_no_accuracy(result: RunResult) -> None:
-    alone = replace(result, reports={"lps-0": report("lps-0", (0, 9, 10))})
+    alone = replace(result, evaluations=measured((0, 9, 10)))
     assert summary(alone)["task_accuracy"] == {"a": 0.9, "b": None}
-    assert summary(replace(result, reports={}))["accuracy"] == {"mean": None}
+    assert summary(replace(result, evaluations=[]))["accuracy"] == {"mean": None}
+
+
+def test_each_device_has_an_accuracy_of_its_own(result: RunResult) -> None:
+    accuracy = {IDS[0]: 0.9, IDS[1]: 0.7, IDS[2]: 0.1, IDS[3]: 0.75}
+    assert summary(result)["device_accuracy"] == accuracy
+    nothing = replace(result, evaluations=measured((0, 0, 0)))
+    assert summary(nothing)["device_accuracy"] == {IDS[0]: None}
+
+
+def test_where_devices_use_models_of_their_own_the_received_ones_are_told_of_beside_them(result: RunResult) -> None:
+    assert summary(result)["received_accuracy"] is None
+    evaluations = measured((0, 9, 10), (1, 7, 10), (2, 1, 10), (3, 30, 40))
+    for evaluation, hits in zip(evaluations, (5, 4, 3, 2), strict=True):
+        evaluation.has_received, evaluation.received_correct = True, hits
+    told = summary(replace(result, evaluations=evaluations))
+    assert told["accuracy"]["lps-0"] == 16 / 20
+    assert told["received_accuracy"] == {"lps-0": 9 / 20, "lps-1": 5 / 50, "mean": pytest.approx((0.45 + 0.1) / 2)}
+
+
+def test_what_devices_keep_for_themselves_is_told_by_its_checksum_and_where_it_was_lost(result: RunResult) -> None:
+    assert (summary(result)["personal_sha256"], summary(result)["lost_state"]) == ({}, [])
+    evaluations = measured((0, 9, 10), (1, 7, 10))
+    evaluations[1].personal_sha256 = "ab" * 32
+    told = summary(replace(result, evaluations=evaluations, lost_state=[IDS[1]]))
+    assert told["personal_sha256"] == {IDS[1]: "ab" * 32}
+    assert told["lost_state"] == [IDS[1]]
+
+
+def test_where_clusters_span_lpss_the_record_says_which_devices_hang_where(result: RunResult, tmp_path: Path) -> None:
+    assert summary(result)["homes"] is None
+    clusters = {"cluster-0": CLUSTERS["lps-0"], "cluster-1": CLUSTERS["lps-1"]}
+    homes = {"lps-0": IDS[:4], "lps-1": IDS[4:]}
+    models = {"cluster-0": "sha of 0", "cluster-1": "sha of 1"}
+    spanning = replace(result, clusters=clusters, homes=homes, model_sha256=models)
+    told = summary(spanning)
+    assert (told["homes"], told["model_sha256"]) == (homes, models)
+    assert told["accuracy"] == {"cluster-0": 0.8, "cluster-1": 0.62, "mean": pytest.approx(0.71)}
+    write_record(tmp_path, spanning)
+    read = load_record(tmp_path)
+    assert read.summary.by_lps == {name: tuple(ids) for name, ids in homes.items()}
+    assert [found.lps_id for found in read.rounds] == ["lps-0", "lps-0"]
 
 
 def test_bytes_are_added_by_link_and_kept_by_kind(result: RunResult) -> None:
@@ -174,7 +214,9 @@ def test_the_emulator_reads_what_the_gps_writes(result: RunResult, tmp_path: Pat
 
 
 def test_a_failed_run_leaves_a_record_too(result: RunResult, tmp_path: Path) -> None:
-    failed = replace(result, status="failed", reason="quorum", clusters={}, reports={}, rows=[], relevance=None)
+    failed = replace(
+        result, status="failed", reason="quorum", clusters={}, evaluations=[], model_sha256={}, rows=[], relevance=None
+    )
     write_record(tmp_path, failed)
     assert not (tmp_path / "relevance.csv").exists()
     told = json.loads((tmp_path / "summary.json").read_text())

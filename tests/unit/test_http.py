@@ -1,8 +1,10 @@
 """The HTTP server of every process: metrics, liveness and readiness."""
 
 import http.client
+import select
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -101,3 +103,21 @@ def test_a_port_that_another_server_holds_is_refused_and_one_it_has_left_is_free
             StatusServer(first.address, registry, lambda: True)
     with StatusServer(first.address, registry, lambda: True) as again:
         assert again.address == first.address
+
+
+def test_who_speaks_slowly_is_hung_up_on_and_few_are_heard_at_once(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstrata.http.LONGEST_REQUEST_S", 0.5)
+    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    host, _, port = process.server.address.rpartition(":")
+    with ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=9)) for _ in range(8)]
+        for connection in slow:
+            with suppress(ConnectionError):  # one too many was hung up on before
+                while True:  # a letter at a time, each well before any time-out of a read
+                    connection.sendall(b"G")
+                    if select.select([connection], [], [], 0.05)[0]:
+                        assert connection.recv(99) == b""
+                        break
+    assert process.get("/healthz")[0] == 200

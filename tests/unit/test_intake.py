@@ -15,7 +15,7 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake
 from fedstrata.rounds import intake as intake_module
 from fedstrata.rounds.intake import ChildState
-from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
+from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 
 values = st.floats(-100, 100, width=32)
 updates = st.lists(
@@ -77,7 +77,7 @@ def test_a_sum_voided_at_any_moment_and_sent_again_gives_the_same_mean(drawn: li
             await send(intake, name, *children[name])
         if half is not None and before < len(children):
             name = sorted(children)[before]
-            upload = await intake.begin(name, CODEC, children[name][1], 0)
+            upload = await intake.begin(name, CODEC, (children[name][1],), 0)
             assert upload is not None
             await intake.fold(upload, bytes_of(children[name][0])[:half])
         intake.void()
@@ -93,7 +93,7 @@ def test_a_sum_voided_at_any_moment_and_sent_again_gives_the_same_mean(drawn: li
 async def test_a_child_excluded_half_way_leaves_no_trace_and_the_others_send_again() -> None:
     intake, total = intake_of({"a": 2, "b": 2, "c": 2})
     await send(intake, "a", vector(1.0), 2)
-    upload = await intake.begin("b", CODEC, 2, 0)
+    upload = await intake.begin("b", CODEC, (2,), 0)
     assert upload is not None
     await intake.fold(upload, bytes_of(vector(100.0))[:16])
     intake.exclude("b")
@@ -107,7 +107,7 @@ async def test_a_child_excluded_half_way_leaves_no_trace_and_the_others_send_aga
 
 async def test_a_chunk_that_is_not_finite_is_refused_before_it_changes_the_sum() -> None:
     intake, total = intake_of({"a": 1, "b": 1})
-    upload = await intake.begin("a", CODEC, 1, 0)
+    upload = await intake.begin("a", CODEC, (1,), 0)
     assert upload is not None
     await intake.fold(upload, bytes_of(vector(7.0))[:8])
     with pytest.raises(PayloadError, match="finite"):
@@ -121,7 +121,7 @@ async def test_a_chunk_that_is_not_finite_is_refused_before_it_changes_the_sum()
 async def test_where_another_process_speaks_for_a_child_what_the_first_sent_in_part_is_forgotten() -> None:
     intake, total = intake_of({"a": 2, "b": 2})
     await send(intake, "a", vector(4.0), 2)
-    half = await intake.begin("b", CODEC, 2, 0)
+    half = await intake.begin("b", CODEC, (2,), 0)
     assert half is not None
     await intake.fold(half, bytes_of(vector(100.0))[:8])
     intake.restart("b")
@@ -137,7 +137,7 @@ async def test_where_another_process_speaks_for_a_child_what_the_first_sent_in_p
 async def test_the_same_update_sent_twice_counts_once() -> None:
     intake, total = intake_of({"a": 1, "b": 1})
     await send(intake, "a", vector(4.0), 1)
-    assert await intake.begin("a", CODEC, 1, 0) is None
+    assert await intake.begin("a", CODEC, (1,), 0) is None
     await send(intake, "b", vector(0.0), 1)
     assert (await intake.close()).num_examples == 2
     assert total.mean()[0] == 2.0
@@ -146,11 +146,11 @@ async def test_the_same_update_sent_twice_counts_once() -> None:
 async def test_a_newer_stream_supersedes_the_one_before_and_goes_on_where_it_stood() -> None:
     intake, total = intake_of({"a": 1})
     data = bytes_of(vector(1.0, 2.0, 3.0, 4.0))
-    old = await intake.begin("a", CODEC, 1, 0)
+    old = await intake.begin("a", CODEC, (1,), 0)
     assert old is not None
     await intake.fold(old, data[:12])
     assert intake.offset_of("a") == 12
-    new = await intake.begin("a", CODEC, 1, 12)
+    new = await intake.begin("a", CODEC, (1,), 12)
     assert new is not None
     with pytest.raises(SupersededError):
         await intake.fold(old, data[12:16])
@@ -162,16 +162,16 @@ async def test_a_newer_stream_supersedes_the_one_before_and_goes_on_where_it_sto
 
 async def test_an_upload_that_begins_elsewhere_is_told_where_to_go_on() -> None:
     intake, _ = intake_of({"a": 1})
-    upload = await intake.begin("a", CODEC, 1, 0)
+    upload = await intake.begin("a", CODEC, (1,), 0)
     assert upload is not None
     await intake.fold(upload, bytes_of(vector(1.0))[:4])
     with pytest.raises(OffsetError, match="at byte 4, not at 8"):
-        await intake.begin("a", CODEC, 1, 8)
+        await intake.begin("a", CODEC, (1,), 8)
 
 
 async def test_an_upload_that_ends_early_is_not_counted() -> None:
     intake, _ = intake_of({"a": 1})
-    upload = await intake.begin("a", CODEC, 1, 0)
+    upload = await intake.begin("a", CODEC, (1,), 0)
     assert upload is not None
     await intake.fold(upload, bytes_of(vector(1.0))[:4])
     with pytest.raises(OffsetError, match="ended at byte 4 of 32"):
@@ -181,26 +181,63 @@ async def test_an_upload_that_ends_early_is_not_counted() -> None:
 
 async def test_an_upload_continued_with_other_scales_voids_what_it_began() -> None:
     layout = Layout.of({"w": (4,)})
-    intake = Intake(children={"a": 1}, total=ExactSum(4, 1), wait=TierDeadline())
-    upload = await intake.begin("a", PayloadCodec(layout, "int8", [0.5]), 1, 0)
+    intake = Intake(children={"a": 1}, sums=OneSum(4, {"a": 1}), wait=TierDeadline())
+    upload = await intake.begin("a", PayloadCodec(layout, "int8", [0.5]), (1,), 0)
     assert upload is not None
     await intake.fold(upload, b"\x01\x02")
     with pytest.raises(OffsetError, match="another update"):
-        await intake.begin("a", PayloadCodec(layout, "int8", [0.25]), 1, 2)
+        await intake.begin("a", PayloadCodec(layout, "int8", [0.25]), (1,), 2)
     assert intake.offset_of("a") == 0
+
+
+async def test_a_child_may_switch_to_another_update_once_a_round_and_is_refused_the_second_time() -> None:
+    intake, _ = intake_of({"a": 9, "b": 1})
+    for error in (OffsetError, PayloadError):
+        upload = await intake.begin("a", CODEC, (1,), 0)
+        assert upload is not None
+        await intake.fold(upload, bytes_of(vector(1.0))[:4])
+        with pytest.raises(error, match="a continues another update than it began"):
+            await intake.begin("a", CODEC, (2,), 4)
+    assert intake.voided == 1
+
+
+async def test_who_had_reported_before_a_void_has_a_deadline_s_time_to_send_again() -> None:
+    intake, _ = intake_of({"a": 1, "b": 1, "late": 1})
+    for name in ("a", "b"):
+        await send(intake, name, vector(1.0), 1)
+    intake.void()
+    assert intake.exclude_late() == ("late",)
+    assert intake.missing == ("a", "b")
+    await send(intake, "a", vector(1.0), 1)
+    assert intake.exclude_late() == ("b",)  # it has had its time
+    assert (await intake.close()).missing == ("b", "late")
 
 
 async def test_a_child_that_claims_more_examples_than_it_enrolled_with_is_refused() -> None:
     intake, _ = intake_of({"a": 5})
-    with pytest.raises(PayloadError, match="6 examples, expected 1 to 5"):
-        await intake.begin("a", CODEC, 6, 0)
+    with pytest.raises(PayloadError, match=r"a stands for \[6\] examples, expected 1 to 5"):
+        await intake.begin("a", CODEC, (6,), 0)
+
+
+@pytest.mark.parametrize(("losses", "mean"), [((0.1, 0.1, 0.1), 0.1), ((1e39, 1e39, 1e39), 1e39), ((1, 3, 5), 4.0)])
+async def test_a_mean_of_losses_is_not_rounded_beyond_the_largest(losses: tuple[float, ...], mean: float) -> None:
+    examples = dict(zip("abc", (1, 1, 4), strict=True))
+    intake, _ = intake_of(examples)
+    for (name, count), loss in zip(examples.items(), losses, strict=True):
+        header = header_of(name, num_examples=count)
+        header.train_loss = loss
+        upload = await intake.begin(name, CODEC, (count,), 0)
+        assert upload is not None
+        await intake.fold(upload, bytes_of(vector(1.0)))
+        await intake.finish(upload, header)
+    assert (await intake.close()).train_loss == mean
 
 
 async def test_an_excluded_child_cannot_begin() -> None:
     intake, _ = intake_of({"a": 1, "b": 1})
     intake.exclude("a")
     with pytest.raises(ExcludedError):
-        await intake.begin("a", CODEC, 1, 0)
+        await intake.begin("a", CODEC, (1,), 0)
 
 
 async def test_too_few_reports_stop_the_run_and_name_the_absent() -> None:
@@ -254,13 +291,14 @@ def _in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def begun_chunk() -> tuple[Intake, ExactSum, HeldExecutor, "asyncio.Task[None]"]:
     """An intake of two children where the first half of a's update is on its way into the sum."""
-    executor, total = HeldExecutor(), ExactSum(LARGE.size, 2)
-    intake = Intake(children={"a": 1, "b": 1}, total=total, wait=TierDeadline(), executor=executor)
-    upload = await intake.begin("a", LARGE_CODEC, 1, 0)
+    executor, children = HeldExecutor(), {"a": 1, "b": 1}
+    sums = OneSum(LARGE.size, children)
+    intake = Intake(children=children, sums=sums, wait=TierDeadline(), executor=executor)
+    upload = await intake.begin("a", LARGE_CODEC, (1,), 0)
     assert upload is not None
     job = asyncio.create_task(intake.fold(upload, np.ones(HANDED_OVER, "<f4").tobytes()))
     await executor.has_job.wait()
-    return intake, total, executor, job
+    return intake, sums.total, executor, job
 
 
 @pytest.mark.usefixtures("_in_a_thread")
@@ -277,7 +315,7 @@ async def test_a_call_cancelled_while_its_chunk_is_added_leaves_the_chunk_counte
 @pytest.mark.usefixtures("_in_a_thread")
 async def test_a_resume_that_comes_while_a_chunk_is_added_goes_on_behind_it() -> None:
     intake, _, executor, job = await begun_chunk()
-    resumed = asyncio.create_task(intake.begin("a", LARGE_CODEC, 1, HALF))
+    resumed = asyncio.create_task(intake.begin("a", LARGE_CODEC, (1,), HALF))
     await asyncio.sleep(0)
     executor.run_one()
     await job
@@ -291,7 +329,7 @@ async def test_a_void_while_a_chunk_is_added_empties_the_sum_of_it_too() -> None
     executor.run_one()
     await job
     assert intake.offset_of("a") == 0
-    upload = await intake.begin("b", LARGE_CODEC, 1, 0)
+    upload = await intake.begin("b", LARGE_CODEC, (1,), 0)
     assert upload is not None
     for _ in range(2):
         sending = asyncio.create_task(intake.fold(upload, np.full(HANDED_OVER, 3, "<f4").tobytes()))

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -13,7 +14,8 @@ from textwrap import dedent
 import pytest
 
 from fedstrata.errors import StateError, WrongRunError
-from gps.journal import Journal
+from gps.journal import BEFORE, Journal
+from gps.record import wall_seconds
 
 
 def opened(folder: Path, run_id: str = "run-1") -> Journal:
@@ -21,13 +23,15 @@ def opened(folder: Path, run_id: str = "run-1") -> Journal:
 
 
 def filled(folder: Path, devices: int = 3) -> Path:
-    """A closed journal with devices, grouping, an LPS and a round."""
+    """A closed journal with devices, answers, plans, an LPS and a round."""
     journal = opened(folder)
     for index in range(devices):
         journal.enroll(index=index, device_id=f"device-{index:03d}", num_examples=10, pod_name="", is_late=False)
-        journal.set_profile(index, 1, bytes(range(200)) * 20)
-        journal.set_relevance(index, b"row" * 50)
-    journal.set_grouping("asked", [range(devices)])
+        journal.add_answer("profile", index, bytes(range(200)) * 20)
+        journal.add_answer("relevance", index, b"row" * 50)
+    journal.set_plan(BEFORE, '{"rule": "asked"}', b"affinity", [(0, 0, index) for index in range(devices)])
+    journal.add_bundle("losses", 0, "lps-0", dict.fromkeys(range(devices), b"loss"))
+    journal.set_plan(0, '{"rule": "again"}', b"", [(index % 2, 0, index) for index in range(devices)])
     journal.register_lps("lps-0", "127.0.0.1:1")
     journal.close_global_round(0)
     journal.hand_over("lps-0", "lps-1", 1)
@@ -37,14 +41,42 @@ def filled(folder: Path, devices: int = 3) -> Path:
     return folder / "journal.sqlite"
 
 
+def test_a_journal_that_cannot_be_opened_for_now_is_not_to_be_moved_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+
+    def full(path: Path) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("gps.journal.connect", full)
+    with pytest.raises(StateError, match="disk is full; free space and start again"):
+        opened(tmp_path)
+
+
+def test_somebody_who_sets_the_clock_changes_no_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = opened(tmp_path)
+    journal.begin_phase("enrolment")
+    twenty_years = 20 * 365 * 86400.0
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + twenty_years)
+    for phase in ("relevance", "grouping", "training"):
+        journal.begin_phase(phase)
+    assert wall_seconds(journal.phases())["total"] < 60
+    journal.close()
+
+
 def test_all_that_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     filled(tmp_path)
     journal = opened(tmp_path)
     assert journal.is_resumed
-    assert [(d.device_id, d.cluster, d.has_relevance) for d in journal.devices()] == [
-        (f"device-{index:03d}", 0, True) for index in range(3)
+    assert [(d.device_id, d.cluster, d.home) for d in journal.devices()] == [
+        (f"device-{index:03d}", index % 2, 0) for index in range(3)
     ]
-    assert journal.grouping_rule() == "asked"
+    assert sorted(journal.answered()) == [(name, index) for name in ("profile", "relevance") for index in range(3)]
+    assert journal.answer("profile", 1) == bytes(range(200)) * 20
+    assert journal.answers("losses", 0) == {0: b"loss", 1: b"loss", 2: b"loss"}
+    assert journal.plans() == {BEFORE: ('{"rule": "asked"}', b"affinity"), 0: ('{"rule": "again"}', b"")}
     assert journal.lps_addresses() == {"lps-0": "127.0.0.1:1"}
     assert journal.global_rounds_closed() == 1
     assert journal.handovers() == [("lps-0", "lps-1", 1), ("lps-0", "lps-0", 4)]
@@ -76,7 +108,11 @@ def test_the_same_thing_written_twice_is_there_once(tmp_path: Path) -> None:
         is_new = journal.exclude("device-000", "round 2", "missed the deadline")
         assert is_new == (row == b"first")
         journal.close_global_round(0)
+        journal.add_answer("profile", 0, row)
+        journal.add_bundle("losses", 2, "lps-0", {0: row})
     assert journal.lps_rounds() == [b"second"]
+    assert journal.answers("profile") == {0: b"first"}
+    assert journal.answers("losses", 2) == {0: b"first"}
     assert journal.exclusions() == [("device-000", "round 2", "missed the deadline")]
     assert journal.global_rounds_closed() == 1
     journal.close()
@@ -96,6 +132,31 @@ def test_what_is_written_together_is_written_wholly_or_not_at_all(tmp_path: Path
     with pytest.raises(RuntimeError, match="not durable"), journal.together():
         journal.close_global_round(1)
     assert journal.global_rounds_closed() == 1
+    journal.close()
+
+
+def test_a_bundle_is_kept_wholly_or_not_at_all(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    with pytest.raises(StateError, match="cannot write"):
+        journal.add_bundle("losses", 0, "lps-0", {0: b"loss", 1: object()})  # type: ignore[dict-item]
+    assert (journal.bundled(0), journal.answers("losses", 0)) == (set(), {})
+    journal.close()
+
+
+def test_what_later_rounds_asked_and_planned_is_forgotten_with_them(tmp_path: Path) -> None:
+    filled(tmp_path)
+    journal = opened(tmp_path)
+    journal.add_bundle("losses", 1, "lps-0", {0: b"later"})
+    journal.set_plan(1, '{"rule": "later"}', b"", [(1, 0, 0)])
+    journal.forget_plans_after(0, [(0, 0)], versions=2)
+    journal.close()
+    journal = opened(tmp_path)
+    assert list(journal.plans()) == [BEFORE, 0]
+    assert (journal.bundled(0), journal.bundled(1)) == ({"lps-0"}, set())
+    assert (journal.answers("losses", 1), len(journal.answers("losses", 0))) == ({}, 3)
+    assert journal.answers("profile").keys() == {0, 1, 2}
+    assert journal.devices()[0].cluster == 0
+    assert journal.versions_taken_back() == 2
     journal.close()
 
 
@@ -131,12 +192,12 @@ def test_a_thread_that_writes_and_one_that_reads_do_not_wait_for_each_other_for_
         from pathlib import Path
         from gps.journal import Journal
         journal = Journal(Path(sys.argv[1]), run_id="run-1", experiment="name: x")
-        journal.set_grouping("chosen", [[]])
+        journal.set_plan(-1, "{}", b"", [])
         with ThreadPoolExecutor(1) as other:
             for number in range(300):
                 writing = other.submit(journal.close_global_round, number)
                 while not writing.done():
-                    journal.reported(), journal.grouping_rule(), journal.global_rounds_closed()
+                    journal.reported(), journal.plans(), journal.global_rounds_closed()
                 writing.result()
         print(journal.global_rounds_closed())
         journal.close()
@@ -214,9 +275,9 @@ def contents(folder: Path) -> list[object]:
     journal = opened(folder)
     try:
         devices = journal.devices()
-        profiles = [journal.profile(device.device_index) for device in devices]
-        rows = [journal.relevance(device.device_index) for device in devices]
-        return [devices, profiles, rows, journal.grouping_rule(), journal.lps_addresses(), journal.lps_rounds()]
+        answers = [journal.answers("profile"), journal.answers("relevance"), journal.answers("losses", 0)]
+        rounds = [journal.bundled(0), journal.plans(), journal.lps_rounds()]
+        return [devices, answers, rounds, journal.lps_addresses()]
     finally:
         journal.close()
 

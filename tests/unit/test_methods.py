@@ -1,21 +1,45 @@
-"""Methods: how each groups devices, on matrices whose dendrogram can be drawn by hand."""
+"""The contract of methods: their names, options and plans; what is refused; the toy in the docstring."""
 
+import doctest
+import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import MethodSettings
-from fedstrata.methods import Candidate, Grouping, make_method
-from fedstrata.methods.one_shot import OneShot, clusters_in_dendrogram, merge_heights
-from fedstrata.methods.oracle import Oracle
-from fedstrata.methods.random_clusters import RandomClusters
-from fedstrata.relevance import Matrix
+from fedstrata.experiment import Experiment, ModelSettings, TrainingSettings, parse_experiment
+from fedstrata.methods import (
+    NAMES,
+    Answers,
+    Candidate,
+    Facts,
+    Method,
+    Moment,
+    Plan,
+    Question,
+    base,
+    method_of,
+    method_settings,
+)
+from fedstrata.methods.registry import method_class
+from fedstrata.models import Model, build_model
+
+IID = """
+name: plain
+partition: {kind: iid, devices: 4, examples_per_device: 20}
+training: {lps_rounds_per_global_round: 1}"""
+# what a method cannot do without where the partition has no groups, and what only the oracle needs
+NEEDED = {"random": {"clusters": 2}}
+ONE_ROUND = TrainingSettings(lps_rounds_per_global_round=1)
+
+
+def small_model() -> Model:
+    return build_model(ModelSettings(hidden=(3,)), DatasetInfo(input_shape=(4,), num_classes=2))
 
 
 def candidates(count: int, tasks: str = "") -> list[Candidate]:
@@ -26,163 +50,169 @@ def candidates(count: int, tasks: str = "") -> list[Candidate]:
     ]
 
 
-def blocks(*sizes: int, within: float = 0.9, across: float = 0.2) -> Matrix:
-    """R of devices in blocks of these sizes."""
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    matrix = np.where(owner[:, None] == owner[None, :], within, across)
-    np.fill_diagonal(matrix, 1.0)
-    return matrix
+# --- names --------------------------------------------------------------------------------------------------
 
 
-# --- one-shot -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", NAMES)
+def test_every_named_method_is_made_with_options_of_its_own(name: str) -> None:
+    made = method_of(
+        method_settings({"name": name, **NEEDED.get(name, {})}),
+        Facts(device_count=4, true_groups=2, training=ONE_ROUND, make_model=small_model),
+    )
+    assert made.options.name == name
+    assert type(made.options) is type(made).Options
+    asked = [question.name for question in made.questions()]
+    assert len(set(asked)) == len(asked)
 
 
-def test_devices_of_one_block_form_one_cluster() -> None:
-    grouping = OneShot(clusters=3).group(candidates(10), blocks(5, 3, 2), seed=0)
-    assert grouping.clusters == ((0, 1, 2, 3, 4), (5, 6, 7), (8, 9))
-    assert grouping.rule == "3 as given"
+def test_a_name_alone_is_a_method_and_no_name_is_the_default() -> None:
+    assert method_settings("fedavg") == method_settings({"name": "fedavg"})
+    assert method_settings(None) == method_settings({}) == method_settings("one_shot")
 
 
-def test_average_linkage_joins_by_the_mean_distance() -> None:
-    # on a line: 0 and 1 are near (0.1); 2 is 0.3 from 1 but 0.5 from 0, on average 0.4; 3 is 0.35 from 2
-    matrix = 1 - np.array([
-        [0.0, 0.1, 0.5, 0.9],
-        [0.1, 0.0, 0.3, 0.8],
-        [0.5, 0.3, 0.0, 0.35],
-        [0.9, 0.8, 0.35, 0.0],
-    ])  # fmt: skip
-    np.testing.assert_allclose(merge_heights(matrix), [0.1, 0.35, (0.5 + 0.9 + 0.3 + 0.8) / 4], atol=1e-12)
-    assert OneShot(clusters=2).group(candidates(4), matrix, seed=0).clusters == ((0, 1), (2, 3))
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "oracle"])
+def test_a_method_has_no_state_so_that_two_of_them_are_as_one(name: str) -> None:
+    settings = method_settings({"name": name, **NEEDED.get(name, {})})
+    facts = Facts(device_count=4, training=ONE_ROUND, make_model=small_model)
+    made = method_of(settings, facts)
+    before = dict(vars(made))
+    made.questions()
+    made.relays()
+    if not made.questions():
+        made.plan(Moment.BEFORE, Answers(candidates(4)), None)
+    assert vars(made) == before == {"options": settings, "facts": facts}
 
 
-def test_neither_the_nearest_nor_the_farthest_pair_decides() -> None:
-    # after 1 and 2 (0.1): on average 0 is nearest to them (0.4; 3: 0.525; 0 to 3: 0.5). By the nearest pair it would
-    # be 3 (0.15), by the farthest 0 and 3 would join (0.5)
-    distance = np.array([
-        [0.0, 0.6, 0.2, 0.5],
-        [0.6, 0.0, 0.1, 0.15],
-        [0.2, 0.1, 0.0, 0.9],
-        [0.5, 0.15, 0.9, 0.0],
-    ])  # fmt: skip
-    assert OneShot(clusters=2).group(candidates(4), 1 - distance, seed=0).clusters == ((0, 1, 2), (3,))
-
-
-def test_no_result_depends_on_the_order_of_devices() -> None:
-    order = [7, 2, 9, 0, 4, 1, 8, 3, 6, 5]
-    matrix = blocks(5, 3, 2)[np.ix_(order, order)]
-    shuffled = [candidates(10)[index] for index in order]
-    assert OneShot(clusters=3).group(shuffled, matrix, seed=0).clusters == ((0, 1, 2, 3, 4), (5, 6, 7), (8, 9))
-
-
-def test_indexes_with_gaps_stay_what_they_are() -> None:
-    there = [candidates(10)[index] for index in (1, 4, 6, 9)]
-    assert OneShot(clusters=2).group(there, blocks(2, 2), seed=0).clusters == ((1, 4), (6, 9))
-
-
-def test_one_cluster_or_one_device_needs_no_dendrogram() -> None:
-    assert OneShot(clusters=1).group(candidates(3), blocks(2, 1), seed=0).clusters == ((0, 1, 2),)
-    assert OneShot(clusters=3).group(candidates(1), np.ones((1, 1)), seed=0).clusters == ((0,),)
-    assert OneShot().group(candidates(1), np.ones((1, 1)), seed=0).clusters == ((0,),)
-
-
-def test_more_clusters_than_devices_that_came_are_not_made() -> None:
-    assert OneShot(clusters=3).group(candidates(2), blocks(1, 1), seed=0).clusters == ((0,), (1,))
-
-
-# --- the number of clusters, read off the dendrogram --------------------------------------------------------
+# --- options ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("heights", "clusters"),
+    ("section", "message"),
     [
-        ([0.1, 0.2, 0.7, 0.8], 3),  # gaps from the top: 0.1, 0.5 …: cut between 0.2 and 0.7, two merges done of 5
-        ([0.1, 0.2, 0.3, 0.9], 2),
-        ([0.05, 0.1, 0.15, 0.19], 1),  # even the last merge is below 0.2
-        ([0.7, 0.75, 0.8, 0.85], 5),  # the widest gap is below the first merge: nobody belongs together
-        ([0.25], 2),
-        ([0.19], 1),
-        ([0.2, 0.4], 2),  # equal gaps of 0.2: the fewer clusters
-        ([], 1),
+        ({"name": "nope"}, "method.name: no method is called 'nope'; choose one_shot, random, oracle, fedavg, local,"),
+        (7, "method: a name, or a mapping with a name and its options, not 7"),
+        ({"name": "fedprox", "nu": 1}, "method.nu: method fedprox has no such option; its options are: mu"),
+        ({"name": "oracle", "clusters": 2}, "method.clusters: method oracle has no such option; its options are: none"),
+        ({"name": "fedprox", "mu": -1}, "method.mu: Input should be greater than or equal to 0 (got -1)"),
+        ({"name": "fedprox", "mu": float("inf")}, "method.mu: Input should be a finite number (got inf)"),
+        ({"name": "fedprox", "mu": "much"}, "method.mu: Input should be a valid number"),
+        ({"name": "ditto", "pull": -0.1}, "method.pull: Input should be greater than or equal to 0 (got -0.1)"),
+        ({"name": "ditto", "personal_epochs": 0}, "method.personal_epochs: Input should be greater than or equal to 1"),
+        (
+            {"name": "one_shot", "clusters": 0},
+            "method.clusters: Input should be 'auto' or greater than or equal to 1 (got 0)",
+        ),
+        ({"name": "one_shot", "clusters": "few"}, "method.clusters: Input should be 'auto' or a valid integer"),
+        ({"name": "one_shot", "eigenvectors": 0}, "method.eigenvectors: Input should be greater than or equal to 1"),
+        ({"name": "one_shot", "features": "phi"}, "method.features: no feature map is called 'phi'; choose raw"),
+        ({"name": "one_shot", "features": "a:b"}, "method: features a:b: say feature_dim"),
+        (
+            {"name": "pacfl", "angle": "widest"},
+            "method.angle: Input should be 'principal', 'smallest' or 'sum' (got 'widest')",
+        ),
+        ({"name": "pacfl", "vectors": 0}, "method.vectors: Input should be greater than or equal to 1"),
+        ({"name": "ifca", "clusters": "auto"}, "method.clusters: Input should be a valid integer"),
+        ({"name": "feddyn", "alpha": 0}, "method.alpha: Input should be greater than 0 (got 0)"),
+        ({"name": "cfl", "mean_ratio": 0}, "method.mean_ratio: Input should be greater than 0"),
+        ({"name": "cfl", "mean_ratio": 1.5}, "method.mean_ratio: Input should be less than or equal to 1"),
+        ({"name": "cfl", "sketch": 8}, "method.sketch: Input should be greater than or equal to 16"),
+        ({"name": "cfl", "linkage": "average"}, "method.linkage: Input should be 'complete' or 'single'"),
     ],
 )
-def test_the_widest_gap_between_merges_sets_the_number(heights: list[float], clusters: int) -> None:
-    count, rule = clusters_in_dendrogram(np.array(heights))
-    assert count == clusters
-    assert rule.startswith("auto: ")
+def test_an_option_that_cannot_be_is_refused_in_one_line(section: object, message: str) -> None:
+    with pytest.raises(ExperimentError) as raised:
+        method_settings(section)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
 
 
-def test_auto_finds_blocks_and_says_how() -> None:
-    grouping = OneShot().group(candidates(10), blocks(5, 3, 2), seed=0)
-    assert [len(cluster) for cluster in grouping.clusters] == [5, 3, 2]
-    assert grouping.rule == "auto: 3, at the dendrogram's widest gap (0.700)"
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("{name: one_shot, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
+        ("{name: one_shot, clusters: 4, exact_up_to: 3, landmarks: 3}", "more than method.landmarks 3"),
+        ("{name: pacfl, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
+        ("{name: ifca, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
+        ("{name: pacfl, angle: sum}", "method.angle sum compares vectors place by place; say method.by_label: false"),
+        ("{name: random}", "method random needs a number in method.clusters where the partition has no groups"),
+        ("{name: oracle}", "method oracle needs a partition with groups"),
+    ],
+)
+def test_options_that_do_not_go_with_the_experiment_are_refused_in_one_line(section: str, message: str) -> None:
+    with pytest.raises(ExperimentError) as raised:
+        parse_experiment(f"{IID}\nmethod: {section}")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
-def test_auto_leaves_devices_of_one_task_together() -> None:
-    assert OneShot().group(candidates(6), blocks(6), seed=0).clusters == ((0, 1, 2, 3, 4, 5),)
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (
+            "participation: 2, lps_rounds_per_global_round: 1",
+            "method feddyn needs every device in every round; leave training.participation out",
+        ),
+        (
+            "lps_rounds_per_global_round: 2",
+            "training.lps_rounds_per_global_round is 2, and method feddyn has one server",
+        ),
+    ],
+)
+def test_a_method_may_refuse_what_the_training_section_says(key: str, message: str) -> None:
+    others = IID.partition("\ntraining")[0]
+    with pytest.raises(ExperimentError) as raised:
+        parse_experiment(f"{others}\nmethod: feddyn\ntraining: {{{key}}}")
+    assert message in str(raised.value)
 
 
-def test_grouping_by_relevance_needs_relevance() -> None:
-    with pytest.raises(ValueError, match="groups by relevance"):
-        OneShot().group(candidates(2), None, seed=0)
+def experiment(section: str) -> Experiment:
+    return parse_experiment(f"{IID}\nmethod: {section}")
 
 
-# --- random and oracle --------------------------------------------------------------------------------------
+def test_options_are_part_of_what_tells_runs_apart() -> None:
+    weak, strong = experiment("{name: fedprox, mu: 0.1}"), experiment("{name: fedprox, mu: 0.2}")
+    assert weak.run_id != strong.run_id
+    assert weak.run_id == experiment("{name: fedprox, mu: 0.1}").run_id
+    assert "mu: 0.1" in weak.to_yaml()
 
 
-def test_random_clusters_have_the_sizes_of_the_true_tasks() -> None:
-    groupings = [RandomClusters().group(candidates(10, "aaaaabbbcc"), None, seed) for seed in range(20)]
-    for grouping in groupings:
-        assert sorted(len(cluster) for cluster in grouping.clusters) == [2, 3, 5]
-        assert sorted(index for cluster in grouping.clusters for index in cluster) == list(range(10))
-    assert len({grouping.clusters for grouping in groupings}) > 10
-
-
-def test_random_clusters_are_the_same_for_the_same_seed() -> None:
-    one, other = (RandomClusters(clusters=3).group(candidates(9), None, seed=4) for _ in range(2))
-    assert one == other
-
-
-@given(devices=st.integers(1, 40), clusters=st.integers(1, 12), seed=st.integers(0, 2**63 - 1))
-def test_without_tasks_random_clusters_are_of_near_equal_size(devices: int, clusters: int, seed: int) -> None:
-    grouping = RandomClusters(clusters=clusters).group(candidates(devices), None, seed)
-    sizes = [len(cluster) for cluster in grouping.clusters]
-    assert len(sizes) == min(clusters, devices)
-    assert max(sizes) - min(sizes) <= 1
-    grouping.check_covers(candidates(devices))
-
-
-def test_a_number_of_random_clusters_other_than_that_of_the_tasks_wins() -> None:
-    grouping = RandomClusters(clusters=2).group(candidates(5, "aabbc"), None, seed=0)
-    assert sorted(len(cluster) for cluster in grouping.clusters) == [2, 3]
-
-
-def test_oracle_clusters_are_the_true_tasks() -> None:
-    assert Oracle().group(candidates(5, "babac"), None, seed=0).clusters == ((0, 2), (1, 3), (4,))
-
-
-def test_oracle_needs_the_true_tasks() -> None:
-    with pytest.raises(ExperimentError, match="known only with partition"):
-        Oracle().group(candidates(2), None, seed=0)
-
-
-# --- late devices -------------------------------------------------------------------------------------------
-
-
-def test_a_late_device_goes_to_the_most_relevant_cluster() -> None:
-    assert OneShot().place({"lps-0": 0.2, "lps-1": 0.9, "lps-2": 0.4}) == "lps-1"
-
-
-def test_among_equally_relevant_clusters_the_first_takes_the_late_device() -> None:
-    assert OneShot().place({"lps-1": 0.5, "lps-0": 0.5}) == "lps-0"
-
-
-# --- groupings and own methods ------------------------------------------------------------------------------
+# --- plans --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clusters", [((0,),), ((0, 1), (1,)), ((0, 1), ()), ((0, 1, 2),)])
-def test_a_grouping_that_is_no_partition_of_the_devices_is_refused(clusters: tuple[tuple[int, ...], ...]) -> None:
+def test_a_plan_that_is_no_partition_of_the_devices_is_refused(clusters: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(PluginError, match="puts every device into one cluster"):
-        Grouping(clusters=clusters, rule="odd").check_covers(candidates(2))
+        Plan(clusters=clusters, rule="odd").check_covers(candidates(2))
+
+
+def test_a_cluster_may_be_empty_where_devices_are_asked_every_round() -> None:
+    Plan(clusters=((0, 1), ()), rule="odd").check_covers(candidates(2), may_be_empty=True)
+
+
+def test_a_device_is_found_in_its_cluster() -> None:
+    plan = Plan.ordered([[5, 3], [4, 1]], "two")
+    assert plan.clusters == ((1, 4), (3, 5))
+    assert [plan.cluster_of(index) for index in (1, 3, 4, 5)] == [0, 1, 0, 1]
+    with pytest.raises(KeyError):
+        plan.cluster_of(2)
+
+
+def test_a_method_sees_devices_and_answers_in_the_order_of_their_indexes() -> None:
+    given = {index: {"row": np.array([index])} for index in (2, 0, 1)}
+    answers = Answers([candidates(3)[index] for index in (1, 2, 0)], {"asked": given})
+    assert [device.device_index for device in answers.devices] == [0, 1, 2]
+    assert list(answers.of("asked")) == [0, 1, 2]
+    assert answers.of("another") == {}
+
+
+def test_who_overrides_nothing_has_one_cluster_of_everybody() -> None:
+    method = Method.of({"name": "own"}, Facts(device_count=3))
+    assert method.plan(Moment.BEFORE, Answers(candidates(3)[::-1]), None).clusters == ((0, 1, 2),)
+    assert method.clusters_known == 1
+    assert list(method.questions()) == []
+
+
+# --- own methods --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -194,28 +224,83 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("own_method", None)
 
 
-@pytest.mark.parametrize("name", ["one_shot", "random", "oracle"])
-def test_every_named_method_is_made(name: str) -> None:
-    assert make_method(MethodSettings(name=name)).sums == ("fed_avg",)
+OWN = """
+from fedstrata.methods import Method, MethodSettings
+
+class Own(Method):
+    class Options(MethodSettings):
+        many: int = 2
+"""
 
 
-def test_an_own_method_is_called_with_its_settings(workdir: Path) -> None:
-    (workdir / "own_method.py").write_text(
-        "from fedstrata.methods.random_clusters import RandomClusters\n\n"
-        "def make(settings):\n    return RandomClusters(clusters=settings.clusters + 1)\n"
-    )
-    assert make_method(MethodSettings(name="own_method:make", clusters=2)) == RandomClusters(clusters=3)
+def test_an_own_method_has_options_of_its_own_and_is_told_of_the_run(workdir: Path) -> None:
+    (workdir / "own_method.py").write_text(OWN)
+    found = experiment("{name: 'own_method:Own', many: 3}")
+    made = method_of(found.method, Facts(device_count=7))
+    assert made.options.many == 3
+    assert made.facts.device_count == 7
+    assert found.run_id != experiment("{name: 'own_method:Own', many: 4}").run_id
+
+
+def test_an_own_methods_options_are_as_closed_as_any(workdir: Path) -> None:
+    (workdir / "own_method.py").write_text(OWN)
+    with pytest.raises(
+        ExperimentError, match=r"method\.few: method own_method:Own has no such option; its options are: many"
+    ):
+        method_settings({"name": "own_method:Own", "few": 3})
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("return object()", "its object has no needs_profiles, local_loss, sums, group, place"),
-        ("return 1 / 0", "method own_method:make failed with ZeroDivisionError"),
+        ("Own = 3", "module own_method holds a int, not a function, as Own"),
+        ("def Own(settings):\n    return 1", "must be a subclass of fedstrata.methods.Method, not <function Own"),
+        ("class Own:\n    pass", "must be a subclass of fedstrata.methods.Method, not <class 'own_method.Own'>"),
+        (
+            "from fedstrata.methods import Method\nclass Own(Method):\n    class Options:\n        pass",
+            "Options must be a subclass of fedstrata.methods.MethodSettings",
+        ),
+        (
+            "from fedstrata.methods import Method\nclass Own(Method):\n    def check(self):\n        return 1 / 0",
+            "method own_method:Own failed with ZeroDivisionError",
+        ),
     ],
 )
-def test_an_own_method_that_is_none_is_refused(workdir: Path, body: str, message: str) -> None:
-    (workdir / "own_method.py").write_text(f"def make(settings):\n    {body}\n")
+def test_an_own_method_that_is_none_is_refused_in_one_line(workdir: Path, body: str, message: str) -> None:
+    (workdir / "own_method.py").write_text(body)
     with pytest.raises(PluginError) as raised:
-        make_method(MethodSettings(name="own_method:make"))
+        method_of(method_settings({"name": "own_method:Own"}), Facts(device_count=2))
     assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+async def test_what_a_method_asks_and_does_not_answer_is_told_by_name() -> None:
+    question = Question(name="age", moment=Moment.BEFORE, arrays={})
+    method = Method.of({"name": "own"}, Facts(device_count=1))
+    with pytest.raises(NotImplementedError, match="Method asks age and has no answer to it"):
+        await method.answer(question, None, {})  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match="Method relays age and hears nothing"):
+        await method.hear(question, None, {})  # type: ignore[arg-type]
+
+
+def test_the_example_in_the_docstring_of_the_contract_runs() -> None:
+    found = doctest.testmod(base)
+    assert found.attempted >= 3
+    assert found.failed == 0
+
+
+# --- the page on methods ------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_has_a_section_with_its_options_and_their_defaults(name: str) -> None:
+    section = PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", section, re.MULTILINE))
+    options = method_class(name).Options.model_fields
+    expected = {key: json.dumps(field.default).strip('"') for key, field in options.items() if key != "name"}
+    assert shown == expected
+    assert "**Leaves the device**" in section.replace("\n", " ")
+    assert "**Bytes**" in section
+    assert f"| [`{name}`](#{name}) |" in PAGE

@@ -1,6 +1,7 @@
 """Partitions: who owns what, that nobody owns it twice, and when there is too little."""
 
 import gc
+import hashlib
 import weakref
 from itertools import pairwise
 from typing import Any
@@ -9,28 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from splits import all_devices, experiment, identities, label_counts, numbered
 
-from fedstrata.datasets import Dataset, Examples, load_dataset
+from fedstrata.datasets import load_dataset
 from fedstrata.datasets.fashion_mnist import DEBIAN
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment import DataSettings, Experiment
-from fedstrata.partitions import DeviceData, check_partition, device_data
-
-
-def numbered(train: list[int], test: list[int]) -> Dataset:
-    """A data set with so many examples of each label, in which the input of an example is its index."""
-
-    def part(counts: list[int]) -> Examples:
-        labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(counts)), counts))
-        return Examples(inputs=np.arange(len(labels), dtype=np.float32)[:, None], labels=labels)
-
-    return Dataset(train=part(train), test=part(test), num_classes=len(train))
-
-
-def experiment(partition: dict[str, Any], seed: int = 3) -> Experiment:
-    data = {"name": "folder", "input_shape": [1], "num_classes": 2} if partition["kind"] == "local" else {}
-    return Experiment.model_validate({"name": "split", "seed": seed, "data": data, "partition": partition})
+from fedstrata.experiment import DataSettings
+from fedstrata.partitions import check_partition, device_data
 
 
 def tasks(*rows: tuple[list[int], int, int], minority_ratio: float = 0.0) -> dict[str, Any]:
@@ -40,18 +26,6 @@ def tasks(*rows: tuple[list[int], int, int], minority_ratio: float = 0.0) -> dic
         for i, (labels, devices, number) in enumerate(rows)
     ]
     return {"kind": "tasks", "tasks": listed, "minority_ratio": minority_ratio}
-
-
-def all_devices(plan: Experiment, dataset: Dataset) -> list[DeviceData]:
-    return [device_data(plan, dataset, index) for index in range(plan.device_count)]
-
-
-def identities(parts: list[Examples]) -> list[int]:
-    return [int(value) for part in parts for value in part.inputs[:, 0]]
-
-
-def label_counts(part: Examples, num_classes: int) -> NDArray[np.int64]:
-    return np.bincount(part.labels, minlength=num_classes)
 
 
 # --- tasks -------------------------------------------------------------------------------------------------
@@ -314,3 +288,28 @@ def test_fashion_mnist_is_split_into_clothes_shoes_and_bags() -> None:
     assert label_counts(shoes.train, 10)[[5, 7, 9]].tolist() == [240, 240, 240]
     assert (len(shoes.train), len(shoes.test)) == (800, 1000)
     assert shoes.train.inputs.dtype == np.float32
+
+
+# --- what must not change ----------------------------------------------------------------------------------
+
+
+def fingerprint(partition: dict[str, Any]) -> str:
+    """A hash of every device's examples in their order, training and test."""
+    devices = all_devices(experiment(partition), numbered([40, 50, 60], [9, 10, 11]))
+    owned = [identities([part]) for device in devices for part in (device.train, device.test)]
+    return hashlib.sha256(repr(owned).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [
+        (TWO_TASKS, "d8e546c914e128e8"),
+        (dirichlet(5, 20, 0.3), "c768f4e0ad04486d"),
+        (iid(7, 11), "e9411fcdf0f1354c"),
+    ],
+    ids=["tasks", "dirichlet", "iid"],
+)
+def test_a_seed_gives_the_examples_that_it_gave_in_every_earlier_version(
+    partition: dict[str, Any], expected: str
+) -> None:
+    assert fingerprint(partition) == expected

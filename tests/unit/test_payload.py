@@ -8,7 +8,7 @@ import pytest
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Encoding
-from fedstrata.rpc.payload import KNOWN_HEADERS, Acceptance, accepted_codec, payload_header
+from fedstrata.rpc.payload import KNOWN_HEADERS, Acceptance, accepted_codec, parts_header, payload_header
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import tensors_pb2 as pb
 
@@ -82,9 +82,9 @@ ALTERED = pytest.mark.parametrize(
         (_reshape, "tensor 'fc1.weight' of shape [3, 2], expected 'fc1.weight' of shape [2, 3]"),
         (_reorder, "tensor 'fc1.bias' of shape [2], expected 'fc1.weight' of shape [2, 3]"),
         (_drop, "1 tensors, expected 2: fc1.weight, fc1.bias"),
-        (_other_part, "parts ['momentum'], expected one called 'fed_avg'"),
-        (_second_part, "expected one called 'fed_avg'"),
-        (_no_part, "parts [], expected one called 'fed_avg'"),
+        (_other_part, "parts ['momentum'], expected 'fed_avg'"),
+        (_second_part, "parts ['fed_avg', 'fed_avg'], expected 'fed_avg'"),
+        (_no_part, "parts [], expected 'fed_avg'"),
         (_longer, "36 bytes announced, expected 32"),
         (_other_encoding, "encoding 2, expected float32 (1) on this link"),
     ],
@@ -107,7 +107,7 @@ def test_what_is_wrong_after_one_that_was_right_is_refused(
     alter: Callable[[pb.PayloadHeader], None], reason: str
 ) -> None:
     acceptance, message = Acceptance(LAYOUT, "float32", "fed_avg"), header()
-    assert acceptance.of(message)[1] == 40
+    assert acceptance.of(message)[1] == (40,)
     alter(message)
     with pytest.raises(PayloadError) as raised:
         acceptance.of(message)
@@ -118,18 +118,18 @@ def test_one_like_the_last_is_taken_for_as_many_examples_as_it_says() -> None:
     acceptance, message = Acceptance(LAYOUT, "float32", "fed_avg"), header()
     codec, _ = acceptance.of(message)
     message.parts[0].num_examples = 7
-    assert acceptance.of(message) == (codec, 7)
+    assert acceptance.of(message) == (codec, (7,))
 
 
 def test_a_header_with_more_in_it_than_is_ours_is_not_kept() -> None:
     acceptance, message = Acceptance(LAYOUT, "float32", "fed_avg"), header()
     unknown = b"\xfa\x01\x80\x01" + bytes(128)  # a field that a payload's header does not have
     large = pb.PayloadHeader.FromString(message.SerializeToString() + unknown)
-    assert acceptance.of(large)[1] == 40
+    assert acceptance.of(large)[1] == (40,)
     assert not acceptance._known
     for num_examples in range(1, 2 * KNOWN_HEADERS):
         message.parts[0].num_examples = num_examples
-        assert acceptance.of(message)[1] == num_examples
+        assert acceptance.of(message)[1] == (num_examples,)
     assert len(acceptance._known) <= KNOWN_HEADERS
 
 
@@ -154,3 +154,33 @@ def test_a_long_name_is_cut_in_the_reason() -> None:
     with pytest.raises(PayloadError) as raised:
         accept(message)
     assert len(str(raised.value)) < 200
+
+
+# two streams of one vector: (2, 3) is everybody's, (2,) a cluster's
+PARTS = [("shared", LAYOUT.select(["fc1.weight"])), ("0/head", LAYOUT.select(["fc1.bias"]))]
+
+
+def test_several_parts_have_a_weight_each_and_one_vector() -> None:
+    message = parts_header(PayloadCodec(LAYOUT, "float32"), PARTS, [40, 0])
+    codec, weights = Acceptance(LAYOUT, "float32", PARTS).of(message)
+    assert (codec.layout, codec.payload_bytes, weights) == (LAYOUT, 32, (40, 0))
+
+
+def test_of_several_parts_each_tensor_has_the_scale_that_was_announced() -> None:
+    sent = PayloadCodec.for_vector(LAYOUT, "int8", np.arange(8, dtype=np.float32))
+    codec, _ = Acceptance(LAYOUT, "int8", PARTS).of(parts_header(sent, PARTS, [1, 1]))
+    assert codec.scales == sent.scales
+
+
+def test_exact_partial_sums_have_eight_bytes_an_element() -> None:
+    sent = PayloadCodec(LAYOUT, "exact")
+    codec, weights = Acceptance(LAYOUT, "exact", PARTS).of(parts_header(sent, PARTS, [1 << 40, 3]))
+    assert (codec.encoding, codec.payload_bytes, weights) == ("exact", 64, (1 << 40, 3))
+
+
+def test_parts_in_another_order_or_fewer_of_them_are_refused() -> None:
+    acceptance, codec = Acceptance(LAYOUT, "float32", PARTS), PayloadCodec(LAYOUT, "float32")
+    acceptance.of(parts_header(codec, PARTS, [1, 1]))
+    for wrong in (PARTS[::-1], PARTS[:1]):
+        with pytest.raises(PayloadError, match="expected 'shared', '0/head'"):
+            acceptance.of(parts_header(codec, wrong, [1] * len(wrong)))

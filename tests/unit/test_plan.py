@@ -1,15 +1,22 @@
-"""The plan: clusters, representatives, and where a late device goes."""
+"""The plans: clusters, where devices hang, who stands for a cluster; planning again, and going back."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gps_parts import IDS, GpsParts
 
-from fedstrata.methods import Grouping
-from gps.plan import Plan
+from fedstrata.errors import PluginError
+from fedstrata.methods import Channel, Facts, Method, Plan, Reach, all_layers
+from fedstrata.methods.one_shot import OneShot
+from fedstrata.models import Model
+from fedstrata.streams import WEIGHT_GRID
+from gps.journal import BEFORE
+from gps.plan import Plans
 
-GROUPING = Grouping(clusters=((0, 2), (1, 3, 4)), rule="2 as given")
+PLAN = Plan(clusters=((0, 2), (1, 3, 4)), rule="2 as given")
 # 0 and 2 are alike; of 1, 3 and 4 device 3 is most like the others
 RELEVANCE = np.array([
     [1.0, 0.1, 0.8, 0.1, 0.1],
@@ -18,39 +25,62 @@ RELEVANCE = np.array([
     [0.1, 0.9, 0.1, 1.0, 0.7],
     [0.1, 0.5, 0.1, 0.7, 1.0],
 ])  # fmt: skip
+RELATED = replace(PLAN, affinity=RELEVANCE, related=(0, 1, 2, 3, 4))
+ASKING = ("method={name: ifca, clusters: 2}", "training.lps_rounds_per_global_round=1")
+
+
+class Mixing(Method):
+    """Every cluster's model is a mean over all devices, with weights from the plan."""
+
+    mixes = True
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        return all_layers(model, Reach.CLUSTER)
+
+
+def enrolled(folder: Path, *overrides: str, devices: Sequence[int] = range(5)) -> GpsParts:
+    gps = GpsParts(folder, *overrides)
+    gps.enrol(*devices)
+    return gps
 
 
 @pytest.fixture
 def gps(tmp_path: Path) -> GpsParts:
-    parts = GpsParts(tmp_path)
-    parts.enrol(*range(5))
-    return parts
-
-
-def plan_of(gps: GpsParts) -> Plan:
-    return Plan(gps.experiment, gps.roster, gps.journal)
+    return enrolled(tmp_path)
 
 
 @pytest.fixture
-def plan(gps: GpsParts) -> Plan:
-    made = plan_of(gps)
-    made.make(GROUPING)
-    return made
+def plan(gps: GpsParts) -> Plans:
+    gps.plans.make(BEFORE, PLAN)
+    return gps.plans
+
+
+def same(one: Plan, other: Plan) -> bool:
+    """Whether two plans are the same to the bit."""
+    alike = replace(one, affinity=None) == replace(other, affinity=None)
+    if one.affinity is None or other.affinity is None:
+        return alike and one.affinity is other.affinity
+    return alike and np.array_equal(one.affinity, other.affinity)
 
 
 # --- clusters -----------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_is_called_after_its_lps(plan: Plan) -> None:
+def test_a_cluster_is_called_after_its_lps(plan: Plans) -> None:
     assert plan.clusters == {"lps-0": [IDS[0], IDS[2]], "lps-1": [IDS[1], IDS[3], IDS[4]]}
+    assert plan.homes == plan.clusters
     assert plan.examples() == {"lps-0": 20, "lps-1": 50}
 
 
-def test_a_restarted_gps_finds_its_plan(gps: GpsParts, plan: Plan) -> None:
+def test_a_restarted_gps_finds_its_plan(gps: GpsParts) -> None:
+    gps.plans.make(BEFORE, RELATED)
+    before = gps.plans
     gps.restart()
-    found = plan_of(gps)
-    assert (found.is_made, found.rule, found.clusters) == (True, "2 as given", plan.clusters)
-    assert found.version == plan.version
+    found = gps.plans
+    assert (found.is_made, found.rule, found.clusters) == (True, "2 as given", before.clusters)
+    assert found.version == before.version == 1
+    assert same(found.now, before.now)
+    assert same(found.now, RELATED)
 
 
 @pytest.mark.parametrize(
@@ -61,18 +91,45 @@ def test_a_restarted_gps_finds_its_plan(gps: GpsParts, plan: Plan) -> None:
         (["method=oracle"], 2),
         (["method=random"], 2),
         (["method=random", "method.clusters=4"], 4),
+        (["method=fedavg"], 1),
     ],
 )
 def test_lpss_are_asked_for_as_soon_as_their_number_is_known(tmp_path: Path, overrides: list[str], known: int) -> None:
-    gps = GpsParts(tmp_path, *overrides)
-    gps.enrol(*range(5))
-    plan = plan_of(gps)
-    assert plan.clusters_known == known
-    plan.make(GROUPING)
-    assert plan.clusters_known == 2
+    gps = enrolled(tmp_path, *overrides)
+    assert gps.plans.lps_known == known
+    gps.plans.make(BEFORE, PLAN)
+    assert gps.plans.lps_known == 2
 
 
-def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, plan: Plan) -> None:
+@pytest.mark.parametrize(
+    ("overrides", "known"),
+    [(["method.clusters=auto", "topology={lps: 3}"], 3), (ASKING, 1), ([*ASKING, "topology={lps: 2}"], 2)],
+)
+def test_where_clusters_span_lpss_their_number_is_the_topologys_alone(
+    tmp_path: Path, overrides: list[str], known: int
+) -> None:
+    gps = enrolled(tmp_path, *overrides)
+    assert gps.plans.lps_known == known
+    gps.plans.make(BEFORE, PLAN)
+    assert gps.plans.lps_known == known
+
+
+def test_where_clusters_span_lpss_a_device_has_a_cluster_and_hangs_on_an_lps(tmp_path: Path) -> None:
+    gps = enrolled(tmp_path, "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
+    gps.plans.make(BEFORE, PLAN)
+    assert gps.plans.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
+    assert gps.plans.homes == {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}
+    assert gps.plans.examples() == {"lps-0": 20, "lps-1": 50}
+    assert [device.device_index for device in gps.plans.members("lps-1")] == [2, 3, 4]
+
+
+def test_devices_are_dealt_out_to_lpss_in_index_order_where_nothing_else_is_said(tmp_path: Path) -> None:
+    gps = enrolled(tmp_path, "topology={lps: 2}")
+    gps.plans.make(BEFORE, PLAN)
+    assert gps.plans.homes == {"lps-0": [IDS[0], IDS[2], IDS[4]], "lps-1": [IDS[1], IDS[3]]}
+
+
+def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, plan: Plans) -> None:
     for index, pod_name in enumerate(["pod-0", "pod-0", "pod-1", "pod-1", ""]):
         gps.roster.devices[index].pod_name = pod_name
     assert plan.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0", "lps-1"]}
@@ -80,38 +137,163 @@ def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, plan: Plan) ->
     assert plan.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0"], "pod-2": ["lps-1"]}
 
 
+# --- what a plan holds ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_in_force_as_a_restarted_gps_will_read_it(gps: GpsParts) -> None:
+    clusters = tuple(tuple(np.int64(index) for index in cluster) for cluster in PLAN.clusters)
+    made = Plan(clusters=clusters, rule="own", memory={"seen": (1, 2), "by": {3: 0.5}}, parents=(np.int64(0),))  # type: ignore[arg-type]
+    gps.plans.make(BEFORE, made)
+    before = gps.plans.now
+    assert before.clusters == PLAN.clusters
+    assert before.memory == {"seen": [1, 2], "by": {"3": 0.5}}
+    gps.restart()
+    assert same(gps.plans.now, before)
+    assert [gps.roster.devices[index].cluster for index in range(5)] == [0, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("memory", [{"x": object()}, {"x": float("nan")}, {"x": np.float32(1)}])
+def test_a_memory_that_cannot_be_written_is_the_methods_fault_and_leaves_no_plan(
+    gps: GpsParts, memory: dict[str, object]
+) -> None:
+    with pytest.raises(PluginError, match="a plan's memory holds JSON values"):
+        gps.plans.make(BEFORE, replace(PLAN, memory=memory))
+    assert not gps.plans.is_made
+    gps.restart()
+    assert not gps.plans.is_made
+
+
+def test_a_devices_shares_are_whole_multiples_of_the_grid(gps: GpsParts) -> None:
+    plans = Plans(gps.experiment, Mixing({}, Facts(device_count=5)), gps.roster, gps.journal)
+    mixed = {"model": ({0: 0.75, 1: 0.25}, {1: 1.0, 4: 1e-9})}
+    plans.make(BEFORE, replace(PLAN, weights=mixed))
+    devices = gps.roster.devices
+    assert plans.mixed == ("model",)
+    assert plans.shares(devices[0]) == {"model": {0: 3 * WEIGHT_GRID // 4}}
+    assert plans.shares(devices[1]) == {"model": {0: WEIGHT_GRID // 4, 1: WEIGHT_GRID}}
+    assert plans.shares(devices[4]) == {"model": {}}  # less than half a step of the grid
+    again = Plans(gps.experiment, Mixing({}, Facts(device_count=5)), gps.roster, gps.journal)
+    assert again.now.weights == mixed
+    assert again.clusters == plans.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
+
+
+# --- planning again ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> GpsParts:
+    """Plans made before training and in global rounds 0 and 1; device 0 changes over, then device 3."""
+    gps = enrolled(tmp_path, *ASKING)
+    gps.plans.make(BEFORE, PLAN)
+    gps.plans.make(0, Plan(clusters=((2,), (0, 1, 3, 4)), rule="in round 0"))
+    gps.plans.make(1, Plan(clusters=((2, 3), (0, 1, 4)), rule="in round 1", parents=(1, 0)))
+    return gps
+
+
+def clusters_now(gps: GpsParts) -> list[int | None]:
+    return [gps.roster.devices[index].cluster for index in range(5)]
+
+
+def test_a_plan_of_a_round_holds_from_that_rounds_updates_on(asking: GpsParts) -> None:
+    plans = asking.plans
+    assert plans.first is not None
+    assert [plans.first.rule, plans.rule] == ["2 as given", "in round 1"]
+    assert [plans.before(number).rule for number in range(4)] == ["2 as given", "in round 0", *["in round 1"] * 2]
+    assert plans.of_round(2) is None
+    assert (plans.planned_rounds, plans.version) == (2, 3)
+    assert clusters_now(asking) == [1, 1, 0, 0, 1]
+
+
+def test_devices_stay_on_their_lps_when_they_change_their_cluster(asking: GpsParts) -> None:
+    assert asking.plans.homes == {"lps-0": list(IDS)}
+    assert asking.plans.cluster_count == 2
+
+
+def test_all_plans_outlive_a_restart(asking: GpsParts) -> None:
+    before = asking.plans
+    asking.restart()
+    after = asking.plans
+    for number in range(4):
+        assert same(after.before(number), before.before(number))
+    assert (after.planned_rounds, after.version) == (2, 3)
+    assert clusters_now(asking) == [1, 1, 0, 0, 1]
+
+
+def test_a_global_round_that_is_done_again_keeps_its_own_plan_and_forgets_later_ones(asking: GpsParts) -> None:
+    asking.journal.add_bundle("losses", 0, "lps-0", {0: b"kept"})
+    asking.journal.add_bundle("losses", 1, "lps-0", {0: b"forgotten"})
+    asking.plans.go_back_to(0)
+    assert (asking.plans.rule, asking.plans.planned_rounds) == ("in round 0", 1)
+    assert clusters_now(asking) == [1, 1, 0, 1, 1]
+    assert (asking.journal.bundled(0), asking.journal.bundled(1)) == ({"lps-0"}, set())
+    assert asking.journal.answers("losses", 1) == {}
+    asking.restart()
+    assert asking.plans.rule == "in round 0"
+    assert clusters_now(asking) == [1, 1, 0, 1, 1]
+
+
+def test_a_version_is_never_given_to_two_plans_whatever_is_taken_back_and_restarted(asking: GpsParts) -> None:
+    seen = {asking.plans.version}
+    for _ in range(3):
+        asking.plans.go_back_to(0)
+        asking.restart()
+        assert asking.plans.version > max(seen)
+        seen.add(asking.plans.version)
+        asking.plans.make(1, Plan(clusters=((0, 1, 2, 3, 4), ()), rule="again"))
+        asking.restart()
+        assert asking.plans.version > max(seen)
+        seen.add(asking.plans.version)
+
+
+def test_going_back_to_the_newest_plan_changes_nothing(asking: GpsParts) -> None:
+    asking.plans.go_back_to(1)
+    assert (asking.plans.rule, asking.plans.version) == ("in round 1", 3)
+
+
 # --- late devices -------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_is_represented_by_its_most_relevant_device(gps: GpsParts, plan: Plan) -> None:
-    # lps-0: 0 and 2 are equal, the lower index stands; lps-1: means over 1, 3, 4 are 0.8, 0.867, 0.733
-    assert plan.representatives(list(gps.roster.devices.values()), RELEVANCE) == [0, 3]
+def method_of(gps: GpsParts) -> OneShot:
+    assert isinstance(gps.method, OneShot)
+    return gps.method
+
+
+def test_a_cluster_is_represented_by_its_most_relevant_device(gps: GpsParts) -> None:
+    # of the first 0 and 2 are equal, the lower index stands; of the second the means are 0.8, 0.867, 0.733
+    assert method_of(gps).sponsors(RELATED) == ((0,), (3,))
 
 
 def test_more_representatives_may_be_asked_for(tmp_path: Path) -> None:
-    gps = GpsParts(tmp_path, "method.representatives=2")
-    gps.enrol(*range(5))
-    plan = plan_of(gps)
-    plan.make(GROUPING)
-    assert plan.representatives(list(gps.roster.devices.values()), RELEVANCE) == [0, 1, 2, 3]
-    means = plan.relevance_to_clusters({0: 0.2, 1: 0.9, 2: 0.4, 3: 0.7})
-    assert means == {"lps-0": pytest.approx(0.3), "lps-1": pytest.approx(0.8)}
+    method = method_of(GpsParts(tmp_path, "method.representatives=2"))
+    sponsors = method.sponsors(RELATED)
+    assert sponsors == ((0, 2), (3, 1))
+    row = {"devices": np.int64([0, 1, 2, 3]), "values": np.float64([0.2, 0.9, 0.4, 0.7])}  # means of 0.3 and 0.8
+    assert method.place(row, sponsors) == 1
 
 
-def test_without_relevance_nobody_stands_for_a_cluster(gps: GpsParts, plan: Plan) -> None:
-    assert plan.representatives(list(gps.roster.devices.values()), None) == []
+def test_without_relevance_nobody_stands_for_a_cluster(gps: GpsParts) -> None:
+    assert method_of(gps).sponsors(PLAN) == ()
 
 
 def test_a_late_device_joins_without_moving_the_others(tmp_path: Path) -> None:
-    gps = GpsParts(tmp_path)
-    gps.enrol(0, 1, 2, 3)
-    plan = plan_of(gps)
-    plan.make(Grouping(clusters=((0, 2), (1, 3)), rule="2 as given"))
+    gps = enrolled(tmp_path, devices=range(4))
+    plan = gps.plans
+    plan.make(BEFORE, Plan(clusters=((0, 2), (1, 3)), rule="2 as given"))
     gps.enrol(4)
     version = plan.version
-    plan.place(gps.roster.devices[4], "lps-0", 3)
+    plan.place(gps.roster.devices[4], 0, 3)
     assert plan.version == version + 1
     assert gps.roster.devices[4].from_global_round == 3
     assert plan.clusters == {"lps-0": [IDS[0], IDS[2], IDS[4]], "lps-1": [IDS[1], IDS[3]]}
+    assert plan.homes == plan.clusters
     gps.restart()
-    assert plan_of(gps).clusters == plan.clusters
+    assert gps.plans.clusters == plan.clusters
+
+
+def test_where_clusters_span_lpss_a_late_device_hangs_where_the_topology_says(tmp_path: Path) -> None:
+    gps = enrolled(tmp_path, "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}", devices=range(4))
+    gps.plans.make(BEFORE, Plan(clusters=((0, 2), (1, 3)), rule="2 as given"))
+    gps.enrol(4)
+    gps.plans.place(gps.roster.devices[4], 0, 3)
+    assert gps.plans.clusters["cluster-0"] == [IDS[0], IDS[2], IDS[4]]
+    assert gps.plans.homes["lps-1"] == [IDS[2], IDS[3], IDS[4]]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import PluginError
-from fedstrata.experiment import MethodSettings
-from fedstrata.features import feature_map
+from fedstrata.features import FeatureOptions, feature_map
 from fedstrata.plugins import load_plugin
 
 
@@ -58,18 +57,20 @@ def test_what_cannot_be_loaded_is_told_in_one_line(workdir: Path, reference: str
 
 def test_raw_features_are_the_inputs_as_rows() -> None:
     inputs = np.arange(12, dtype=np.float32).reshape(2, 1, 2, 3)
-    features = feature_map(MethodSettings())(inputs)
+    features = feature_map(FeatureOptions(name="tried"))(inputs)
     assert features.dtype == np.float64
     assert features.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
 
 def test_no_inputs_have_raw_features_of_the_same_width() -> None:
-    assert feature_map(MethodSettings())(np.empty((0, 1, 2, 3), dtype=np.float32)).shape == (0, 6)
+    assert feature_map(FeatureOptions(name="tried"))(np.empty((0, 1, 2, 3), dtype=np.float32)).shape == (0, 6)
 
 
 def test_an_own_feature_map_is_called_with_the_inputs(workdir: Path) -> None:
     (workdir / "own_phi.py").write_text("def phi(x):\n    return x.sum(axis=(1, 2))[:, None]\n")
-    features = feature_map(MethodSettings(features="own_phi:phi", feature_dim=1))(np.ones((3, 2, 2), dtype=np.float32))
+    features = feature_map(FeatureOptions(name="tried", features="own_phi:phi", feature_dim=1))(
+        np.ones((3, 2, 2), dtype=np.float32)
+    )
     assert features.tolist() == [[4.0], [4.0], [4.0]]
 
 
@@ -97,7 +98,7 @@ def test_an_own_feature_map_that_gives_something_else_is_refused(workdir: Path, 
     (workdir / "own_phi.py").write_text(
         f"import numpy\n\ndef phi(x):\n    with numpy.errstate(all='ignore'):\n        return {body}\n"
     )
-    own = feature_map(MethodSettings(features="own_phi:phi", feature_dim=1))
+    own = feature_map(FeatureOptions(name="tried", features="own_phi:phi", feature_dim=1))
     with pytest.raises(PluginError) as raised:
         own(np.ones((3, 2, 2), dtype=np.float32))
     assert message in str(raised.value)
@@ -107,4 +108,4 @@ def test_an_own_feature_map_that_gives_something_else_is_refused(workdir: Path, 
 
 def test_a_missing_feature_map_is_told_before_it_is_called() -> None:
     with pytest.raises(PluginError, match="there is no module absent_phi"):
-        feature_map(MethodSettings(features="absent_phi:phi", feature_dim=1))
+        feature_map(FeatureOptions(name="tried", features="absent_phi:phi", feature_dim=1))

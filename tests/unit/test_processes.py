@@ -1,12 +1,15 @@
 """Processes that the emulator owns, tried on real ones: tiny Python modules written for each test."""
 
 import asyncio
+import errno
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
@@ -14,7 +17,7 @@ import pytest
 
 from emulator import local, processes
 from emulator.local import LocalBackend, device_ranges
-from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error
+from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
 from fedstrata.errors import AddressError, DataError, FedstrataError, RunStoppedError
 from fedstrata.experiment import parse_experiment
 
@@ -305,3 +308,62 @@ async def test_a_process_that_cannot_be_started_is_named(folder: Path) -> None:
     (folder / "logs").rmdir()
     with pytest.raises(RunStoppedError, match="ends cannot be started"):
         await owned("ends").keep_alive()
+
+
+def test_a_log_that_has_grown_long_begins_anew_and_its_process_writes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "LONGEST_LOG_BYTES", 10)
+    log = folder / "logs" / "a.log"
+    with log.open("ab", buffering=0) as own:  # as the process has it
+        own.write(b"short")
+        shorten(log)
+        assert log.read_bytes() == b"short"
+        own.write(b" and longer")
+        shorten(log)
+        own.write(b"error: the last")
+    assert log.with_name("a.log.1").read_bytes() == b"short and longer"
+    assert log.read_bytes() == b"error: the last"
+    assert last_error(log, since=1000) == "the last"
+
+
+async def test_a_server_whose_port_is_taken_while_it_was_away_listens_somewhere_else(
+    supervisor: Supervisor,
+) -> None:
+    write_module("movable", LISTENS_OR_SAYS_SO)
+    spec = ProcessSpec(name="movable", command=("movable",), endpoints=ENDPOINTS, may_move=True)
+    async with asyncio.timeout(DEADLINE_S):
+        process = supervisor.start(spec)
+        host, port = (await process.addresses())["grpc"].split(":")
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        with taken(host, int(port)):
+            while (now := (await process.addresses())["grpc"]) == f"{host}:{port}":  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0)
+    assert now.split(":")[0] == host
+
+
+LISTENS_OR_SAYS_SO = """
+    import json, socket, sys
+    host, port = sys.argv[sys.argv.index("--listen") + 1].split(":")
+    try:
+        listener = socket.create_server((host, int(port)))
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(6)
+    print(json.dumps({"event": "listening", "grpc": f"{host}:{listener.getsockname()[1]}"}), flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def taken(host: str, port: int) -> Iterator[None]:
+    """A port that somebody else listens on, as soon as it is free."""
+    while True:
+        try:
+            with socket.create_server((host, port)):
+                yield
+                return
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise

@@ -12,7 +12,6 @@ from emulator.record import Relevance, load_record
 from emulator.report import write_report
 from fedstrata.errors import DataError
 from fedstrata.experiment import parse_experiment
-from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps import record as gps_record
 
@@ -47,7 +46,7 @@ def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:
     evaluations = [rounds_pb2.Evaluation(device_id="device-000", correct=3, num_examples=4, loss_sum=2.0)]
     result = gps_record.RunResult(
         experiment=experiment, status="completed", reason=None, clusters={"lps-0": ["device-000", "device-001"]},
-        reports={"lps-0": pb.ReportHeader(evaluations=evaluations, model_sha256="ab")}, rows=[row],
+        evaluations=evaluations, model_sha256={"lps-0": "ab"}, rows=[row],
         clusters_rule="given", link_bytes={},
         exclusions=[("device-001", "round 1", "left")], wall_seconds={"total": 1.5}, global_rounds=1,
         relevance=np.array([[1.0, 0.25], [0.25, 1.0]]), relevance_ids=["device-000", "device-001"],
@@ -61,6 +60,21 @@ def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:
     assert record.relevance is not None
     assert record.relevance.matrix[0, 1] == 0.25
     assert write_report(tmp_path).exists()
+
+
+def test_where_clusters_span_lpss_rounds_are_those_of_lpss(tmp_path: Path) -> None:
+    clusters = {f"cluster-{number}": SUMMARY["clusters"][f"lps-{number}"] for number in (0, 1)}
+    homes = {"lps-0": list(IDS[:3]), "lps-1": list(IDS[3:])}
+    accuracy = {"cluster-0": 0.9, "cluster-1": 0.8, "mean": 0.85}
+    spanning = {"clusters": clusters, "homes": homes, "accuracy": accuracy, "received_accuracy": accuracy}
+    record = load_record(write_record(tmp_path / "run", **spanning))
+    assert record.summary.by_lps["lps-0"] == IDS[:3]
+    assert record.summary.cluster_of_device["device-003"] == "cluster-0"
+    assert {row.lps_id for row in record.rounds} == {"lps-0", "lps-1"}
+    assert "'cluster-0'" in refusal(
+        write_record(tmp_path / "odd", **spanning, rounds=[(1, 1, "cluster-0", 1, 1, 1, 1, 1, 1, 1)])
+    )
+    assert write_report(tmp_path / "run").exists()
 
 
 def test_a_round_without_evaluation_has_no_accuracy(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedstrata.relevance import NEGLIGIBLE_RATIO, Matrix, Spectrum, relevance, relevance_matrix, spectrum_of
+from fedstrata.errors import PayloadError
+from fedstrata.relevance import (
+    NEGLIGIBLE_RATIO,
+    Matrix,
+    Spectrum,
+    check_eigenvectors,
+    relevance,
+    relevance_matrix,
+    spectrum_of,
+)
 
 
 def data(seed: int, examples: int, features: int, rank: int | None = None) -> Matrix:
@@ -147,3 +156,16 @@ def test_making_the_matrix_leaves_the_rows_alone() -> None:
     rows = np.array([[0.5, 0.2], [0.4, 0.5]])
     relevance_matrix(rows)
     assert rows.tolist() == [[0.5, 0.2], [0.4, 0.5]]
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [[(1, 1)], [(1, 0), (0, 0)], [(np.nan, 1)], [(np.inf, 0)], []])
+def test_rows_that_are_no_eigenvectors_are_refused(rows: list[tuple[float, float]]) -> None:
+    with np.errstate(over="ignore"), pytest.raises(PayloadError, match="eigenvector"):
+        check_eigenvectors(np.array(rows, np.float32).reshape(-1, 2))
+
+
+def test_eigenvectors_are_taken_as_they_travel() -> None:
+    check_eigenvectors(spectrum_of(data(7, 30, 8)).profile(5))

@@ -1,16 +1,26 @@
 """Values, refusals and readiness of a run on Kubernetes, without one."""
 
+import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kubernetes import client
+from rich.console import Console
+from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
-from emulator.helm import Helm, _refused
-from emulator.kubernetes import Cluster, _is_ready, _is_set_ready
-from emulator.remote import load_for_cluster, load_values, merge_values
-from fedstrata.errors import AddressError, ExperimentError
+from emulator import remote
+from emulator.cli import execute
+from emulator.helm import Helm, _refused, chart_of
+from emulator.kubernetes import Cluster
+from emulator.place import Release
+from emulator.remote import UpRequest, load_for_cluster, load_values, merge_values, value_of
+from emulator.rollout import Seen
+from emulator.share import CHART
+from fedstrata.errors import AddressError, ExperimentError, RunStoppedError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -41,48 +51,269 @@ def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:
 
 def test_a_folder_without_a_chart_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="no chart"):
-        Helm("default").upgrade("lab", tmp_path, {})
+        Helm(Release(name="lab", namespace="default")).upgrade(tmp_path, {})
 
 
 def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
     path = EXPERIMENTS / "fmnist_three_tasks.yaml"
-    here = load_for_cluster(path, ("data.folder=/somewhere/here",), None)
+    told: list[str] = []
+    here = load_for_cluster(path, ("data.folder=/somewhere/here",), None, told.append)
+    assert "data.folder /somewhere/here is this machine's and left out" in told[0]
     assert here.data.folder is None
     assert here.digest == load_for_cluster(path, (), None).digest
-
-
-def _workload(*, generation: int, seen: int, ready: int, updated: int, wanted: int = 3) -> SimpleNamespace:
-    status = SimpleNamespace(
-        observed_generation=seen, ready_replicas=ready, updated_replicas=updated,
-        current_revision="old", update_revision="new",
-    )  # fmt: skip
-    return SimpleNamespace(
-        metadata=SimpleNamespace(generation=generation), spec=SimpleNamespace(replicas=wanted), status=status
-    )
-
-
-@pytest.mark.parametrize(
-    ("workload", "is_ready"),
-    [
-        (_workload(generation=2, seen=2, ready=3, updated=3), True),
-        (_workload(generation=2, seen=1, ready=3, updated=3), False),
-        (_workload(generation=2, seen=2, ready=2, updated=3), False),
-        (_workload(generation=2, seen=2, ready=3, updated=1), False),
-    ],
-)
-def test_a_workload_is_ready_when_all_pods_of_its_newest_form_are(workload: SimpleNamespace, is_ready: bool) -> None:
-    assert _is_set_ready(workload) is is_ready
-
-
-def test_a_pod_without_conditions_is_not_ready() -> None:
-    assert not _is_ready(SimpleNamespace(status=SimpleNamespace(conditions=None)))
 
 
 def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.kubernetes.REQUEST_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         cluster = Cluster.__new__(Cluster)
-        api = client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}"))
-        cluster.namespace, cluster._core = "default", client.CoreV1Api(api)
-        with pytest.raises(AddressError, match="does not answer"), cluster._answering():
-            cluster._watch_briefly("app.kubernetes.io/instance=run")
+        configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        configuration.retries = False
+        api = client.ApiClient(configuration)
+        cluster._namespace, cluster._selector = "default", "app.kubernetes.io/instance=run"
+        cluster._core, cluster._apps = client.CoreV1Api(api), client.AppsV1Api(api)
+        with pytest.raises(AddressError, match="does not answer"):
+            cluster._look()
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace"),
+    [
+        ("Lab", "default"),
+        ("lab_1", "default"),
+        ("-lab", "default"),
+        ("a" * 54, "default"),
+        ("lab", "a" * 64),
+        ("lab", "A"),
+    ],
+)
+def test_a_name_that_kubernetes_refuses_is_refused_before_anything_is_begun(name: str, namespace: str) -> None:
+    with pytest.raises(ExperimentError, match="lower-case letters, digits and hyphens"):
+        Release(name=name, namespace=namespace)
+    assert execute(["status", "--release", name, "--namespace", namespace]) == 2
+
+
+def test_a_single_value_is_given_as_in_a_values_file() -> None:
+    defaults = load_values(CHART / "values.yaml")
+    assert value_of("device.devicesPerPod=5", defaults) == {"device": {"devicesPerPod": 5}}
+    assert value_of("lps.nodeSelector.tier=edge", defaults) == {"lps": {"nodeSelector": {"tier": "edge"}}}
+    assert value_of("image.tag=1.10", defaults) == {"image": {"tag": "1.10"}}
+    for text in ("device", "=5", "a..b=1", "a=["):
+        with pytest.raises(ExperimentError, match="--set-value"):
+            value_of(text, {})
+
+
+def test_the_chart_of_a_release_is_told_by_the_command_and_by_the_library() -> None:
+    assert chart_of({"name": "lab", "chart": "fedstrata-0.1.0"}) == "fedstrata-0.1.0"
+    assert chart_of({"name": "lab", "chart_name": "fedstrata", "chart_version": "0.1.0"}) == "fedstrata-0.1.0"
+
+
+# --- up and down, on a Helm and a Kubernetes that only note what they are asked -------------------------------------
+
+
+class Noted:
+    """What was asked of Helm and of Kubernetes, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, chart: str | None, claims: list[str]) -> None:
+        self.calls: list[str] = []
+        self.upgraded: dict[str, Any] = {}
+        monkeypatch.setattr(Helm, "chart", lambda _: chart)
+        monkeypatch.setattr(Helm, "values", lambda _: {"lps": {"env": []}, "device": {"devicesPerPod": 5}})
+        monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
+        monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
+        for name, answer in (("wait_gone", None), ("wait_ready", None), ("delete_claims", claims), ("claims", claims)):
+            monkeypatch.setattr(Cluster, name, self._noting(name, answer))
+        monkeypatch.setattr(Cluster, "__init__", lambda *_: None)
+
+    def _noting(self, name: str, answer: object) -> Any:
+        def note(*_: object, **__: object) -> object:
+            self.calls.append(name)
+            return answer
+
+        return note
+
+
+LAB = Release(name="lab", namespace="default")
+DIGITS = EXPERIMENTS / "digits.yaml"
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(quiet=True)
+
+
+@pytest.mark.parametrize("chart", ["ingress-nginx-4.1.0", "fedstrata-like-1.0.0", "postgresql-v12.1.3-rc.1"])
+def test_a_release_of_another_chart_is_neither_upgraded_nor_removed(
+    monkeypatch: pytest.MonkeyPatch, console: Console, chart: str
+) -> None:
+    noted = Noted(monkeypatch, chart=chart, claims=["data-lab-0"])
+    request = UpRequest(experiment=load_for_cluster(DIGITS, (), None))
+    for attempt in (
+        lambda: remote.up(LAB, request, console),
+        lambda: remote.down(LAB, deletes_records=True, console=console),
+    ):
+        with pytest.raises(ExperimentError, match=f"is of chart {chart}, not of fedstrata; nothing was done"):
+            attempt()
+    assert noted.calls == []
+    assert noted.upgraded == {}
+
+
+def test_an_upgrade_keeps_the_values_given_before_under_those_given_now(
+    monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    experiment = load_for_cluster(DIGITS, (), None)
+    remote.up(LAB, UpRequest(experiment=experiment, value_overrides=["gps.env=[]"]), console)
+    assert noted.upgraded["device"] == {"devicesPerPod": 5}
+    assert noted.upgraded["gps"] == {"env": []}
+    assert noted.upgraded["experiment"] == experiment.to_yaml()
+    noted.upgraded.clear()
+    remote.up(LAB, UpRequest(experiment=experiment, resets_values=True), console)
+    assert set(noted.upgraded) == {"experiment", "again"}
+
+
+def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment(
+    monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    same, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
+    remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
+    word = noted.upgraded["again"]
+    assert word
+    given = {"experiment": same.to_yaml(), "again": word}
+    monkeypatch.setattr(Helm, "values", lambda _: given)
+    remote.up(LAB, UpRequest(experiment=same), console)
+    assert noted.upgraded["again"] == word
+    remote.up(LAB, UpRequest(experiment=other), console)
+    assert noted.upgraded["again"] == ""
+
+
+def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
+    assert noted.calls == ["wait_gone", "wait_ready"]
+
+
+def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_stay(
+    monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
+    assert remote.down(LAB, deletes_records=False, console=console).kept == ["lab-fedstrata-gps"]
+    assert noted.calls == ["uninstall", "wait_gone", "claims"]
+
+
+def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(
+    monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    Noted(monkeypatch, chart=None, claims=["lab-fedstrata-gps"])
+    with pytest.raises(AddressError, match="it has left lab-fedstrata-gps, which --delete-records deletes"):
+        remote.down(LAB, deletes_records=False, console=console)
+    done = remote.down(LAB, deletes_records=True, console=console)
+    assert (done.was_installed, done.deleted) == (False, ["lab-fedstrata-gps"])
+
+
+def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
+    assert execute(["down", "--release", "lab", "--delete-records"]) == 2  # standard input is no terminal here
+    assert "deletes lab-fedstrata-gps with all records; say --yes" in capsys.readouterr().err
+    assert "uninstall" not in noted.calls
+    assert execute(["down", "--release", "lab", "--delete-records", "--yes"]) == 0
+    assert noted.calls[-3:] == ["uninstall", "delete_claims", "wait_gone"]
+
+
+# --- waiting --------------------------------------------------------------------------------------------------------
+
+
+def cluster_that_sees(monkeypatch: pytest.MonkeyPatch, *moments: Seen) -> Cluster:
+    """A release's Kubernetes as it looks at one moment after the other; no time passes between them."""
+    monkeypatch.setattr(Cluster, "__init__", lambda *_: None)
+    monkeypatch.setattr("emulator.kubernetes.pass_time", lambda _: None)
+    left = list(moments)
+    monkeypatch.setattr(Cluster, "_look", lambda _: left.pop(0) if left[1:] else left[0])
+    monkeypatch.setattr(Cluster, "_delete_outdated", lambda *_: None)
+    cluster = Cluster(LAB)
+    cluster._release, cluster._namespace = LAB, "default"
+    return cluster
+
+
+def test_who_waits_is_told_how_far_it_is_each_time_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = [a_pod(f"lab-lps-{n}") for n in range(3)]
+    none, one = Seen(sets=[a_set(ready=0)]), Seen(sets=[a_set(ready=1)], pods=pods[:1])
+    cluster = cluster_that_sees(monkeypatch, none, none, one, one, Seen(sets=[a_set()], pods=pods))
+    told: list[str] = []
+    cluster.wait_ready(60, told.append)
+    assert told == ["0 of 3 pods are ready", "1 of 3 pods are ready"]
+
+
+def test_a_right_tag_after_a_wrong_one_is_not_judged_by_the_wrong_ones_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: dict[str, Any] = {"ready": False, "waiting": "ErrImagePull", "message": "no tag wrong"}
+    outdated = Seen(sets=[a_set(ready=0)], pods=[a_pod("lab-lps-0", revision="old", **broken)])
+    going = Seen(sets=[a_set(ready=0)], pods=[a_pod("lab-lps-0", going=True, **broken)])
+    cluster_that_sees(monkeypatch, outdated, going, Seen(sets=[a_set()])).wait_ready(60, lambda _: None)
+    newest = Seen(sets=[a_set(ready=0)], pods=[a_pod("lab-lps-0", **broken)])
+    with pytest.raises(RunStoppedError, match="no tag wrong"):
+        cluster_that_sees(monkeypatch, newest).wait_ready(60, lambda _: None)
+
+
+def test_when_the_time_is_up_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(sets=[a_set(ready=0)], warnings=[a_warning("StatefulSet", "lab-lps", QUOTA)])
+    with pytest.raises(
+        AddressError, match=r"not ready after -1 s: 0 of 3 pods are ready; StatefulSet lab-lps: .*quota"
+    ):
+        cluster_that_sees(monkeypatch, seen).wait_ready(-1, lambda _: None)
+
+
+def test_what_is_going_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    cluster = cluster_that_sees(monkeypatch, Seen(pods=[a_pod("lab-lps-0", going=True)]), Seen())
+    cluster.wait_gone(60, told.append, pods=True)
+    assert told == ["waiting for the end of pod lab-lps-0"]
+
+
+def test_without_the_right_to_forward_ports_that_is_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_that_sees(monkeypatch, Seen())
+    monkeypatch.setattr(Cluster, "gps_pod", lambda _: ("lab-gps-0", 50051))
+
+    def refused(*_: object) -> None:
+        raise client.ApiException(status=0, reason="Handshake status 403 Forbidden -+-+- {'date': 'today'}")
+
+    monkeypatch.setattr(Cluster, "_open_forward", refused)
+    with pytest.raises(AddressError, match="verbs get and create on pods/portforward"), cluster.gps_address():
+        pass
+
+
+def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulator.kubernetes.GPS_START_S", -1)
+    pod = a_pod("lab-gps-0", owner="lab-gps", ready=False, unscheduled=SCHEDULER)
+    pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Pending"
+    cluster = cluster_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
+    with pytest.raises(AddressError, match="the GPS's pod lab-gps-0 is Pending: no node for lab-gps-0: 0/3 nodes"):
+        cluster.gps_pod()
+
+
+def test_helms_library_runs_under_the_name_of_helm_so_that_both_manage_the_same_fields(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        seen.update(options, command=command)
+        found = {"name": "lab", "chart_name": "fedstrata", "chart_version": "0.1.0"}
+        return subprocess.CompletedProcess(command, 0, stdout=json.dumps({"result": [found]}), stderr="")
+
+    monkeypatch.setattr("emulator.helm.shutil.which", lambda _: None)
+    monkeypatch.setattr("emulator.helm.subprocess.run", run)
+    assert Helm(Release(name="lab", namespace="edge", context="boards")).chart() == "fedstrata-0.1.0"
+    assert seen["command"][0] == "helm"
+    assert seen["executable"] == sys.executable
+    request = json.loads(seen["input"])
+    assert (request["call"], request["release"]) == ("list", "lab")
+    assert request["config"] == {"namespace": "edge", "kubeconfig_path": None, "kube_context": "boards"}
+
+
+def test_what_helms_library_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("emulator.helm.shutil.which", lambda _: None)
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text("not: a kubeconfig")
+    with pytest.raises(AddressError, match="helm: "):
+        Helm(Release(name="lab", namespace="edge", kubeconfig=kubeconfig)).uninstall()

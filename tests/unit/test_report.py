@@ -136,7 +136,7 @@ def test_a_method_without_profiles_gets_a_page_without_a_heat_map(tmp_path: Path
     (folder / "relevance.csv").unlink()
     page = page_of(folder)
     assert page.tags.count("svg") == 3
-    assert "There is no relevance matrix: the method groups devices without profiles." in page.text
+    assert "There is no relevance matrix: the method groups devices by no such matrix." in page.text
 
 
 def test_a_run_without_rounds_gets_a_page_without_curves(tmp_path: Path) -> None:

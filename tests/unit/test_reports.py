@@ -4,36 +4,55 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from gps_parts import IDS, GpsParts
 
-from fedstrata.errors import NotServedError, PayloadError, UnknownChildError
-from fedstrata.methods import Grouping
+from fedstrata.errors import NotReadyError, NotServedError, PayloadError, SupersededError, UnknownChildError
+from fedstrata.methods import Plan
 from fedstrata.metrics import LinkKey, ProcessMetrics
+from fedstrata.store import write_model
+from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
-from gps.plan import Plan
+from gps.journal import BEFORE
 from gps.reports import Reports
+from gps.servicer import GpsServicer
 from gps.serving import Serving
 
 UP = LinkKey(link="device-lps", direction="up", kind="update", end="parent")
-MODEL = b"a model"
+LAYOUT = Layout.of({"w": (10,)})
+
+
+def model_file(value: float) -> bytes:
+    """A whole model file, all of whose values are the same."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        write_model(path, LAYOUT, [np.full(10, value, np.float32)], {})
+        return path.read_bytes()
+
+
+MODEL = model_file(1.0)
 
 
 class Setting:
     """Two clusters, and what is taken of their LPSs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *overrides: str) -> None:
         self.folder = folder
-        self.gps = GpsParts(folder)
+        self.gps = GpsParts(folder, *overrides)
         self.gps.enrol(*range(5))
         self._open()
-        self.plan.make(Grouping(clusters=((0, 2), (1, 3, 4)), rule="2 as given"))
+        self.plan.make(BEFORE, Plan(clusters=((0, 2), (1, 3, 4)), rule="2 as given"))
 
     def _open(self) -> None:
         gps = self.gps
-        self.plan = Plan(gps.experiment, gps.roster, gps.journal)
+        self.plan = gps.plans
         self.serving = Serving(gps.experiment, self.plan, gps.journal, clock=lambda: 0.0)
         self.reports = Reports(
             gps.experiment,
@@ -42,7 +61,7 @@ class Setting:
             journal=gps.journal,
             metrics=ProcessMetrics("gps"),
             models=self.folder / "models",
-            model_size=10,
+            layout=LAYOUT,
         )
 
     def restart(self) -> None:
@@ -58,20 +77,20 @@ class Setting:
                 lps_id=lps_id,
                 term=term,
                 lps_rounds=[rounds_pb2.LpsRound(cluster_id=cluster_id, lps_round=0, devices=devices)],
-                exclusions=[rounds_pb2.Exclusion(device_id=IDS[0], stage="round 1", reason=lps_id)],
+                exclusions=[rounds_pb2.Exclusion(device_id=IDS[cluster_id == "lps-1"], stage="round 1", reason=lps_id)],
                 link_bytes=[rounds_pb2.LinkBytes(**vars(UP), bytes=bytes_up)],
             )
         )
 
     async def take(self, lps_id: str, term: int = 0, model: bytes = MODEL, device: str = IDS[0]) -> None:
-        header = pb.ReportHeader(
-            lps_id=lps_id,
-            cluster_id="lps-0",
-            term=term,
-            model_sha256=hashlib.sha256(MODEL).hexdigest(),
-            evaluations=[rounds_pb2.Evaluation(device_id=device, correct=1, num_examples=2)],
-        )
+        header = header_of(MODEL, lps_id=lps_id, term=term)
+        header.evaluations.add(device_id=device, correct=1, num_examples=2)
         await self.reports.take(header, parts_of(model))
+
+
+def header_of(model: bytes, **said: Any) -> pb.ReportHeader:
+    """What is said before a model of the first cluster."""
+    return pb.ReportHeader(cluster_id="lps-0", model_sha256=hashlib.sha256(model).hexdigest(), **said)
 
 
 async def parts_of(model: bytes) -> AsyncIterator[pb.ReportPart]:
@@ -100,7 +119,12 @@ def test_rounds_and_exclusions_are_those_that_the_serving_lps_tells_of(setting: 
 def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(setting: Setting) -> None:
     for lps_round, examples in ((0, 0), (1, 10), (2, 0)):
         row = rounds_pb2.LpsRound(
-            cluster_id="lps-0", lps_round=lps_round, loss_sum=25, correct=4, evaluated_examples=examples
+            cluster_id="lps-0",
+            global_round=lps_round // 2,
+            lps_round=lps_round,
+            loss_sum=25 if examples else 0,
+            correct=4 if examples else 0,
+            evaluated_examples=examples,
         )
         setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
         assert ("lps-0" in setting.reports.latest_measured) == (lps_round > 0)
@@ -135,13 +159,27 @@ async def test_a_report_that_was_under_way_as_its_cluster_changed_hands_leaves_t
 ) -> None:
     async def slowly() -> AsyncIterator[pb.ReportPart]:
         setting.serving.hand_over("lps-0", "lps-1", 1)
-        await setting.take("lps-1", term=1)
-        yield pb.ReportPart(data=b"an old model")
+        newer.append(asyncio.create_task(setting.take("lps-1", term=1)))
+        await asyncio.wait(newer)
+        yield pb.ReportPart(data=old)
 
-    old = pb.ReportHeader(cluster_id="lps-0", model_sha256=hashlib.sha256(b"an old model").hexdigest())
-    with pytest.raises(NotServedError):
-        await setting.reports.take(old, slowly())
+    old, newer = model_file(2.0), list[asyncio.Task[None]]()
+    with pytest.raises(SupersededError):
+        await setting.reports.take(header_of(old), slowly())
+    await asyncio.wait(newer)
     assert (setting.folder / "models" / "lps-0.safetensors").read_bytes() == MODEL
+
+
+async def test_where_clusters_span_lpss_a_report_is_of_the_devices_that_hang_there_and_brings_no_model(
+    tmp_path: Path,
+) -> None:
+    setting = Setting(tmp_path, "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
+    assert setting.reports.missing() == ["lps-0", "lps-1"]
+    await setting.take("lps-0", device=IDS[1])  # of cluster 1, and on lps-0
+    with pytest.raises(PayloadError, match="lps-0 reports a measurement of 'device-002'"):
+        await setting.take("lps-0", device=IDS[2])
+    assert setting.reports.missing() == ["lps-1"]
+    assert not list((setting.folder / "models").glob("*"))
 
 
 def test_bytes_of_links_that_no_lps_counts_stay_out_of_the_record(setting: Setting) -> None:
@@ -162,9 +200,121 @@ async def test_a_model_that_does_not_fit_its_checksum_leaves_no_report(setting: 
     assert not list((setting.folder / "models").glob("*.safetensors"))
 
 
+async def test_numbers_that_cannot_be_leave_nothing_behind(setting: Setting) -> None:
+    with pytest.raises(PayloadError, match="bytes are reported"):
+        setting.note("lps-0", bytes_up=2**63 - 1)
+    with pytest.raises(PayloadError, match="LPS round 0 is reported with devices -1"):
+        setting.note("lps-0", devices=-1, bytes_up=7)
+    assert setting.reports.link_bytes() == {}
+    assert not devices_told(setting)
+    assert not setting.reports.latest_rows
+
+
+async def test_a_report_whose_cluster_changes_hands_meanwhile_is_void(setting: Setting) -> None:
+    async def slowly() -> AsyncIterator[pb.ReportPart]:
+        setting.serving.hand_over("lps-0", "lps-1", 1)
+        yield pb.ReportPart(data=MODEL)
+
+    with pytest.raises(NotServedError):
+        await setting.reports.take(header_of(MODEL), slowly())
+    assert not list((setting.folder / "models").iterdir())
+
+
+async def test_before_the_last_global_round_no_report_is_taken(setting: Setting) -> None:
+    setting.reports.is_trained = lambda: False
+    with pytest.raises(NotReadyError, match="lps-0 reports before the last global round"):
+        await setting.take("lps-0")
+    assert setting.reports.missing() == ["lps-0", "lps-1"]
+
+
+@pytest.mark.parametrize("model", [b"eighteen bytes it is", b"", MODEL[:-4], MODEL + b"more", MODEL[:-4] + b"else"])
+async def test_what_is_no_whole_model_file_of_this_run_leaves_no_report(setting: Setting, model: bytes) -> None:
+    with pytest.raises(PayloadError, match="not a whole model file"):
+        await setting.reports.take(header_of(model), parts_of(model))
+    assert setting.reports.missing() == ["lps-0", "lps-1"]
+    assert not list((setting.folder / "models").iterdir())
+
+
+async def test_of_each_cluster_one_report_is_taken_at_a_time_and_the_newest_counts(setting: Setting) -> None:
+    async def half() -> AsyncIterator[pb.ReportPart]:
+        yield pb.ReportPart(data=MODEL[:8])
+        await asyncio.Event().wait()
+
+    held = [asyncio.create_task(setting.reports.take(header_of(MODEL), half())) for _ in range(900)]
+    ended, under_way = await asyncio.wait(held[:-1], timeout=10)
+    assert not under_way
+    assert {type(report.exception()) for report in ended} == {SupersededError}
+    assert len(list((setting.folder / "models").iterdir())) == 1  # of the last
+    await setting.take("lps-0")
+    assert setting.reports.missing() == ["lps-1"]
+    await asyncio.wait(held, timeout=10)
+    assert [path.name for path in (setting.folder / "models").iterdir()] == ["lps-0.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("device", "stage"),
+    [("nobody", "round 1"), (IDS[1], "round 1"), (IDS[0], "enrolment"), (IDS[0], "round 0"), (IDS[0], "x" * 9999)],
+)
+def test_an_lps_excludes_its_own_devices_at_its_own_stages(setting: Setting, device: str, stage: str) -> None:
+    told: list[str] = []
+    setting.reports.on_exclusion = lambda who, at, reason: told.append(reason)
+    for who, at, reason in ((IDS[0], "round 2", "late " * 999), (device, stage, "refused: it is said")):
+        gone = rounds_pb2.Exclusion(device_id=who, stage=at, reason=reason)
+        header = rounds_pb2.UpdateHeader(cluster_id="lps-0", exclusions=[gone])
+        if who == device and at == stage:
+            with pytest.raises(PayloadError, match="expected a device of its own"):
+                setting.reports.note(header)
+        else:
+            setting.reports.note(header)
+    assert [len(reason) for reason in told] == [300]
+
+
+def test_a_journal_with_an_exclusion_of_nobody_is_gone_on_from(setting: Setting) -> None:
+    setting.gps.journal.exclude("nobody", "enrolment", "refused: it is said")
+    setting.restart()
+    assert len(setting.gps.roster.devices) == 5
+
+
+def test_lists_that_are_longer_than_a_run_can_make_them_are_refused(setting: Setting) -> None:
+    exclusions = [rounds_pb2.Exclusion(device_id=IDS[0], stage="training", reason=str(n)) for n in range(10_000)]
+    long = {
+        "exclusions": exclusions,
+        "lps_rounds": [rounds_pb2.LpsRound(cluster_id="lps-0")] * 10_000,
+        "link_bytes": [rounds_pb2.LinkBytes(**vars(UP))] * 10_000,
+    }
+    for name, said in long.items():
+        with pytest.raises(PayloadError, match=r"10000 .* reported, expected at most"):
+            setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", **{name: said}))  # type: ignore[arg-type]
+    with pytest.raises(UnknownChildError, match="no LPS is called 'lps-77'"):
+        setting.note("lps-77")
+
+
+async def test_a_device_that_is_measured_twice_is_refused(setting: Setting) -> None:
+    measured = rounds_pb2.Evaluation(device_id=IDS[0], correct=1, num_examples=2)
+    with pytest.raises(PayloadError, match="expected one of each of its own devices"):
+        await setting.reports.take(header_of(MODEL, evaluations=[measured] * 2), parts_of(MODEL))
+
+
 async def test_clusters_that_are_none_are_refused(setting: Setting) -> None:
     with pytest.raises(UnknownChildError, match="no cluster is called 'lps-7'"):
         setting.note("lps-7", cluster_id="lps-7")
+
+
+async def test_a_report_that_is_still_coming_keeps_no_record_waiting(setting: Setting) -> None:
+    run: Any = SimpleNamespace(experiment=setting.gps.experiment, reports=setting.reports, tell=lambda: None)
+
+    async def half() -> AsyncIterator[pb.ReportPart]:
+        yield pb.ReportPart(header=header_of(MODEL, run_id=setting.gps.experiment.run_id))
+        await asyncio.Event().wait()
+
+    call = asyncio.create_task(GpsServicer(run).SubmitReport(half(), Mock()))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not call.done()
+    async with asyncio.timeout(5):
+        await setting.reports.all_answered()
+    call.cancel()
+    await asyncio.wait([call])
 
 
 async def test_the_record_waits_for_calls_that_are_being_answered(setting: Setting) -> None:

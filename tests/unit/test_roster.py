@@ -14,6 +14,7 @@ from fedstrata.errors import (
     UnknownChildError,
     WrongRunError,
 )
+from fedstrata.v1.answers_pb2 import Answer, ArrayHeader
 
 
 @pytest.fixture
@@ -89,22 +90,29 @@ def test_who_has_not_enrolled_cannot_call(gps: GpsParts) -> None:
 # --- what is kept -------------------------------------------------------------------------------------------
 
 
-def test_relevance_is_kept_to_the_bit(gps: GpsParts) -> None:
+def answer(question: str, values: list[float]) -> Answer:
+    array = np.float64(values)
+    header = ArrayHeader(name="values", dtype="float64", shape=array.shape)
+    return Answer(question=question, arrays=[header], data=array.tobytes())
+
+
+def test_answers_are_kept_to_the_bit(gps: GpsParts) -> None:
     device = gps.roster.enroll(gps.enrol_request(0), is_late=False)
-    row = {4: 0.1, 1: 1 / 3, 2: 0.0}
-    gps.roster.set_relevance(device, row)
-    assert gps.roster.relevance(device) == row
+    said = answer("relevance", [0.1, 1 / 3, 0.0])
+    gps.roster.set_answer(device, said)
+    assert Answer.FromString(gps.journal.answer("relevance", 0)) == said
 
 
 def test_a_restarted_gps_knows_what_it_was_told(gps: GpsParts) -> None:
     device = gps.roster.enroll(gps.enrol_request(0), is_late=False)
-    gps.roster.set_profile(device, np.eye(2, 4, dtype=np.float32))
-    gps.roster.set_relevance(device, {1: 0.5})
+    gps.roster.set_answer(device, answer("profile", [1.0]))
+    gps.roster.set_answer(device, answer("relevance", [0.5]))
     gps.roster.enroll(gps.enrol_request(4), is_late=True)
     gps.restart()
     known = gps.roster.devices
-    assert (known[0].profile_rows, known[0].has_relevance, known[0].num_examples) == (2, True, 10)
-    assert gps.roster.relevance(known[0]) == {1: 0.5}
+    assert (known[0].answered, known[0].num_examples) == ({"profile", "relevance"}, 10)
+    assert Answer.FromString(gps.journal.answer("relevance", 0)) == answer("relevance", [0.5])
+    assert known[4].answered == set()
     assert known[4].is_late
     assert not known[0].is_late
 
@@ -119,14 +127,27 @@ def test_a_refused_device_stays_refused(gps: GpsParts) -> None:
         gps.restart()
 
 
+def test_that_a_device_has_lost_its_state_is_known_for_good(gps: GpsParts) -> None:
+    request = gps.enrol_request(2)
+    request.has_lost_state = True
+    gps.enrolment.enroll(request, places_late=True)
+    gps.enrol(0)
+    for _ in range(2):
+        assert (gps.roster.devices[2].has_lost_state, gps.roster.devices[0].has_lost_state) == (True, False)
+        gps.enrol(2)  # its next life finds what it keeps, and what was lost stays so
+        gps.restart()
+
+
 def test_states_count_every_device_once(gps: GpsParts) -> None:
     for index in range(4):
         gps.roster.enroll(gps.enrol_request(index), is_late=False)
-    gps.roster.set_profile(gps.roster.devices[1], np.eye(2, 4, dtype=np.float32))
-    gps.roster.set_relevance(gps.roster.devices[2], {0: 0.5})
+    gps.roster.set_answer(gps.roster.devices[1], answer("profile", [1.0]))
+    gps.roster.set_answer(gps.roster.devices[1], answer("relevance", [1.0]))
+    gps.roster.set_answer(gps.roster.devices[2], answer("profile", [1.0]))
     gps.roster.refuse(gps.roster.devices[3], "no reason")
-    states = {"absent": 1, "enrolled": 1, "profiled": 1, "related": 1, "assigned": 0, "refused": 1}
-    assert gps.roster.states() == states
+    assert gps.roster.states() == {"absent": 1, "enrolled": 1, "answered": 2, "assigned": 0, "refused": 1}
+    gps.roster.devices[2].cluster = 0
+    assert gps.roster.states() == {"absent": 1, "enrolled": 1, "answered": 1, "assigned": 1, "refused": 1}
 
 
 @pytest.mark.parametrize(("pod_name", "kept"), [("device-3", "device-3"), ("../x", ""), ("A", ""), ("x" * 254, "")])
@@ -134,3 +155,14 @@ def test_a_pod_name_is_kept_only_if_it_can_be_one(gps: GpsParts, pod_name: str, 
     request = gps.enrol_request(3)
     request.pod_name = pod_name
     assert gps.roster.enroll(request, is_late=False).pod_name == kept
+
+
+def test_a_device_that_enrols_from_another_pod_is_known_there_also_after_a_restart(gps: GpsParts) -> None:
+    for pod_name in ("board-x7f2", "board-k9d4"):
+        request = gps.enrol_request(2)
+        request.pod_name, request.kernel = pod_name, "SkylakeX"
+        gps.roster.enroll(request, is_late=False)
+    assert gps.roster.devices[2].pod_name == "board-k9d4"
+    gps.restart()
+    assert gps.roster.devices[2].pod_name == "board-k9d4"
+    assert gps.roster.kernels() == {"SkylakeX": 1}

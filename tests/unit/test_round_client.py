@@ -13,9 +13,9 @@ from fedstrata import link as link_module
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import Encoding, LinkSettings
 from fedstrata.logs import EventLog
-from fedstrata.rounds import Identity, Intake, Model, OpenRound, ParentCalls, RoundClient, Update
+from fedstrata.rounds import Identity, Intake, OpenRound, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import CHUNK_BYTES, ExactSum, Flat, Layout, PayloadCodec
+from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 # four chunks of float32, the last one short
@@ -45,9 +45,9 @@ def update_of(client: RoundClient, flat: Flat, *, round_number: int = 0, num_exa
     )
 
 
-async def fetched(client: RoundClient, sent_round: int = -1) -> Model:
+async def fetched(client: RoundClient, sent_round: int = -1) -> ReceivedModel:
     model = await client.fetch(sent_round)
-    assert isinstance(model, Model)
+    assert isinstance(model, ReceivedModel)
     return model
 
 
@@ -72,7 +72,7 @@ async def test_a_download_that_a_new_round_overtakes_begins_anew(tmp_path: Path)
     fetching = asyncio.create_task(client.fetch(-1))
     open_round(server, tmp_path, 1, {"a": 2})
     model = await fetching
-    assert isinstance(model, Model)
+    assert isinstance(model, ReceivedModel)
     assert model.round == 1
     assert model.flat[0] == 1.0
 
@@ -115,10 +115,10 @@ async def test_an_update_against_another_model_of_the_round_is_late_and_not_aske
     server, total = server_of(tmp_path, children={"a": 2})
     client = client_of(Wire(server), layout=server.exchange.layout)
     received = await client.fetch(sent_round=-1)
-    assert isinstance(received, Model)
+    assert isinstance(received, ReceivedModel)
     elsewhere = replace(update_of(client, vector(9.0)), base_digest=b"of another LPS's model of this round")
     assert not (await client.submit(elsewhere)).accepted
-    assert isinstance(await client.fetch(0, elsewhere.base_digest), Model)
+    assert isinstance(await client.fetch(0, elsewhere.base_digest), ReceivedModel)
     assert isinstance(await client.fetch(0, received.digest), pb.SendAgain)
     assert (await client.submit(replace(update_of(client, vector(1.0)), base_digest=received.digest))).accepted
     await server.gather()
@@ -179,8 +179,8 @@ async def test_a_download_that_was_cut_is_not_completed_with_another_model_of_th
     write_model(path, LARGE, [another], {})
 
     def open_anew() -> None:
-        intake = Intake(children={"a": 2}, total=ExactSum(LARGE.size, 2), wait=server.exchange.wait)
-        server.open(OpenRound(number=0, global_round=0, model=ModelFile(path, LARGE), intake=intake))
+        intake = Intake(children={"a": 2}, sums=OneSum(LARGE.size, {"a": 2}), wait=server.exchange.wait)
+        server.open(OpenRound.of_one(ModelFile(path, LARGE), number=0, global_round=0, intake=intake))
 
     wire = Wire(server, cut_down=(3,))  # header and two chunks of the first model
     wire.on_cut = open_anew
@@ -197,7 +197,7 @@ async def test_an_exchange_sends_an_update_and_brings_what_comes_after_it(tmp_pa
     await server.gather()
     open_round(server, tmp_path, 1, {"a": 2})
     model = await answer
-    assert isinstance(model, Model)
+    assert isinstance(model, ReceivedModel)
     assert (model.round, model.flat[0]) == (1, 1.0)
     assert set(total.mean().tolist()) == {1.0}
 
@@ -212,7 +212,7 @@ async def test_an_exchange_cut_anywhere_on_its_way_up_counts_once_and_goes_on(
     assert (await server.gather()).num_examples == 2
     open_round(server, tmp_path, 1, {"a": 2})
     model = await answer
-    assert isinstance(model, Model)
+    assert isinstance(model, ReceivedModel)
     assert model.round == 1
     assert np.array_equal(total.mean(), np.float32(np.rint(LARGE_UPDATE.astype(np.float64) * 2**32) / 2**32))
 
@@ -224,7 +224,7 @@ async def test_an_exchange_whose_answer_is_cut_goes_on_with_it_and_sends_nothing
     answer = asyncio.create_task(client.exchange(update_of(client, LARGE_UPDATE)))
     await server.gather()
     open_round(server, tmp_path, 1, {"a": 2})
-    assert isinstance(await answer, Model)
+    assert isinstance(await answer, ReceivedModel)
     assert (wire.parts_up, wire.parts_down) == (4, 2 + 4)  # the model's header twice
 
 
@@ -240,7 +240,7 @@ async def test_an_exchange_that_comes_too_late_brings_the_newest_model(tmp_path:
     client = client_of(Wire(server), layout=LAYOUT, has_exchange=True)
     total = open_round(server, tmp_path, 1, {"a": 2})
     model = await client.exchange(update_of(client, vector(1.0)))
-    assert isinstance(model, Model)
+    assert isinstance(model, ReceivedModel)
     assert (model.round, total.num_examples) == (1, 0)
 
 

@@ -1,17 +1,21 @@
 """A parent's side of the rounds: who is told what, who is given up, and what a round ends with."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from rounds_setting import RUN_ID, bytes_of, header_of, open_round, parts_of, server_of, vector
+from rounds_setting import PART, RUN_ID, bytes_of, header_of, open_round, parts_of, server_of, vector
 
 from fedstrata.errors import (
     ExcludedError,
     NotReadyError,
+    OffsetError,
     PayloadError,
     RunStoppedError,
+    SupersededError,
     UnknownChildError,
     WrongRunError,
 )
@@ -19,7 +23,9 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds import RoundServer
-from fedstrata.tensors import Flat
+from fedstrata.rounds.turns import Turns
+from fedstrata.rpc.payload import Acceptance, payload_header
+from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 SOON = TierDeadline(deadline_s=0.001, quorum_ratio=0.5)
@@ -79,6 +85,22 @@ async def test_a_late_update_is_an_answer_that_names_the_open_round(tmp_path: Pa
     assert (reply.accepted, reply.current_round) == (False, 1)
 
 
+async def test_what_a_round_takes_is_asked_of_the_round_that_an_update_is_of(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2})
+    earlier, now = Layout.of({"0/w": (3,)}), Layout.of({"0/w": (3,), "1/w": (3,)})  # a cluster was split in between
+    server.accepts_updates = lambda number: Acceptance(now if number else earlier, "float32", PART)
+    open_round(server, tmp_path, 1, {"a": 2})
+    sent_again = pb.UpdateHeader(run_id=RUN_ID, child_id="a", round=0)  # its reply was lost
+    sent_again.payload.CopyFrom(payload_header(PayloadCodec(earlier, "float32"), name=PART, num_examples=2))
+    reply = await server.submit(sent_again, parts_of(bytes(earlier.float32_bytes)))
+    assert (reply.accepted, reply.current_round) == (False, 1)
+    assert not server.has_refused("a")
+    for number in (1, 7, 1 << 62):
+        sent_again.round = number
+        with pytest.raises(PayloadError, match="1 tensors, expected 2"):
+            server.check_payload(sent_again)
+
+
 async def test_without_its_quorum_a_round_stops_the_run(tmp_path: Path) -> None:
     children = {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2}
     server, _ = server_of(tmp_path, children=children, wait=SOON)
@@ -96,6 +118,21 @@ async def test_a_child_that_is_half_way_at_the_deadline_is_taken_out_of_the_sum(
     assert (await first_part(server, "a", sent_round=0)).send_again.round == 0  # answered once the sum is void
     await submit(server, "a", vector(4.0))
     assert (await gathering).missing == ("b",)
+    assert total.mean().tolist() == vector(4.0).tolist()
+
+
+async def test_a_child_that_voids_the_sum_again_and_again_is_refused_and_the_others_count(tmp_path: Path) -> None:
+    wait = TierDeadline(deadline_s=0.05, quorum_ratio=0.5)
+    server, total = server_of(tmp_path, children={"a": 2, "liar": 9}, wait=wait)
+    for _ in range(20):  # the first bytes of one update, then the rest of another
+        with suppress(OffsetError, PayloadError, ExcludedError):
+            await server.submit(header_of("liar", num_examples=1), parts_of(bytes_of(vector(100.0))[:4]))
+        await submit(server, "a", vector(4.0))
+        with suppress(OffsetError, PayloadError, ExcludedError):
+            await server.submit(header_of("liar", num_examples=2, offset=4), parts_of(b""))
+    assert server.has_refused("liar")
+    await submit(server, "a", vector(4.0))
+    assert (await server.gather()).missing == ("liar",)
     assert total.mean().tolist() == vector(4.0).tolist()
 
 
@@ -185,3 +222,47 @@ async def test_a_parent_that_gives_its_children_up_answers_their_held_calls_at_o
     assert not held.done()
     server.release()
     assert (await held).HasField("waiting")
+
+
+LARGE = Layout.of({"w": (SMALL_BYTES // 4 + 1,)})  # its updates come in chunks, each in a turn
+
+
+def large_header(child_id: str) -> pb.UpdateHeader:
+    payload = payload_header(PayloadCodec(LARGE, "float32"), name=PART, num_examples=2)
+    return pb.UpdateHeader(run_id=RUN_ID, child_id=child_id, round=0, payload=payload)
+
+
+async def nothing_more() -> AsyncIterator[pb.UpdatePart]:
+    """What follows the header of a sender that sends nothing more, and stays."""
+    await asyncio.Event().wait()
+    yield pb.UpdatePart()
+
+
+async def test_an_upload_of_a_header_alone_ends_as_soon_as_its_sender_begins_another(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2, "b": 2}, layout=LARGE)
+    *uploads, last = [asyncio.create_task(server.submit(large_header("a"), nothing_more())) for _ in range(400)]
+    ended, held = await asyncio.wait(uploads, timeout=10)
+    assert not held
+    assert {type(upload.exception()) for upload in ended} == {SupersededError}
+    data = parts_of(bytes(LARGE.float32_bytes), chunk_bytes=SMALL_BYTES)
+    assert (await server.submit(large_header("b"), data)).accepted
+    last.cancel()
+    await asyncio.wait([last])
+
+
+async def test_a_child_with_many_streams_has_one_turn_at_a_time_and_leaves_the_others_theirs() -> None:
+    turns = Turns(at_once=2, longest_s=3600.0)
+
+    async def hold() -> None:
+        async with turns.one("a"):
+            await asyncio.Event().wait()
+
+    holding = [asyncio.create_task(hold()) for _ in range(9)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10), turns.one("b"):
+        pass
+    for task in holding:
+        task.cancel()
+    await asyncio.wait(holding)
+    async with asyncio.timeout(10), turns.one("a"), turns.one("b"):  # all have been given back
+        pass

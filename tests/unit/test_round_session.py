@@ -10,7 +10,7 @@ from weakref import ref
 import grpc
 import pytest
 
-from fedstrata.rounds import Session
+from fedstrata.rounds import ParentStream
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer, LpsServiceStub, add_LpsServiceServicer_to_server
 
@@ -44,20 +44,20 @@ class SilentParent(LpsServiceServicer):  # type: ignore[misc]  # the generated b
 
 
 @asynccontextmanager
-async def session_with(parent: Any) -> AsyncIterator[Session]:
+async def session_with(parent: Any) -> AsyncIterator[ParentStream]:
     """A session over a channel of its own."""
     server = grpc.aio.server()
     add_LpsServiceServicer_to_server(parent, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        session = Session(LpsServiceStub(channel).Attend)
+        session = ParentStream(LpsServiceStub(channel).Attend)
         yield session
         session.close()
     await server.stop(0)
 
 
-async def heard(session: Session, timeout_s: float = 30) -> list[str | None]:
+async def heard(session: ParentStream, timeout_s: float = 30) -> list[str | None]:
     return [part.WhichOneof("part") async for part in session.fetch(pb.FetchModelRequest(), timeout=timeout_s)]
 
 
@@ -75,7 +75,7 @@ async def test_a_parent_that_is_away_is_not_waited_for_longer_than_said() -> Non
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         async with grpc.aio.insecure_channel(f"127.0.0.1:{taken.getsockname()[1]}") as channel:
-            session = Session(LpsServiceStub(channel).Attend)
+            session = ParentStream(LpsServiceStub(channel).Attend)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await heard(session, 0.3)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -111,7 +111,7 @@ class Call:
 
 async def test_an_answer_that_comes_as_the_time_is_over_is_late_and_cancels_nobody() -> None:
     call = Call()
-    session = Session(lambda wait_for_ready: call)
+    session = ParentStream(lambda wait_for_ready: call)
     hearing = asyncio.ensure_future(heard(session, 0.01))
     await call.has_written.wait()
     loop = asyncio.get_running_loop()
@@ -131,7 +131,7 @@ async def test_an_update_that_was_sent_is_not_held_while_the_next_model_is_await
         yield Part()
 
     async def exchanged() -> list[pb.ModelPart]:
-        return [part async for part in Session(lambda wait_for_ready: call).exchange(parts(), timeout=30)]
+        return [part async for part in ParentStream(lambda wait_for_ready: call).exchange(parts(), timeout=30)]
 
     hearing = asyncio.ensure_future(exchanged())
     await call.has_written.wait()

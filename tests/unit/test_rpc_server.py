@@ -1,9 +1,28 @@
-"""What a child may send ahead of being read follows the largest payload that it has to send."""
+"""What peers may hold of a server: bytes sent ahead by the largest payload, connections, and how long in silence."""
 
+import asyncio
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fedstrata.rpc.server import HEADER_BYTES, LOOKAHEAD_BYTES, sent_ahead
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rpc import server as server_module
+from fedstrata.rpc.client import is_passing
+from fedstrata.rpc.server import (
+    HEADER_BYTES,
+    LOOKAHEAD_BYTES,
+    SPARE_STREAMS,
+    STREAMS_OF_A_CHILD,
+    RpcServer,
+    sent_ahead,
+)
 from fedstrata.tensors import SMALL_BYTES
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, GpsServiceStub, add_GpsServiceServicer_to_server
 
 AHEAD, ESTIMATE = "grpc.http2.lookahead_bytes", "grpc.http2.bdp_probe"
 
@@ -18,3 +37,68 @@ def test_a_small_payload_is_sent_ahead_whole(payload_bytes: int) -> None:
 @pytest.mark.parametrize("payload_bytes", [0, SMALL_BYTES + 1, 100_000_000])
 def test_of_a_large_one_or_one_not_known_little_is_whatever_the_link_would_carry(payload_bytes: int) -> None:
     assert dict(sent_ahead(payload_bytes)) == {AHEAD: LOOKAHEAD_BYTES, ESTIMATE: 0}
+
+
+async def test_silent_connections_are_few_and_hung_up_on_and_who_speaks_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "connections_allowed", lambda: 5)
+    monkeypatch.setattr(server_module, "GREETING_S", 0.5)
+    server = RpcServer(ProcessMetrics("gps").links)
+    await server.start("127.0.0.1:0")
+    await server.set_ready()
+    host, port = server.address.split(":")
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(20)]
+        await asyncio.gather(*(asyncio.to_thread(until_hung_up_on, connection) for connection in silent))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        reply = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=60)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    await server.stop(0)
+
+
+class Holding(GpsServiceServicer):
+    """A GPS that holds every question after assignments, and counts those that it holds."""
+
+    def __init__(self, most: int) -> None:
+        self.held, self.most = 0, most
+        self.are_there, self.is_over = asyncio.Event(), asyncio.Event()
+
+    async def FetchAssignment(self, request: pb.FetchAssignmentRequest, context: Any) -> pb.FetchAssignmentResponse:
+        self.held += 1
+        if self.held == self.most:
+            self.are_there.set()
+        await self.is_over.wait()
+        return pb.FetchAssignmentResponse()
+
+
+async def test_on_one_connection_calls_are_under_way_for_as_many_children_as_there_are() -> None:
+    most = STREAMS_OF_A_CHILD * 3 + SPARE_STREAMS
+    gps, server = Holding(most), RpcServer(ProcessMetrics("gps").links, children=3)
+    server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
+    await server.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = GpsServiceStub(channel)
+        calls = [stub.FetchAssignment(pb.FetchAssignmentRequest()) for _ in range(most + 5)]
+        async with asyncio.timeout(30):
+            await gps.are_there.wait()
+        own = (("grpc.use_local_subchannel_pool", 1),)
+        async with grpc.aio.insecure_channel(server.address, options=own) as other:  # who comes by another is heard
+            await health_pb2_grpc.HealthStub(other).Check(health_pb2.HealthCheckRequest(), timeout=30)
+        assert gps.held == most
+        gps.is_over.set()
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+    # who comes while others are being ended may be told to try again, as every caller of ours does
+    assert all(isinstance(end, grpc.aio.AioRpcError) and is_passing(end) for end in ended if isinstance(end, Exception))
+    assert most <= sum(not isinstance(end, Exception) for end in ended) == gps.held
+    await server.stop(0)
+
+
+def until_hung_up_on(connection: socket.socket) -> None:
+    """Listen to a peer until it ends the connection. Raises TimeoutError when it does not."""
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionError:
+        pass

@@ -19,7 +19,7 @@ def assignment(number: int) -> gps_pb.FetchAssignmentResponse:
     )
 
 
-class Exchange:
+class RoundTerms:
     """An exchange that ends when the test, or the GPS's last answer, lets it."""
 
     def __init__(self, answers: Sequence[int] = ()) -> None:
@@ -44,18 +44,18 @@ class Exchange:
         return answer
 
 
-def served(exchange: Exchange, silence_s: float | None) -> Served:
+def served(exchange: RoundTerms, silence_s: float | None) -> Served:
     return Served(assignment(0), exchange.ask, silence_s, Backoff())
 
 
 async def test_an_lps_that_is_slow_and_still_the_one_is_waited_for() -> None:
-    exchange = Exchange([0, 0, 0])
+    exchange = RoundTerms([0, 0, 0])
     assert await served(exchange, SOON_S).hear(exchange.run()) == "a model"
     assert exchange.asked == 3
 
 
 async def test_a_silent_lps_is_left_when_another_serves_the_cluster() -> None:
-    exchange = Exchange([0, 1, 1])
+    exchange = RoundTerms([0, 1, 1])
     with pytest.raises(ParentAwayError, match="lps-0 is silent, and lps-1 serves lps-0 now"):
         await served(exchange, SOON_S).hear(exchange.run())
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_a_silent_lps_is_left_when_another_serves_the_cluster() -> None:
 
 
 async def test_an_lps_that_answers_is_heard_while_the_gps_is_away() -> None:
-    exchange = Exchange()
+    exchange = RoundTerms()
 
     async def ask_in_vain() -> gps_pb.FetchAssignmentResponse:
         exchange.may_end.set()
@@ -76,14 +76,14 @@ async def test_an_lps_that_answers_is_heard_while_the_gps_is_away() -> None:
 
 
 async def test_without_deadlines_the_gps_is_never_asked() -> None:
-    exchange = Exchange()
+    exchange = RoundTerms()
     exchange.may_end.set()
     assert await served(exchange, None).hear(exchange.run()) == "a model"
     assert exchange.asked == 0
 
 
 async def test_an_answer_ends_the_pauses_and_an_error_does_not() -> None:
-    exchange, backoff = Exchange(), Backoff()
+    exchange, backoff = RoundTerms(), Backoff()
     backoff.attempts = 3
     device = Served(assignment(0), exchange.ask, 60, backoff)
 

@@ -8,12 +8,13 @@ from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
 from fedstrata.link import HOLD_S
-from fedstrata.methods import Grouping
+from fedstrata.methods import Plan
 from fedstrata.v1 import gps_service_pb2 as pb
-from gps.plan import Plan
+from gps.journal import BEFORE
+from gps.plan import Plans
 from gps.serving import Serving
 
-GROUPING = Grouping(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
+PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
 
 
 class Setting:
@@ -24,10 +25,10 @@ class Setting:
         self.gps.enrol(*range(5))
         self.now = 100.0
         self._open()
-        self.plan.make(GROUPING)
+        self.plan.make(BEFORE, PLAN)
 
     def _open(self) -> None:
-        self.plan = Plan(self.gps.experiment, self.gps.roster, self.gps.journal)
+        self.plan = self.gps.plans
         self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, clock=lambda: self.now)
 
     def restart(self) -> None:
@@ -70,6 +71,21 @@ def test_a_device_is_assigned_once_its_lps_is_there(setting: Setting) -> None:
     assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-2", "lps-2", "10.0.0.2:50052")
     setting.register(0, 1)
     assert setting.serving.are_all_there
+
+
+def test_a_device_that_changes_its_cluster_stays_on_the_lps_that_it_hangs_on(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
+    setting.register(0, 1)
+    device = setting.gps.roster.devices[3]
+    for cluster in (2, 0):
+        device.cluster = cluster
+        assignment = setting.serving.assignment(device)
+        assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == (
+            "lps-1",
+            "lps-1",
+            "10.0.0.1:50052",
+        )
+    assert setting.serving.clusters_of("lps-1") == ["lps-1"]
 
 
 def test_an_lps_that_comes_back_elsewhere_is_found_there_by_a_restarted_gps_too(setting: Setting) -> None:
@@ -184,12 +200,12 @@ def test_devices_and_pods_are_told_of_the_adopter(setting: Setting) -> None:
     setting.gps.roster.devices[0].pod_name = setting.gps.roster.devices[3].pod_name = "pod-0"
     setting.serving.listen()
     setting.register(0, 1, 2)
-    assert setting.serving.pods() == {"pod-0": "lps-0.lps-2"}
+    assert setting.serving.pods() == {"pod-0": ["lps-0", "lps-2"]}
     setting.pass_s(30, 1)
     setting.adopt()
     assignment = setting.serving.assignment(setting.gps.roster.devices[0])
     assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-0", "lps-1", "10.0.0.1:50052")
-    assert setting.serving.pods() == {"pod-0": "lps-1"}
+    assert setting.serving.pods() == {"pod-0": ["lps-1"]}
     assert setting.plan.members("lps-0")[0].device_id == IDS[0]
 
 
@@ -248,12 +264,12 @@ def test_while_all_lps_are_there_looking_for_one_that_is_away_costs_one_look_at_
 ) -> None:
     setting.serving.listen()
     setting.register(0, 1, 2)
-    clusters, looks = setting.plan.clusters, Mock()
+    homes, looks = setting.plan.homes, Mock()
 
-    def look(plan: Plan) -> dict[str, list[str]]:
+    def look(plan: Plans) -> dict[str, list[str]]:
         looks()
-        return clusters
+        return homes
 
-    monkeypatch.setattr(Plan, "clusters", property(look))
+    monkeypatch.setattr(Plans, "homes", property(look))
     assert setting.serving.adoptable() == {}
     looks.assert_called_once_with()

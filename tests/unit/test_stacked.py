@@ -6,61 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, examples, job, jobs
 
 from device.evaluation import EvaluationJob, evaluate
 from device.stacked import Stacked, batch_rows, sum_of_losses
-from device.training import LocalResult, TrainingJob, limit_threads, train
+from device.training import limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
 
 limit_threads()
-INFO = DatasetInfo(input_shape=(3, 5), num_classes=7)  # widths that fill no vector register
-MODEL = build_model(ModelSettings(hidden=(30, 9)), INFO)
-SETTINGS = {
-    "one epoch": TrainingSettings(local_epochs=1, batch_size=8),
-    "epochs with momentum": TrainingSettings(
-        local_epochs=3, batch_size=8, optimiser=SgdSettings(learning_rate=0.1, momentum=0.9)
-    ),
-    "steps with momentum and weight decay": TrainingSettings(
-        local_steps=11, batch_size=8, optimiser=SgdSettings(learning_rate=0.1, momentum=0.5, weight_decay=1e-3)
-    ),
-    "steps with weight decay alone": TrainingSettings(
-        local_steps=11, batch_size=8, optimiser=SgdSettings(learning_rate=0.1, weight_decay=1e-2)
-    ),
-    "batches larger than most devices": TrainingSettings(local_epochs=2, batch_size=64),
-    "single examples": TrainingSettings(local_epochs=1, batch_size=1),
-}
-RAGGED = (40, 17, 8, 1, 40, 33, 24, 7, 40, 16, 3)
-
-
-def examples(size: int, device: int, info: DatasetInfo = INFO) -> Examples:
-    rng = np.random.default_rng([size, device])
-    inputs = rng.standard_normal((size, *info.input_shape), dtype=np.float32)
-    return Examples(inputs=inputs, labels=rng.integers(0, info.num_classes, size))
-
-
-def job(size: int, device: int, training: TrainingSettings, **changes: Any) -> TrainingJob:
-    described: dict[str, Any] = {
-        "model": MODEL,
-        "received": MODEL.initial(device % 3),
-        "examples": examples(size, device),
-        "training": training,
-        "seed": 5,
-        "device_index": device,
-        "lps_round": 2,
-        "global_round": 1,
-        "held_out": examples(size % 71 + 1, device),
-    }
-    return TrainingJob(**(described | changes))
-
-
-def jobs(training: TrainingSettings, sizes: tuple[int, ...] = RAGGED) -> list[TrainingJob]:
-    return [job(size, device, training) for device, size in enumerate(sizes)]
-
-
-def bits(results: list[LocalResult]) -> list[tuple[bytes, float, object]]:
-    return [(result.weights.tobytes(), result.train_loss, result.evaluation) for result in results]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -90,7 +45,7 @@ def test_pixels_have_the_same_bits_alone_and_in_a_stack(shape: tuple[int, ...], 
         return Pixels(values=rng.integers(0, 256, (size, *shape), dtype=np.uint8), labels=rng.integers(0, 7, size))
 
     ragged = [
-        job(size, device, SETTINGS["epochs with momentum"], model=model, received=model.initial(device),
+        job(size, device, SETTINGS["epochs with momentum"], model=model, start=model.initial(device),
             examples=pixels(size, device), held_out=pixels(size % 71 + 1, device))
         for device, size in enumerate(RAGGED)
     ]  # fmt: skip
@@ -113,7 +68,7 @@ def test_the_bits_are_the_same_for_models_of_other_widths(shape: tuple[Any, ...]
     model = build_model(ModelSettings(hidden=shape[1]), info)
     training = SETTINGS["epochs with momentum"]
     alike = [
-        job(size, device, training, model=model, received=model.initial(0), examples=examples(size, device, info),
+        job(size, device, training, model=model, start=model.initial(0), examples=examples(size, device, info),
             held_out=examples(130, device, info))
         for device, size in enumerate((20, 16, 8, 20, 9))
     ]  # fmt: skip
@@ -147,7 +102,7 @@ def test_weight_decay_far_below_a_step_of_float32_is_not_lost(momentum: float) -
             )
             for decay in (0.0, 2e-5)
         )
-        results = [trained(job(40, 0, each, model=model, received=model.initial(0))) for each in (decayed, plain)]
+        results = [trained(job(40, 0, each, model=model, start=model.initial(0))) for each in (decayed, plain)]
         difference: np.ndarray = results[0].weights.astype(np.float64) - results[1].weights
         return difference
 
@@ -165,7 +120,7 @@ def test_jobs_of_different_rounds_optimisers_and_models_may_wait_together() -> N
         job(20, 0, SETTINGS["one epoch"]),
         job(20, 1, decaying, global_round=3),
         job(20, 2, decaying, global_round=4),
-        job(20, 3, SETTINGS["one epoch"], model=other, received=other.initial(0)),
+        job(20, 3, SETTINGS["one epoch"], model=other, start=other.initial(0)),
     ]
     assert bits(Stacked().train(mixed)) == [bits(Stacked().train([each]))[0] for each in mixed]
 
@@ -182,23 +137,40 @@ def test_bytes_of_pixels_train_as_the_numbers_they_stand_for() -> None:
 
 def test_what_was_received_and_the_examples_stay_as_they_were() -> None:
     each = job(20, 0, SETTINGS["epochs with momentum"])
-    received, inputs = each.received.copy(), each.examples.inputs.copy()
+    received, inputs = each.start.copy(), each.examples.inputs.copy()
     Stacked().train([each, job(20, 1, SETTINGS["epochs with momentum"])])
-    np.testing.assert_array_equal(each.received, received)
+    np.testing.assert_array_equal(each.start, received)
     np.testing.assert_array_equal(each.examples.inputs, inputs)
 
 
 def test_evaluation_has_the_same_bits_alone_and_together_and_agrees_with_autograds() -> None:
     measured = [
-        EvaluationJob(model=MODEL, received=MODEL.initial(device), examples=examples(size, device))
+        EvaluationJob(model=MODEL, weights=MODEL.initial(device), examples=examples(size, device))
         for device, size in enumerate((200, 64, 1, 65, 130))
     ]
     together = Stacked().evaluate(measured)
     assert together == [Stacked().evaluate([each])[0] for each in measured]
     for result, each in zip(together, measured, strict=True):
-        expected = evaluate(each.model, each.received, each.examples)
+        expected = evaluate(each.model, each.weights, each.examples)
         assert (result.correct, result.num_examples) == (expected.correct, expected.num_examples)
         assert result.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
+
+
+@pytest.mark.parametrize("most_devices", [1, 3, 5, None])
+def test_devices_that_measure_several_models_on_their_own_data_have_the_same_bits_in_any_stack(
+    most_devices: int | None,
+) -> None:
+    own = [examples(size, device) for device, size in enumerate((200, 64, 65, 7))]
+    streams = [MODEL.initial(seed) for seed in range(4)]
+    by_device = [[EvaluationJob(model=MODEL, weights=each, examples=data) for each in streams] for data in own]
+    alone = [[Stacked().evaluate([each])[0] for each in measured] for measured in by_device]
+    assert all(len({result.loss_sum for result in results}) == len(streams) for results in alone)
+    in_a_row = [each for measured in by_device for each in measured]
+    assert Stacked(most_devices).evaluate(in_a_row) == [each for results in alone for each in results]
+    stream_by_stream = [each for measured in zip(*by_device, strict=True) for each in measured]
+    assert Stacked(most_devices).evaluate(stream_by_stream) == [
+        each for results in zip(*alone, strict=True) for each in results
+    ]
 
 
 def test_a_device_with_nothing_to_measure_on_reports_no_examples() -> None:
@@ -215,7 +187,7 @@ def test_convolutions_and_own_losses_train_one_by_one_which_is_said_once(caplog:
     cnn = build_model(ModelSettings(name="cnn", hidden=(5,)), info)
     training = SETTINGS["one epoch"]
     convolutional = [
-        job(9, device, training, model=cnn, received=cnn.initial(0), examples=examples(9, device, info), held_out=None)
+        job(9, device, training, model=cnn, start=cnn.initial(0), examples=examples(9, device, info), held_out=None)
         for device in range(3)
     ]
     trainer = Stacked()
@@ -223,9 +195,6 @@ def test_convolutions_and_own_losses_train_one_by_one_which_is_said_once(caplog:
         assert bits(trainer.train(convolutional)) == [bits([train(each)])[0] for each in convolutional]
         trainer.train(convolutional)
     assert [record.message for record in caplog.records] == ["devices_train_one_by_one"]
-
-    doubled = job(9, 0, training, local_loss=lambda loss, weights, received: 2 * loss)
-    assert bits(Stacked().train([doubled])) == bits([train(doubled)])
 
 
 def test_a_batch_never_has_more_rows_than_the_device_has_examples() -> None:

@@ -8,12 +8,16 @@ import grpc
 import pytest
 
 from fedstrata.errors import PayloadError
-from fedstrata.rounds.attending import Attending
+from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.chunk import part_parser, serialised_whole
 from fedstrata.rpc.stream import Parts, header_first, write_all
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1 import tensors_pb2
+
+
+async def refuse_answers(message: object) -> None:
+    raise AssertionError("nobody answers a question here")
 
 
 class Part:
@@ -71,7 +75,7 @@ async def test_a_payload_that_came_with_its_header_follows_it() -> None:
 
 async def test_who_waits_for_a_turn_holds_no_part() -> None:
     context, count = Context(3), 0
-    async for part in Turns(1).of(Parts(context)):
+    async for part in Turns(1).of("device-000", Parts(context)):
         assert isinstance(part, Part)
         del part
         count += 1
@@ -113,7 +117,7 @@ async def test_a_part_of_an_update_is_gone_before_the_next_is_asked_for() -> Non
     async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
         asked.append(request)
 
-    await Attending(fetch, submit).answer(requests(), Context())
+    await ChildStream(fetch, submit, refuse_answers).answer(requests(), Context())
     assert (len(seen), asked) == (2, [asks])
 
 
@@ -131,7 +135,7 @@ async def test_who_begins_an_update_with_data_is_refused() -> None:
         raise AssertionError("nothing was asked for")
 
     with pytest.raises(PayloadError, match="an update begins with its header"):
-        await Attending(fetch, submit).answer(requests(), Context())
+        await ChildStream(fetch, submit, refuse_answers).answer(requests(), Context())
 
 
 async def test_who_sends_another_header_in_the_place_of_data_is_refused() -> None:
@@ -155,7 +159,7 @@ async def test_who_sends_another_header_in_the_place_of_data_is_refused() -> Non
         raise AssertionError("nothing was asked for")
 
     with pytest.raises(PayloadError, match="data only"):
-        await Attending(fetch, submit).answer(requests(), Context())
+        await ChildStream(fetch, submit, refuse_answers).answer(requests(), Context())
     assert taken == ["header"]
 
 

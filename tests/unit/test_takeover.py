@@ -12,34 +12,44 @@ import numpy as np
 import pytest
 from gps_parts import TEXT
 
-from fedstrata.errors import PayloadError, StateError, WrongRunError
+from fedstrata.errors import NotReadyError, PayloadError, StateError, WrongRunError
 from fedstrata.experiment import TierDeadline, parse_experiment
 from fedstrata.logs import EventLog
+from fedstrata.methods import Channel, Reach
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.rounds import Model as Received
+from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
+from fedstrata.streams import Streams
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member
-from lps.cluster import ClusterSession, Surroundings
+from lps.cluster import ClusterSession, LpsParts
 from lps.state import ClusterState
-from lps.takeover import Gathering, Held, round_to_open, write_start
+from lps.takeover import MOST_CUTS, Held, ModelSearch, round_to_open, write_start
 
 RUN_ID = "run-1"
 LAYOUT = Layout.of({"shared": (3,), "head": (2,)})
 CODEC = PayloadCodec(LAYOUT, "float32")
 SHARED = [slice(0, 3)]
+STREAMS = Streams(
+    model=LAYOUT,
+    channels=(
+        Channel(name="shared", tensors=LAYOUT.select(["shared"]), reach=Reach.EVERYWHERE),
+        Channel(name="head", tensors=LAYOUT.select(["head"]), reach=Reach.CLUSTER),
+    ),
+    spans=False,
+)
 LOG = EventLog("test_takeover")
 MODEL = np.float32([1, 2, 3, 4, 5])
 
 
-def gathering_of(*members: str) -> Gathering:
-    return Gathering(RUN_ID, layout=LAYOUT, members=set(members), wait=TierDeadline(), log=LOG)
+def gathering_of(*members: str) -> ModelSearch:
+    return ModelSearch(RUN_ID, layout=LAYOUT, members=set(members), wait=TierDeadline(), rounds=range(9), log=LOG)
 
 
-async def told(gathering: Gathering, device_id: str, held_round: int | None) -> pb.ModelPart:
+async def told(gathering: ModelSearch, device_id: str, held_round: int | None) -> pb.ModelPart:
     """What a device is told that holds a model of that round."""
     request = pb.FetchModelRequest(run_id=RUN_ID, child_id=device_id, sent_round=-1, held_round=held_round)
     async for part in gathering.fetch(request):
@@ -63,19 +73,70 @@ async def parts_of(flat: Flat) -> AsyncIterator[lps_pb.HeldModelPart]:
 # --- who is asked -------------------------------------------------------------------------------------------
 
 
-async def test_the_first_device_of_those_with_the_newest_model_is_asked_and_no_other() -> None:
-    gathering = gathering_of("a", "b", "c")
+async def sent(gathering: ModelSearch, held: dict[str, int], flats: dict[str, Flat]) -> "dict[str, asyncio.Task[None]]":
+    """What becomes of the models of devices, all of which are asked and send theirs."""
+    asked = await asyncio.gather(*(told(gathering, name, held_round) for name, held_round in held.items()))
+    assert [part.send_model.round for part in asked] == list(held.values())
+    return {
+        name: asyncio.create_task(gathering.take_model(header_of(name, held[name], flat), parts_of(flat)))
+        for name, flat in flats.items()
+    }
+
+
+async def test_what_most_devices_hold_is_read_from_the_first_of_them_and_from_no_other() -> None:
+    gathering, held = gathering_of("a", "b", "c"), {"a": 4, "b": 5, "c": 5}
     finding = asyncio.create_task(gathering.model())
-    calls = {name: asyncio.create_task(told(gathering, name, held)) for name, held in (("a", 4), ("c", 5), ("b", 5))}
-    assert (await calls["b"]).send_model.round == 5
-    await gathering.take_model(header_of("a", 4, MODEL), parts_of(MODEL))  # nobody asked for it
-    assert not finding.done()
-    await gathering.take_model(header_of("b", 5, MODEL), parts_of(MODEL))
-    held = await finding
-    assert held is not None
-    assert (held.lps_round, held.flat.tolist()) == (5, MODEL.tolist())
+    sending = await sent(gathering, held, {"a": MODEL * 2, "b": MODEL, "c": MODEL})
+    found = await finding
+    assert found is not None
+    assert (found.lps_round, found.flat.tolist()) == (5, MODEL.tolist())
+    await asyncio.gather(*sending.values())  # none is refused
     gathering.release()
-    assert {name: (await calls[name]).WhichOneof("part") for name in "ac"} == {"a": "waiting", "c": "waiting"}
+
+
+@pytest.mark.parametrize("claimed", [5, 6, 10**6, -1])
+async def test_one_device_that_lies_about_its_model_is_not_believed(claimed: int) -> None:
+    held = {"a": 5 if claimed < 0 else claimed, "b": 5, "c": 5}
+    gathering = gathering_of(*held)
+    finding = asyncio.create_task(gathering.model())
+    sending = await sent(gathering, held, {"a": np.zeros_like(MODEL), "b": MODEL, "c": MODEL})
+    found = await finding
+    assert found is not None
+    assert (found.lps_round, found.flat.tolist()) == (5, MODEL.tolist())
+    await asyncio.gather(*sending.values())
+
+
+async def test_of_as_many_devices_the_newest_round_is_believed_that_there_can_be() -> None:
+    held = {"a": 10**6, "b": 5, "c": 4}
+    gathering = gathering_of(*held)
+    finding = asyncio.create_task(gathering.model())
+    await sent(gathering, held, {"a": MODEL * 3, "b": MODEL, "c": MODEL * 2})
+    found = await finding
+    assert found is not None
+    assert (found.lps_round, found.flat.tolist()) == (5, MODEL.tolist())
+
+
+async def test_a_model_that_was_cut_is_taken_when_it_is_sent_again() -> None:
+    gathering = gathering_of("a")
+    finding = asyncio.create_task(gathering.model())
+    await told(gathering, "a", 5)
+    with pytest.raises(NotReadyError, match="the model of a was cut at byte 16 of 20; send it again"):
+        await gathering.take_model(header_of("a", 5, MODEL), parts_of(MODEL[:4]))
+    await gathering.take_model(header_of("a", 5, MODEL), parts_of(MODEL))
+    assert isinstance(await finding, Held)
+
+
+async def test_a_model_that_is_cut_again_and_again_is_read_from_another_device() -> None:
+    gathering, held = gathering_of("a", "b"), {"a": 5, "b": 5}
+    finding = asyncio.create_task(gathering.model())
+    sending = await sent(gathering, held, {"b": MODEL})
+    for _ in range(MOST_CUTS):
+        with pytest.raises(NotReadyError):
+            await gathering.take_model(header_of("a", 5, MODEL), parts_of(MODEL[:4]))
+        if finding.done():
+            break
+    assert isinstance(await finding, Held)
+    await sending["b"]
 
 
 async def test_where_no_device_holds_a_model_there_is_none() -> None:
@@ -98,13 +159,11 @@ async def test_round_0_is_a_round_that_a_device_can_hold() -> None:
 async def test_a_device_that_was_started_again_is_asked_for_nothing_and_the_others_are() -> None:
     gathering = gathering_of("a", "b", "c")
     finding = asyncio.create_task(gathering.model())
-    calls = {name: asyncio.create_task(told(gathering, name, 5)) for name in "abc"}
-    await calls["a"]
+    sending = await sent(gathering, {"a": 5, "b": 5, "c": 5}, {"c": MODEL})
     again = [asyncio.create_task(told(gathering, name, None)) for name in "ab"]  # other processes, who hold nothing
     async with asyncio.timeout(5):
-        assert (await calls["c"]).send_model.round == 5
+        await sending["c"]
     assert not any(call.done() for call in again)
-    await gathering.take_model(header_of("c", 5, MODEL), parts_of(MODEL))
     assert isinstance(await finding, Held)
     gathering.release()
     assert all(part.HasField("waiting") for part in await asyncio.gather(*again))
@@ -129,9 +188,9 @@ async def test_without_deadlines_every_member_is_waited_for_and_strangers_do_not
     [
         (4, MODEL, None, "of round 4, and was asked for 5"),
         (5, np.float32([1, 2, np.nan, 4, 5]), None, "not finite"),
-        (5, MODEL[:4], None, "16 of 20 bytes"),
         (5, np.append(MODEL, MODEL), None, "a chunk of 8 bytes"),
-        (5, MODEL, "0" * 64, "or others"),
+        (5, MODEL, "f" * 64, "not of the digest that it said"),
+        (5, MODEL, "x" * 64, "expected a SHA-256"),
     ],
 )
 async def test_a_model_that_is_not_what_was_asked_for_is_refused_and_another_device_asked(
@@ -140,13 +199,13 @@ async def test_a_model_that_is_not_what_was_asked_for_is_refused_and_another_dev
     gathering = gathering_of("a", "b")
     finding = asyncio.create_task(gathering.model())
     calls = {name: asyncio.create_task(told(gathering, name, 5)) for name in "ab"}
-    await calls["a"]
+    await asyncio.gather(*calls.values())
     bad = header_of("a", held_round, flat.astype(np.float32), **({"sha256": sha256} if sha256 else {}))
+    good = asyncio.create_task(gathering.take_model(header_of("b", 5, MODEL), parts_of(MODEL)))
     with pytest.raises(PayloadError, match=reason):
         await gathering.take_model(bad, parts_of(flat.astype(np.float32)))
-    assert (await calls["b"]).send_model.round == 5
-    await gathering.take_model(header_of("b", 5, MODEL), parts_of(MODEL))
     assert isinstance(await finding, Held)
+    await good
 
 
 async def test_calls_of_another_run_are_refused() -> None:
@@ -161,6 +220,14 @@ async def test_an_update_is_late_while_no_round_is_open() -> None:
     gathering = gathering_of("a")
     reply = await gathering.submit(pb.UpdateHeader(run_id=RUN_ID, child_id="a", round=5), aiter_of_nothing())
     assert not reply.accepted
+
+
+async def test_an_answer_is_passed_over_while_no_round_is_open() -> None:
+    gathering = gathering_of("a")
+    gathering.answer(pb.RoundAnswer(run_id=RUN_ID, child_id="a", round=5))
+    with pytest.raises(WrongRunError):
+        gathering.answer(pb.RoundAnswer(run_id="run-2", child_id="a"))
+    assert not (await gathering.submit(pb.UpdateHeader(run_id=RUN_ID, child_id="a"), aiter_of_nothing())).accepted
 
 
 async def aiter_of_nothing() -> AsyncIterator[pb.UpdatePart]:
@@ -190,15 +257,10 @@ def test_the_round_held_is_opened_if_the_global_round_allows_it(held_round: int 
 @pytest.mark.parametrize("held_round", [4, 9])
 async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(tmp_path: Path, held_round: int) -> None:
     experiment = parse_experiment(TEXT, overrides=["training.lps_rounds_per_global_round=3"])
-    shared = Received(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
-    model, executor, metrics = (
-        SimpleNamespace(layout=LAYOUT, shared=("shared",)),
-        cast(Any, None),
-        ProcessMetrics("lps"),
-    )
-    around = Surroundings(
-        experiment=experiment, model=cast(Any, model), sum_name="fed_avg", state_folder=tmp_path, metrics=metrics,
-        executor=executor,
+    shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
+    around = LpsParts(
+        experiment=experiment, method=cast(Any, None), streams=STREAMS, model=cast(Any, None), state_folder=tmp_path,
+        metrics=ProcessMetrics("lps"), executor=cast(Any, None),
     )  # fmt: skip
     gps = SimpleNamespace(identity=SimpleNamespace(run_id=RUN_ID), fetch=AsyncMock(return_value=shared))
     cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=2)
@@ -221,7 +283,7 @@ def started(folder: Path, held_round: int | None) -> tuple[int, Flat, Flat]:
     """The round that is opened in global round 2 with a model held, its model, and the one before its global round."""
     state = state_in(folder, term=1)
     held = state.scratch(iter([MODEL]))
-    shared = Received(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
+    shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
     opened = write_start(state, held, held_round, shared, SHARED)
     standing = state_in(folder, term=1).newest(LOG)
     assert standing is not None
@@ -267,7 +329,7 @@ def test_a_take_over_that_was_broken_off_between_its_files_is_made_again(
     state = state_in(tmp_path, term=1)
     held = state.scratch(iter([MODEL]))
     monkeypatch.setattr("lps.state.write_model", write_one)
-    shared = Received(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
+    shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
     with pytest.raises(KeyboardInterrupt):
         write_start(state, held, held_round, shared, SHARED)
     assert written

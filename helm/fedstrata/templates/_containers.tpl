@@ -9,6 +9,18 @@
 {{- end }}
 
 {{- define "fedstrata.gps.env" -}}
+{{- with .Values.again }}
+- name: FEDSTRATA_AGAIN
+  value: {{ . | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.gps.releaseAfterSeconds) }}
+- name: FEDSTRATA_RELEASE_AFTER_S
+  value: {{ int .Values.gps.releaseAfterSeconds | quote }}
+{{- if eq .Values.device.kind "StatefulSet" }}
+- name: FEDSTRATA_DEVICE_STATEFULSET
+  value: {{ include "fedstrata.fullname" . }}-device
+{{- end }}
+{{- end }}
 - name: FEDSTRATA_LPS_STATEFULSET
   value: {{ include "fedstrata.fullname" . }}-lps
 - name: FEDSTRATA_RELEASE
@@ -30,9 +42,14 @@
 {{- end }}
 {{- end }}
 
+{{/* LPSs and devices keep the state of a run that was begun anew apart from that of the failed one; the GPS puts its own aside. */}}
+{{- define "fedstrata.stateFolder" -}}
+/state{{ with .Values.again }}/again-{{ . }}{{ end }}
+{{- end }}
+
 {{- define "fedstrata.lps.args" -}}
 - --experiment=/etc/fedstrata/experiment.yaml
-- --state=/state
+- --state={{ include "fedstrata.stateFolder" . }}
 - --gps={{ include "fedstrata.gpsAddress" . }}
 - --listen=0.0.0.0:{{ .Values.ports.grpc }}
 - --advertise=$(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}
@@ -42,14 +59,12 @@
 {{- define "fedstrata.lps.env" -}}{{- end }}
 
 {{- define "fedstrata.lps.volumes" -}}
-{{- if not .Values.lps.persistence.enabled }}
-- name: state
-  emptyDir: {}
-{{- end }}
+{{- include "fedstrata.stateVolume" (dict "root" . "component" "lps") }}
 {{- end }}
 
 {{- define "fedstrata.device.args" -}}
 - --experiment=/etc/fedstrata/experiment.yaml
+- --state={{ include "fedstrata.stateFolder" . }}
 - --gps={{ include "fedstrata.gpsAddress" . }}
 - --http=0.0.0.0:{{ .Values.ports.http }}
 - --stay
@@ -77,6 +92,8 @@
 {{- end }}
 
 {{- define "fedstrata.device.mounts" -}}
+- name: state
+  mountPath: /state
 {{- if and (include "fedstrata.hasData" .) (ne .Values.data.type "image") }}
 - name: data
   mountPath: {{ .Values.data.path }}
@@ -85,6 +102,7 @@
 {{- end }}
 
 {{- define "fedstrata.device.volumes" -}}
+{{- include "fedstrata.stateVolume" (dict "root" . "component" "device") }}
 {{- if eq .Values.data.type "hostPath" }}
 - name: data
   hostPath:

@@ -7,8 +7,8 @@
 {{- fail (printf "experiment: %s. Give the whole file with --set-file experiment=FILE.yaml" .) -}}
 {{- end }}
 
-{{/* What the chart needs of the experiment, as JSON: name, devices, clusters (a number or "auto"), names (of a local
-     partition), data, download, globalRounds. The services check the rest; here only what the pods depend on. */}}
+{{/* What the chart needs of the experiment, as JSON: name, devices, lps (how many LPSs, a number or "auto"), names (of a
+     local partition), data, download, globalRounds. The services check the rest; here only what the pods depend on. */}}
 {{- define "fedstrata.plan" -}}
 {{- $text := include "fedstrata.experiment" . -}}
 {{- if gt (len $text) 1000000 }}{{ include "fedstrata.experimentError" "the file is larger than the 1 MB that a ConfigMap holds" }}{{ end -}}
@@ -20,30 +20,60 @@
 {{- $partition := $file.partition -}}
 {{- if not (kindIs "map" $partition) }}{{ include "fedstrata.experimentError" "partition is missing; it says how many devices there are" }}{{ end -}}
 {{- $devices := 0 -}}
-{{- if eq (toString $partition.kind) "tasks" -}}
-  {{- range $task := $partition.tasks -}}
-  {{- $devices = add $devices (include "fedstrata.count" (dict "value" $task.devices "key" (printf "partition.tasks: devices of %s" $task.name))) -}}
+{{- $groups := list -}}
+{{- if has (toString $partition.kind) (list "tasks" "groups") -}}
+  {{- $groups = get $partition $partition.kind | default list -}}
+  {{- range $group := $groups -}}
+  {{- $devices = add $devices (include "fedstrata.count" (dict "value" $group.devices "key" (printf "partition.%s: devices of %s" $partition.kind $group.name))) -}}
   {{- end -}}
 {{- else if eq (toString $partition.kind) "local" -}}
   {{- $devices = len ($partition.names | default list) -}}
 {{- else if has (toString $partition.kind) (list "dirichlet" "iid") -}}
   {{- $devices = include "fedstrata.count" (dict "value" $partition.devices "key" "partition.devices") | int -}}
 {{- else -}}
-  {{- include "fedstrata.experimentError" (printf "partition.kind is %v; choose tasks, dirichlet, iid or local" $partition.kind) -}}
+  {{- include "fedstrata.experimentError" (printf "partition.kind is %v; choose tasks, groups, dirichlet, iid or local" $partition.kind) -}}
 {{- end -}}
 {{- if lt (int $devices) 1 }}{{ include "fedstrata.experimentError" "it has no devices; partition gives at least one" }}{{ end -}}
 {{- $method := $file.method | default dict -}}
 {{- if kindIs "string" $method }}{{ $method = dict "name" $method }}{{ end -}}
-{{- $clusters := $method.clusters | default "auto" -}}
-{{- if ne (toString $clusters) "auto" -}}
-  {{- $clusters = include "fedstrata.count" (dict "value" $clusters "key" "method.clusters") | int -}}
-  {{- if gt $clusters (int $devices) }}{{ include "fedstrata.experimentError" (printf "method.clusters is %d, more than the %d devices" $clusters (int $devices)) }}{{ end -}}
-{{- end -}}
+{{- $lps := include "fedstrata.lpsCount" (dict "file" $file "method" $method "devices" (int $devices) "groups" (len $groups)) -}}
 {{- $data := $file.data | default dict -}}
 {{- $training := $file.training | default dict -}}
-{{- dict "name" $file.name "devices" (int $devices) "clusters" $clusters "names" ($partition.names | default list) "local" (eq $partition.kind "local")
+{{- dict "name" $file.name "devices" (int $devices) "lps" $lps "names" ($partition.names | default list) "local" (eq $partition.kind "local")
       "data" ($data.name | default "digits") "download" (default false $data.download)
       "globalRounds" (int ($training.global_rounds | default 5)) | toJson -}}
+{{- end }}
+
+{{/* How many LPSs the services will want: as topology says; one where devices are all in one cluster, or are grouped anew
+     in global rounds; else one for each cluster, "auto" where the GPS has to find out how many. */}}
+{{- define "fedstrata.lpsCount" -}}
+{{- $name := toString (.method.name | default "one_shot") -}}
+{{- $clusters := .method.clusters | default "auto" -}}
+{{- if ne (toString $clusters) "auto" -}}
+  {{- $clusters = include "fedstrata.atMost" (dict "value" $clusters "key" "method.clusters" "devices" .devices) -}}
+{{- end -}}
+{{- if .file.topology -}}
+  {{- if not (kindIs "map" .file.topology) }}{{ include "fedstrata.experimentError" "topology must say lps, how many LPSs there are" }}{{ end -}}
+  {{- include "fedstrata.atMost" (dict "value" .file.topology.lps "key" "topology.lps" "devices" .devices) -}}
+{{- else if has $name (list "fedavg" "fedprox" "feddyn" "fedper" "ditto" "local" "ifca" "cfl") -}}
+  1
+{{- else if eq $name "user_centric" -}}
+  {{- $streams := toString (.method.streams | default "all") -}}
+  {{- if eq $streams "auto" }}auto{{ else if eq $streams "all" }}{{ .devices }}{{ else -}}
+  {{- include "fedstrata.atMost" (dict "value" .method.streams "key" "method.streams" "devices" .devices) -}}
+  {{- end -}}
+{{- else if and (eq (toString $clusters) "auto") (has $name (list "oracle" "random")) -}}
+  {{- .groups | default "auto" -}}
+{{- else -}}
+  {{- $clusters -}}
+{{- end -}}
+{{- end }}
+
+{{/* A whole number from 1 up to the number of devices. */}}
+{{- define "fedstrata.atMost" -}}
+{{- $count := include "fedstrata.count" . | int -}}
+{{- if gt $count .devices }}{{ include "fedstrata.experimentError" (printf "%s is %d, more than the %d devices" .key $count .devices) }}{{ end -}}
+{{- $count -}}
 {{- end }}
 
 {{/* A whole number from 1 up, or a failure that names the key. */}}

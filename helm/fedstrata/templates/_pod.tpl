@@ -128,6 +128,9 @@ metadata:
   annotations:
     # Another experiment makes other pods.
     checksum/experiment: {{ include "fedstrata.experiment" $root | sha256sum }}
+    {{- with $root.Values.again }}
+    fedstrata.io/again: {{ . | quote }}
+    {{- end }}
     {{- with $tier.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

@@ -5,21 +5,21 @@
 {{- if or .Values.gps.rbac.create .Values.gps.serviceAccount.name }}true{{ end -}}
 {{- end }}
 
-{{/* Number of LPS pods: the number of clusters. With `clusters: auto` the GPS decides, so an upgrade keeps what is there. */}}
+{{/* Number of LPS pods. Where the GPS finds out how many, it scales them itself, so an upgrade keeps what is there. */}}
 {{- define "fedstrata.lpsReplicas" -}}
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
 {{- $given := .Values.lps.replicas -}}
-{{- if ne (toString $plan.clusters) "auto" -}}
-  {{- if and (not (kindIs "invalid" $given)) (ne (int $given) (int $plan.clusters)) -}}
-  {{- fail (printf "lps.replicas is %d, but experiment %s has method.clusters %d: one LPS serves one cluster. Leave lps.replicas out, or change the experiment" (int $given) $plan.name (int $plan.clusters)) -}}
+{{- if ne (toString $plan.lps) "auto" -}}
+  {{- if and (not (kindIs "invalid" $given)) (ne (int $given) (int $plan.lps)) -}}
+  {{- fail (printf "lps.replicas is %d, but the method and topology of experiment %s make it %d. Leave lps.replicas out, or change the experiment" (int $given) $plan.name (int $plan.lps)) -}}
   {{- end -}}
-  {{- int $plan.clusters -}}
+  {{- int $plan.lps -}}
 {{- else -}}
   {{- if not (kindIs "invalid" $given) -}}
-  {{- fail (printf "lps.replicas is %d, but experiment %s has method.clusters auto: the GPS scales the LPSs itself. Leave lps.replicas out, or fix method.clusters" (int $given) $plan.name) -}}
+  {{- fail (printf "lps.replicas is %d, but experiment %s leaves it to the GPS how many LPSs there are, which scales them itself. Leave lps.replicas out, fix method.clusters, or say topology.lps" (int $given) $plan.name) -}}
   {{- end -}}
   {{- if not (include "fedstrata.mayScale" .) -}}
-  {{- fail (printf "experiment %s has method.clusters auto, but gps.rbac.create is false: nobody may scale the LPSs. Set gps.rbac.create to true, name an account that has the rights in gps.serviceAccount.name, or fix method.clusters" $plan.name) -}}
+  {{- fail (printf "experiment %s leaves it to the GPS how many LPSs there are, but gps.rbac.create is false: nobody may scale the LPSs. Set gps.rbac.create to true, name an account that has the rights in gps.serviceAccount.name, fix method.clusters, or say topology.lps" $plan.name) -}}
   {{- end -}}
   {{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-lps" (include "fedstrata.fullname" .)) -}}
   {{- if $live }}{{ int $live.spec.replicas }}{{ else }}0{{ end -}}
@@ -55,13 +55,23 @@
 {{- end -}}
 {{- if eq $device.kind "DaemonSet" -}}
   {{- if not $plan.local }}{{ fail (printf "device.kind DaemonSet gives every node a device of its own, so the experiment names them: partition.kind local with names, not as in %s" $plan.name) }}{{ end -}}
+  {{- if $device.persistence.enabled }}{{ fail "device.persistence gives each pod of a StatefulSet a claim, which a DaemonSet cannot: leave it out; what a board keeps outlives its container, not its pod" }}{{ end -}}
   {{- if or (ne (int $device.devicesPerPod) 1) (gt (int $device.external) 0) (not (kindIs "invalid" $device.replicas)) -}}
   {{- fail "device.kind DaemonSet has one device on each node: leave device.replicas, device.devicesPerPod and device.external out" -}}
   {{- end -}}
 {{- end -}}
-{{- if and (eq $data.type "none") (has $plan.data (list "fashion-mnist" "folder")) (not $plan.download) -}}
+{{- if and (eq $data.type "none") (ne $plan.data "digits") (not (contains ":" $plan.data)) (not $plan.download) -}}
 {{- fail (printf "experiment %s reads %s from files: set data.type to hostPath, claim or image, or data.download to true in the experiment" $plan.name $plan.data) -}}
 {{- end -}}
 {{- if and (eq $data.type "hostPath") (not $data.hostPath) }}{{ fail "data.type is hostPath: data.hostPath says which folder of the node, for instance /var/lib/fedstrata" }}{{ end -}}
 {{- if and (eq $data.type "claim") (not $data.claimName) }}{{ fail "data.type is claim: data.claimName says which PersistentVolumeClaim of the namespace" }}{{ end -}}
+{{- end }}
+
+{{/* Names of the device pods, as a list, where they are known beforehand: those of a StatefulSet that makes them all. */}}
+{{- define "fedstrata.devicePods" -}}
+{{- if and (eq .Values.device.kind "StatefulSet") (eq (int .Values.device.external) 0) }}
+{{- range $ordinal := until (include "fedstrata.deviceReplicas" . | int) }}
+- {{ include "fedstrata.fullname" $ }}-device-{{ $ordinal }}
+{{- end }}
+{{- end }}
 {{- end }}

@@ -1,0 +1,178 @@
+"""What a device keeps of its own from round to round: named arrays that never leave it, sealed on its disk.
+
+One file an LPS round: a JSON header with run, device, round and the arrays' names, types and shapes, then their bytes.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import PluginError, StateError
+from fedstrata.logs import EventLog
+from fedstrata.store import clear_asides, read_sealed, write_sealed
+
+Arrays = dict[str, NDArray[Any]]
+DTYPES = ("<f4", "<f8", "<i8")
+LENGTH_BYTES = 8  # of the number that says how long the header is
+
+
+class PersonalStore:
+    """One device's states by LPS round, each a file that is wholly there or not at all."""
+
+    def __init__(self, folder: Path, run_id: str, device_id: str) -> None:
+        """`folder` is this device's own; it is made when something is kept."""
+        self._folder = folder
+        self._owner = {"run_id": run_id, "device_id": device_id}
+        self._log = EventLog("personal", device=device_id)
+        self._whole: set[int] = set()  # rounds whose files were written or read whole by this process
+        clear_asides(folder)
+
+    def at(self, lps_round: int) -> tuple[int, Arrays] | None:
+        """The newest whole state that is not newer than a round, and its round; None where there is none.
+
+        A file that is damaged, or another run's or device's, is named in the log and passed over.
+        """
+        for known in self._rounds():
+            if known <= lps_round:
+                with suppress(StateError):
+                    return known, self._read(known)
+        return None
+
+    def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
+        """Keep the state that a device has after a round; later ones, of rounds that are done again, are gone.
+
+        Without `durable` the file survives the death of the process, but perhaps not that of the machine.
+
+        Raises:
+            PluginError: an array is of a type that is not kept.
+            StateError: the disk is full or refuses; what was there is still there.
+        """
+        data = self._packed(lps_round, arrays)
+        for later in self._rounds():
+            if later > lps_round:
+                self._path(later).unlink(missing_ok=True)
+        write_sealed(self._path(lps_round), data, durable=durable)
+        self._whole.add(lps_round)
+
+    def prune(self, before_round: int) -> None:
+        """Remove states older than a round, all but the newest whole one of them."""
+        older = [known for known in self._rounds() if known < before_round]
+        while older and not self._is_whole(older[0]):
+            del older[0]  # it stays: what is damaged is left to be looked at
+        for known in older[1:]:
+            self._path(known).unlink(missing_ok=True)
+
+    def mark_born(self) -> None:
+        """Note that this device has had a state in this run: without one later, it was lost for good."""
+        if not self.was_born():
+            write_sealed(self._marker, json.dumps(self._owner).encode())
+
+    def was_born(self) -> bool:
+        """Whether this device has had a state in this run; a marker that is damaged says so, too."""
+        if not self._marker.exists():
+            return False
+        try:
+            return bool(json.loads(read_sealed(self._marker)) == self._owner)
+        except StateError as error:
+            self._log.warning("personal_state_damaged", reason=str(error))
+            return True
+
+    @property
+    def _marker(self) -> Path:
+        return self._folder / "born"
+
+    def _path(self, lps_round: int) -> Path:
+        return self._folder / f"{lps_round:06d}.personal"
+
+    def _rounds(self) -> list[int]:
+        """Rounds with a file, newest first."""
+        stems = (path.stem for path in self._folder.glob("*.personal"))
+        return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
+
+    def _is_whole(self, lps_round: int) -> bool:
+        if lps_round not in self._whole:
+            with suppress(StateError):
+                self._read(lps_round)
+        return lps_round in self._whole
+
+    def _packed(self, lps_round: int, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+        described = [[name, array.dtype.newbyteorder("<").str, list(array.shape)] for name, array in arrays.items()]
+        for name, dtype, _ in described:
+            if dtype not in DTYPES:
+                raise PluginError(f"personal state {name!r} is {dtype}; float32, float64 and int64 are kept")
+        header = json.dumps({**self._owner, "lps_round": lps_round, "arrays": described}).encode()
+        content = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes() for array in arrays.values()]
+        return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *content])
+
+    def _read(self, lps_round: int) -> Arrays:
+        path = self._path(lps_round)
+        try:
+            arrays = self._unpacked(path, lps_round, memoryview(read_sealed(path)))
+        except StateError as error:
+            self._whole.discard(lps_round)
+            self._log.warning("personal_state_damaged", lps_round=lps_round, reason=str(error))
+            raise
+        self._whole.add(lps_round)
+        return arrays
+
+    def _unpacked(self, path: Path, lps_round: int, data: memoryview) -> Arrays:
+        """The arrays, copied. Raises StateError, naming the file, when it is not this device's state of this round."""
+        start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+        header, described = _header(path, bytes(data[LENGTH_BYTES:start]))
+        expected = {**self._owner, "lps_round": lps_round}
+        if header != expected:
+            raise StateError(f"{path}: a state of {header}; {expected} expected")
+        sizes = [math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in described]
+        if sum(sizes) != len(data) - start:
+            raise StateError(f"{path}: {len(data) - start} bytes of arrays; its header says {sum(sizes)}")
+        arrays = {}
+        for (name, dtype, shape), size in zip(described, sizes, strict=True):
+            arrays[name] = np.frombuffer(bytearray(data[start : start + size]), dtype).reshape(shape)
+            start += size
+        return arrays
+
+
+def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, list[int]]]]:
+    """Whose state a file is and of which round, and the name, type and shape of each array."""
+    try:
+        header = json.loads(text)
+        described = [(str(name), DTYPES[DTYPES.index(dtype)], [int(n) for n in shape])
+                     for name, dtype, shape in header.pop("arrays")]  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise StateError(f"{path}: its header is not that of a personal state") from None
+    return header, described
+
+
+class KeptInMemory:
+    """One device's states by LPS round where there is no folder for them: they are gone with the process."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, Arrays] = {}
+
+    def at(self, lps_round: int) -> tuple[int, Arrays] | None:
+        """The newest state that is not newer than a round, and its round; None where there is none."""
+        known = max((number for number in self._states if number <= lps_round), default=None)
+        return None if known is None else (known, self._states[known])
+
+    def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
+        """Keep the state that a device has after a round; later ones are gone."""
+        self._states = {number: state for number, state in self._states.items() if number <= lps_round}
+        self._states[lps_round] = dict(arrays)
+
+    def prune(self, before_round: int) -> None:
+        """Forget states older than a round, all but the newest of them."""
+        newest = max((number for number in self._states if number < before_round), default=before_round)
+        self._states = {number: state for number, state in self._states.items() if number >= newest}
+
+    def mark_born(self) -> None:
+        """Nothing: the next process has nothing of this one."""
+
+    def was_born(self) -> bool:
+        """Whether a state of this device outlives its process: no."""
+        return False

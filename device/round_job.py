@@ -1,0 +1,198 @@
+"""One LPS round at a device, stage by stage: an answer if one is asked for, local work, the update."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from device.personal import Arrays, KeptInMemory, PersonalStore
+from device.work import DeviceProcess, DeviceWork, put_together
+from fedstrata.errors import PayloadError, PluginError
+from fedstrata.methods import Measurement, Moment, Outcome
+from fedstrata.partitions import DeviceData
+from fedstrata.rounds import ReceivedModel, RoundClient, Update
+from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, answer_to_proto
+from fedstrata.tensors import Flat, taken
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import rounds_pb2 as pb
+
+OWN_LAYERS = "own layers"  # of the kept arrays, those of channels that never leave; others are the method's
+
+
+class RoundJob:
+    """What a device does with a model that it has received."""
+
+    def __init__(
+        self,
+        host: DeviceProcess,
+        data: DeviceData,
+        received: ReceivedModel,
+        *,
+        device_index: int,
+        device_id: str,
+        client: RoundClient,
+        store: PersonalStore | KeptInMemory,
+        made: dict[str, object],
+    ) -> None:
+        self._host = host
+        self._device_id = device_id
+        self._client = client
+        self._store = store
+        self.received = received
+        kept = store.at(received.round) if host.keeps_state else None
+        self._kept: Arrays = kept[1] if kept else {}
+        self._travelling = self._by_cluster()
+        own = self._own_layers()
+        self.work = DeviceWork(
+            host,
+            data,
+            device_index,
+            group=client.identity.cluster_id,
+            made=made,
+            received=[put_together(host.streams, flat, own) for flat in self._travelling],
+            cluster=received.cluster,
+            personal={name: array for name, array in self._kept.items() if name != OWN_LAYERS},
+            lps_round=received.round,
+            global_round=received.global_round,
+        )
+        self._outcome: Outcome | None = None
+
+    def _by_cluster(self) -> list[Flat]:
+        """What was received of each cluster, or of its own alone."""
+        received, streams = self.received, self._host.streams
+        if not received.clusters:
+            return [received.flat]
+        return [
+            taken(received.flat, streams.of_cluster(cluster, received.clusters)) for cluster in range(received.clusters)
+        ]
+
+    def _own_layers(self) -> Flat | None:
+        """The layers that never leave this device, those of the initial weights at first; None where there are none."""
+        streams, host = self._host.streams, self._host
+        if not streams.own.size:
+            return None
+        own: Flat | None = self._kept.get(OWN_LAYERS)
+        return taken(host.method.initial(host.model, 0), streams.model.slices_of(streams.own)) if own is None else own
+
+    def _base(self) -> Flat:
+        """What the update is relative to."""
+        return self._travelling[self.work.cluster if len(self._travelling) > 1 else 0]
+
+    # --- stages -------------------------------------------------------------------------------
+
+    async def begin(self) -> answers_pb2.Answer | Update:
+        """The first that goes up: an answer, or the update."""
+        if self._asks(Moment.RECEIVED):
+            return await self._answer()
+        return await self._train()
+
+    async def go_on(self, cluster: int) -> Update:
+        """What goes up once the round goes on, with the device in this cluster."""
+        known = len(self._travelling) if len(self._travelling) > 1 else self._host.experiment.device_count
+        if not 0 <= cluster < known:
+            raise PayloadError(f"told to go on in cluster {cluster}, which there is not")
+        if len(self._travelling) > 1:
+            self.work.cluster = cluster
+        if self._outcome is None:
+            self._outcome = await self._host.method.local(self.work)
+        return await self._update(self._outcome)
+
+    def _asks(self, moment: Moment) -> bool:
+        rounds = self._host.experiment.training.lps_rounds_per_global_round
+        asked = any(question.moment is moment for question in self._host.method.questions())
+        return asked and self.received.round % rounds == 0
+
+    async def _train(self) -> answers_pb2.Answer | Update:
+        self._outcome = outcome = await self._host.method.local(self.work)
+        if not self._asks(Moment.TRAINED):
+            return await self._update(outcome)
+        self.work.update = self._difference(outcome)
+        return await self._answer()
+
+    async def _answer(self) -> answers_pb2.Answer:
+        method = self._host.method
+        question = next(question for question in method.questions() if question.moment is not Moment.BEFORE)
+        answer = answer_to_proto(question, await method.answer(question, self.work, {}))
+        if len(answer.data) > LARGEST_IN_A_ROUND:
+            raise PluginError(f"an answer to {question.name} of {len(answer.data)} bytes: {LARGEST_IN_A_ROUND} at most")
+        return answer
+
+    def _difference(self, outcome: Outcome) -> Flat:
+        """The update: trained minus received, of what travels."""
+        streams = self._host.streams
+        difference: Flat = taken(outcome.weights, streams.model.slices_of(streams.travelling)) - self._base()
+        return difference
+
+    async def _update(self, outcome: Outcome) -> Update:
+        await self._keep(outcome)
+        update, received = self._difference(outcome), self.received
+        measured = _evaluation(self._device_id, received.round, outcome.measured, outcome.measured_received)
+        return Update(
+            round=received.round,
+            num_examples=len(self.work.examples),
+            codec=self._client.codec_for(update),
+            read=lambda start, stop: update[start:stop],
+            train_loss=outcome.train_loss,
+            evaluations=(measured,) if measured is not None else (),
+            base_digest=received.digest,
+        )
+
+    # --- what stays ---------------------------------------------------------------------------
+
+    async def _keep(self, outcome: Outcome) -> None:
+        """Keep what the next round begins with, before anything of this one leaves the device."""
+        host = self._host
+        if outcome.personal and not host.method.has_personal_state:
+            raise PluginError(
+                f"method {host.experiment.method.name} keeps personal state: say has_personal_state = True"
+            )
+        if not host.keeps_state:
+            return
+        kept: dict[str, np.ndarray] = dict(outcome.personal)
+        if host.streams.own.size:
+            kept[OWN_LAYERS] = taken(outcome.weights, host.streams.model.slices_of(host.streams.own))
+        await asyncio.to_thread(self._save, kept)
+
+    def _save(self, kept: Mapping[str, np.ndarray]) -> None:
+        number, rounds = self.received.round, self._host.experiment.training.lps_rounds_per_global_round
+        self._store.save(number + 1, kept, durable=False)
+        if number % rounds == 0:  # both tiers above may go back one global round
+            self._store.prune(number - rounds)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def measured(self) -> pb.Evaluation:
+        """What the device measures of the final model, and of its own if it has one."""
+        used, received = await self._host.method.measure(self.work)
+        evaluation = _evaluation(self._device_id, self.received.round, used, received)
+        if evaluation is None:
+            raise PluginError("a method measures something at the end of a run")
+        if self._host.keeps_state:
+            evaluation.personal_sha256 = _sha256_of(self._kept)
+        return evaluation
+
+
+def _evaluation(
+    device_id: str, lps_round: int, used: Measurement | None, received: Measurement | None
+) -> pb.Evaluation | None:
+    if used is None:
+        return None
+    evaluation = pb.Evaluation(
+        device_id=device_id,
+        round=lps_round,
+        loss_sum=used.loss_sum,
+        correct=used.correct,
+        num_examples=used.num_examples,
+    )
+    if received is not None:
+        evaluation.has_received = True
+        evaluation.received_loss_sum, evaluation.received_correct = received.loss_sum, received.correct
+    return evaluation
+
+
+def _sha256_of(arrays: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode() + b"\0" + np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()

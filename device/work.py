@@ -1,0 +1,165 @@
+"""A device's work as its method sees it: data, models, and the means to train and measure."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from device.bench import Bench
+from device.channels import Channels
+from device.evaluation import Evaluation, EvaluationJob
+from device.personal import KeptInMemory, PersonalStore
+from device.training import TrainingJob
+from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.experiment import Experiment
+from fedstrata.methods import Arrays, Measurement, Method, Trained
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.models import Model
+from fedstrata.partitions import DeviceData
+from fedstrata.rounds import ReceivedModel
+from fedstrata.streams import Streams
+from fedstrata.tensors import Flat
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceProcess:
+    """What all devices of one process share."""
+
+    experiment: Experiment
+    dataset: Dataset
+    model: Model
+    method: Method
+    streams: Streams
+    bench: Bench
+    channels: Channels
+    metrics: ProcessMetrics
+    process_id: str
+    pod_name: str
+    state: Path | None = None  # where devices keep what never leaves them; None: in memory
+    # what devices received last, one model an LPS and cluster: for an LPS that has lost it or never had it
+    held: dict[str, ReceivedModel] = field(default_factory=dict)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether devices keep something from round to round that never leaves them."""
+        return self.method.has_personal_state or self.streams.own.size > 0
+
+    def store_of(self, device_id: str) -> PersonalStore | KeptInMemory:
+        """Where a device keeps it."""
+        if self.state is None:
+            return KeptInMemory()
+        run_id = self.experiment.run_id
+        return PersonalStore(self.state / run_id / device_id, run_id, device_id)
+
+
+class DeviceWork:
+    """`fedstrata.methods.Work` of one device in one LPS round, or before training."""
+
+    def __init__(
+        self,
+        host: DeviceProcess,
+        data: DeviceData,
+        device_index: int,
+        *,
+        group: str = "",
+        made: dict[str, Any] | None = None,
+        received: Sequence[Flat] = (),
+        cluster: int = 0,
+        personal: Arrays | None = None,
+        lps_round: int = -1,
+        global_round: int = 0,
+    ) -> None:
+        """`group` is that of devices which train at about the same time; `made` keeps what `once` has made."""
+        self._host = host
+        self._data = data
+        self._group = group
+        self._made = made if made is not None else {}
+        self.model = host.model
+        self.examples: Examples | Pixels = data.train
+        self.device_index = device_index
+        self.seed = host.experiment.seed
+        self.lps_round = lps_round
+        self.global_round = global_round
+        self.received = received
+        self.cluster = cluster
+        self.update: Flat = np.empty(0, np.float32)
+        self.personal: Arrays = personal or {}
+
+    @property
+    def start(self) -> Flat:
+        """The model received of its own cluster; before training, the initial weights."""
+        if not self.received:
+            return self._host.method.initial(self.model, 0)
+        return self.received[self.cluster] if len(self.received) > 1 else self.received[0]
+
+    async def train(
+        self,
+        start: Flat,
+        *,
+        correct: Callable[..., torch.Tensor] | None = None,
+        beside: tuple[Flat, ...] = (),
+        stream: int = 0,
+        epochs: int | None = None,
+    ) -> Trained:
+        """Train on the device's examples from some weights on, as `fedstrata.methods.Work` says."""
+        training = self._host.experiment.training
+        is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
+        job = TrainingJob(
+            model=self.model,
+            start=start,
+            examples=self._data.train,
+            training=training,
+            seed=self.seed,
+            device_index=self.device_index,
+            lps_round=max(0, self.lps_round),
+            global_round=self.global_round,
+            held_out=self._data.test if is_measured else None,
+            correct=correct,
+            beside=beside,
+            stream=stream,
+            epochs=epochs,
+        )
+        result = await self._host.bench.train(job, self._group)
+        measured = _measurement(result.evaluation) if result.evaluation is not None else None
+        return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)
+
+    async def measure(self, weights: Flat, *, on_own: bool = False) -> Measurement:
+        """What weights do on the held-out examples, or on those that the device trains on."""
+        examples = self._data.train if on_own else self._data.test
+        job = EvaluationJob(model=self.model, weights=weights, examples=examples)
+        return _measurement(await self._host.bench.evaluate(job, self._group))
+
+    async def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """Some arithmetic's result, made where it is first asked for."""
+        if name not in self._made:
+            self._made[name] = asyncio.ensure_future(self._host.bench.compute(make))
+        made: Made = await self._made[name]
+        return made
+
+
+def _measurement(evaluation: Evaluation) -> Measurement:
+    loss, correct, examples = evaluation
+    return Measurement(loss_sum=loss, correct=correct, num_examples=examples)
+
+
+def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
+    """The whole model, of what was received and of the device's own layers."""
+    if own is None:
+        return travelling
+    whole = np.empty(streams.model.size, np.float32)
+    _put(whole, streams.model.slices_of(streams.travelling), travelling)
+    _put(whole, streams.model.slices_of(streams.own), own)
+    return whole
+
+
+def _put(whole: Flat, places: Sequence[slice], values: Flat) -> None:
+    start = 0
+    for place in places:
+        whole[place] = values[start : start + place.stop - place.start]
+        start += place.stop - place.start

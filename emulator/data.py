@@ -1,0 +1,46 @@
+"""The published data sets on this machine: which are here, and having one that is not."""
+
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+
+from fedstrata.datasets.loading import PUBLISHED
+from fedstrata.datasets.published import Published, fetch_all, find_folder
+from fedstrata.errors import DataError
+
+SCIKIT_LEARN = "digits"
+
+
+def fetch(name: str, folder: Path | None = None) -> str:
+    """Have a data set here; gives a line that says where.
+
+    Raises:
+        DataError: there is none of that name, or its files cannot be had as they were published.
+    """
+    if name == SCIKIT_LEARN:
+        return _digits()
+    if name not in PUBLISHED:
+        known = [SCIKIT_LEARN, *PUBLISHED]
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise DataError(f"no published data set is called {name!r}; {hint}")
+    published = PUBLISHED[name]()
+    place = fetch_all(published, folder)
+    return f"{name} is in {place}" + (", with the content that was published" if published.content_sha256 else "")
+
+
+def listing() -> list[str]:
+    """A line a data set."""
+    return [_digits(), *(_line(published()) for published in PUBLISHED.values())]
+
+
+def _line(published: Published) -> str:
+    place = find_folder(published)
+    name = published.name
+    return f"{name} is in {place}" if place else f"{name} is not here: fedstrata data {name}"
+
+
+def _digits() -> str:
+    if find_spec("sklearn") is None:
+        return "digits ships with scikit-learn, which is not here: pip install scikit-learn"
+    return "digits ships with scikit-learn, which is here"

@@ -1,0 +1,129 @@
+"""A record for the users of TensorBoard and of MLflow, written by those libraries themselves."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from emulator.extras import needed
+from emulator.interface import Record, load
+from emulator.output import check_unused
+from fedstrata.errors import OutputError
+
+MEASURED = ("loss", "accuracy", "seconds", "bytes_up", "bytes_down")  # columns of rounds.csv that become curves
+RESULT = ("accuracy", "adjusted_rand_index", "seconds", "bytes")  # columns of the summary that become one number
+LONGEST_PARAMETER = 500  # characters that every version of MLflow takes
+PARAMETERS_A_CALL, METRICS_A_CALL = 100, 1000  # what MLflow takes at once
+T = TypeVar("T")
+Point = tuple[str, str, int, float]  # cluster, column, LPS round, value
+
+
+def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | None) -> str:
+    """Export the record in a folder; gives a line that says where to.
+
+    Args:
+        folder: a run's.
+        target: for whom.
+        place: TensorBoard's log folder, by default `tensorboard` in the run's; MLflow's tracking URI, by default the
+            one that MLflow is set to.
+
+    Raises:
+        MissingPackageError: the target's library is not installed.
+        DataError: there is no record. OutputError: the place is in use, or does not take the export.
+    """
+    record = load(folder)
+    if target == "tensorboard":
+        logs = Path(place) if place else folder / "tensorboard"
+        to_tensorboard(record, logs)
+        return f"exported to {logs}; tensorboard --logdir {logs}"
+    return f"exported to MLflow as run {to_mlflow(record, place)} of experiment {record.name}"
+
+
+def points(record: Record) -> Iterator[Point]:
+    """Everything that was measured in the LPS rounds."""
+    rounds = record.rounds
+    for column in MEASURED:
+        for cluster, step, value in zip(rounds["lps_id"], rounds["lps_round"], rounds[column], strict=True):
+            if math.isfinite(value):
+                yield str(cluster), column, int(step), float(value)
+
+
+def to_tensorboard(record: Record, logs: Path) -> None:
+    """Write event files: a folder a cluster with its curves over LPS rounds; the rest of the record in `run`."""
+    writer = needed("torch.utils.tensorboard").SummaryWriter
+    check_unused(logs)
+    with writer(logs / "run") as events:
+        events.add_text("experiment", "".join(f"    {line}\n" for line in record.experiment_yaml.splitlines()))
+        for name, value in _result(record).items():
+            events.add_scalar(f"result/{name}", value)
+        if record.relevance is not None:
+            events.add_image("relevance", record.relevance.values[None])  # one channel, from 0 to 1
+    for cluster in record.clusters["cluster"]:
+        with writer(logs / re.sub(r"[^A-Za-z0-9_-]", "_", str(cluster))) as events:
+            for _, column, step, value in (point for point in points(record) if point[0] == cluster):
+                events.add_scalar(column, value, step)
+
+
+def to_mlflow(record: Record, tracking_uri: str | None) -> str:
+    """Log a run with the experiment's keys as parameters, the curves and the record's files; gives MLflow's run id."""
+    mlflow = needed("mlflow")
+    try:
+        client = mlflow.MlflowClient(tracking_uri=tracking_uri)
+        return _logged(mlflow.entities, client, record)
+    except mlflow.exceptions.MlflowException as error:
+        raise OutputError(f"MLflow: {' '.join(str(error).split())}"[:500]) from None
+
+
+def _logged(entities: Any, client: Any, record: Record) -> str:
+    known = client.get_experiment_by_name(record.name)
+    experiment = known.experiment_id if known else client.create_experiment(record.name)
+    ended_ms = int((record.folder / "summary.json").stat().st_mtime * 1000)
+    took_ms = int(1000 * _result(record).get("seconds", 0))
+    tags = {"fedstrata.run_id": record.run_id, "fedstrata.folder": str(record.folder.resolve())}
+    run = client.create_run(experiment, start_time=ended_ms - took_ms, run_name=record.run_id, tags=tags)
+    run_id = str(run.info.run_id)
+    for parameters in _batches(list(flattened(record.experiment)), PARAMETERS_A_CALL):
+        client.log_batch(run_id, params=[entities.Param(key, value[:LONGEST_PARAMETER]) for key, value in parameters])
+    numbers = [*((name, value, 0) for name, value in _result(record).items())]
+    numbers += [(f"{cluster}/{column}", value, step) for cluster, column, step, value in points(record)]
+    for metrics in _batches(numbers, METRICS_A_CALL):
+        client.log_batch(
+            run_id, metrics=[entities.Metric(name, value, ended_ms, step) for name, value, step in metrics]
+        )
+    for path in _files(record.folder):
+        client.log_artifact(run_id, str(path), None if path.parent == record.folder else path.parent.name)
+    client.set_terminated(run_id, "FINISHED" if record.status == "completed" else "FAILED", end_time=ended_ms)
+    return run_id
+
+
+def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The leaves of nested mappings and lists as dotted keys, in the words of `--set`, with their values as JSON.
+
+    >>> dict(flattened({"name": "x", "tasks": [{"labels": [0, 1]}]}))
+    {'name': 'x', 'tasks.0.labels': '[0, 1]'}
+    """
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from flattened(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
+        for number, inner in enumerate(value):
+            yield from flattened(inner, f"{key}.{number}")
+    else:
+        yield key, value if isinstance(value, str) else json.dumps(value)
+
+
+def _result(record: Record) -> dict[str, float]:
+    row = {name: float(record.summary[name][0]) for name in RESULT}
+    return {name: value for name, value in row.items() if math.isfinite(value)}
+
+
+def _batches(items: list[T], size: int) -> Iterator[list[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of the record, without logs and state."""
+    names = ("experiment.yaml", "summary.json", "*.csv", "report.html", "models/*.safetensors")
+    return [path for name in names for path in sorted(folder.glob(name))]

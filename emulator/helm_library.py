@@ -1,0 +1,49 @@
+"""Helm's library in a process of its own, which is called helm: Kubernetes keeps whom a field is managed by under the
+name of the program, and what one program manages another may not change.
+
+Reads a request as JSON on standard input and answers on standard output. Imports nothing of ours: it is run by its
+path.
+"""
+
+import json
+import sys
+from typing import Any
+
+HELM_S = 300
+
+
+def answer(request: dict[str, Any]) -> Any:
+    """Do what a request says; gives what was asked for, or None."""
+    from helm_python import Config
+
+    name = request["release"]
+    with Config(**request["config"]) as config:
+        if request["call"] == "list":
+            return [dict(found) for found in config.list(all_states=True, name_filter=f"^{name}$")]
+        if request["call"] == "values":
+            return dict(config.get_values(name) or {})
+        if request["call"] == "uninstall":
+            config.uninstall(name, timeout=HELM_S, wait="watcher")
+        elif request["call"] == "upgrade":
+            config.upgrade(request["chart"], name, request["values"], reset_values=True, timeout=HELM_S)
+        else:
+            config.install(request["chart"], name, request["values"], create_namespace=True, timeout=HELM_S)
+    return None
+
+
+def main() -> None:
+    """One request, one answer: `result`, or `error` with the library's words, or `missing` where there is none."""
+    request = json.load(sys.stdin)
+    try:
+        from helm_python import HelmError
+    except ImportError:
+        json.dump({"missing": True}, sys.stdout)
+        return
+    try:
+        json.dump({"result": answer(request)}, sys.stdout)
+    except HelmError as error:
+        json.dump({"error": str(error)}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

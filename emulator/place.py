@@ -1,0 +1,30 @@
+"""Which release, in which namespace of which Kubernetes: what all commands about a run on Kubernetes have in common."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedstrata.errors import ExperimentError
+
+NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters, as Helm and Kubernetes have it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A release by name, and how to come to it; checks the names, so that nothing is begun with one that is refused."""
+
+    name: str
+    namespace: str
+    context: str | None = None  # of the kubeconfig; None: its current one
+    kubeconfig: Path | None = None  # None: $KUBECONFIG, or ~/.kube/config
+
+    def __post_init__(self) -> None:
+        for what, name, most in (("release", self.name, RELEASE_MAX), ("namespace", self.namespace, NAMESPACE_MAX)):
+            if len(name) > most or not NAME.match(name):
+                raise ExperimentError(
+                    f"--{what} {name[:80]!r}: a name has at most {most} lower-case letters, digits and hyphens, "
+                    "and begins and ends with a letter or digit"
+                )
+        if self.kubeconfig is not None and not self.kubeconfig.exists():
+            raise ExperimentError(f"--kubeconfig {self.kubeconfig} is not there; leave it out to use $KUBECONFIG")

@@ -1,0 +1,159 @@
+"""How far the pods of a release have come, judged from what Kubernetes holds: what is ready, what is waited for, and
+what no waiting will bring. Takes the API's objects and asks nobody."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+REVISION = "controller-revision-hash"
+GENERATION = "pod-template-generation"  # of a DaemonSet's pods
+GENERATION_OF_SET = "deprecated.daemonset.template.generation"
+# What a pod waits for that no waiting will bring.
+HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CrashLoopBackOff",
+            "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}  # fmt: skip
+REASON_CHARACTERS = 300
+NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """The objects of a release at one moment, and the warnings of its namespace."""
+
+    sets: Sequence[Any] = ()
+    daemons: Sequence[Any] = ()
+    pods: Sequence[Any] = ()
+    claims: Sequence[Any] = ()
+    warnings: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far the pods have come."""
+
+    wanted: int
+    ready: int
+    is_done: bool
+    waiting: tuple[str, ...] = ()  # names of pods that are there and not ready
+    reasons: tuple[str, ...] = field(default=())  # why pods, or claims, are not there yet
+    hopeless: str = ""  # why a pod cannot start, where waiting does not help
+
+    @property
+    def line(self) -> str:
+        """All of it for a person: 3 of 14 pods are ready; why not more."""
+        return "; ".join([f"{self.ready} of {self.wanted} pods are ready", *self.reasons])
+
+
+def progress(seen: Seen) -> Progress:
+    """Judge what is seen; pods that are going, or of an earlier form of their workload, do not count."""
+    pods = current_pods(seen)
+    ready = [pod for pod in pods if is_ready(pod)]
+    are_rolled_out = all(map(is_set_ready, seen.sets)) and all(map(is_daemon_ready, seen.daemons))
+    return Progress(
+        wanted=sum(found.spec.replicas for found in seen.sets)
+        + sum(found.status.desired_number_scheduled for found in seen.daemons),
+        ready=len(ready),
+        is_done=bool(seen.sets) and are_rolled_out,
+        waiting=tuple(sorted(pod.metadata.name for pod in pods if not is_ready(pod))),
+        reasons=tuple(_reasons(seen, pods)),
+        hopeless=next(filter(None, map(_hopeless, pods)), ""),
+    )
+
+
+def current_pods(seen: Seen) -> list[Any]:
+    """The workloads' pods that stay: neither being deleted nor outdated."""
+    left_out = {pod.metadata.uid for pod in outdated_pods(seen)}
+    staying = [pod for pod in seen.pods if pod.metadata.owner_references and pod.metadata.deletion_timestamp is None]
+    return [pod for pod in staying if pod.metadata.uid not in left_out]
+
+
+def outdated_pods(seen: Seen) -> list[Any]:
+    """The pods of an earlier form of their workload, or of one whose newest form Kubernetes has not looked at yet."""
+    newest = {found.metadata.name: _newest(found) for found in [*seen.sets, *seen.daemons]}
+    owned = [(pod, next(iter(pod.metadata.owner_references or []), None)) for pod in seen.pods]
+    return [pod for pod, owner in owned if owner is not None and _is_outdated(pod, newest.get(owner.name))]
+
+
+def _newest(found: Any) -> tuple[str, str] | None:
+    """The label and its value that a workload's newest pods have; the empty value where that is not known yet."""
+    if not is_seen(found):
+        return REVISION, ""
+    if hasattr(found.spec, "replicas"):
+        return REVISION, found.status.update_revision or ""
+    generation = (found.metadata.annotations or {}).get(GENERATION_OF_SET)
+    return (GENERATION, generation) if generation else None
+
+
+def _is_outdated(pod: Any, newest: tuple[str, str] | None) -> bool:
+    return newest is not None and (pod.metadata.labels or {}).get(newest[0]) != newest[1]
+
+
+# --- why not -------------------------------------------------------------------------------------
+
+
+def _hopeless(pod: Any) -> str:
+    """Why a pod cannot start, in Kubernetes' words or its own last ones; empty while it may."""
+    for status in pod.status.container_statuses or []:
+        waiting, last = status.state.waiting, status.last_state.terminated
+        if waiting is not None and waiting.reason in HOPELESS:
+            said = last.message if last is not None and last.message else waiting.message
+            return f"pod {pod.metadata.name}: {waiting.reason}: {_on_one_line(said)[-400:]}"
+    return ""
+
+
+def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
+    """Each reason once, with how many pods it holds up: the scheduler's, the claims', the quota's, the volumes'."""
+    by_reason: dict[str, list[str]] = {}
+    for pod in pods:
+        for found in pod.status.conditions or []:
+            if found.type == "PodScheduled" and found.status == "False":
+                by_reason.setdefault(_on_one_line(found.message), []).append(pod.metadata.name)
+    for reason, names in sorted(by_reason.items()):
+        yield f"no node for {listed(names)}: {reason}"
+    about = {found.metadata.uid: found for found in [*seen.sets, *seen.daemons, *seen.claims, *pods]}
+    ready = {pod.metadata.uid for pod in pods if is_ready(pod)}
+    complete = {found.metadata.uid for found in seen.sets if is_set_ready(found)}
+    said: dict[str, None] = {}
+    for event in seen.warnings:
+        uid = event.involved_object.uid
+        if uid in about and uid not in ready | complete and event.reason not in {"FailedScheduling", "Unhealthy"}:
+            said[f"{event.involved_object.kind} {event.involved_object.name}: {_on_one_line(event.message)}"] = None
+    yield from list(said)[-NAMES_SHOWN:]
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names, and how many more."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _on_one_line(text: str | None) -> str:
+    return " ".join((text or "").split())[:REASON_CHARACTERS]
+
+
+# --- readiness -----------------------------------------------------------------------------------
+
+
+def is_ready(pod: Any) -> bool:
+    """Whether a pod says so of itself."""
+    return any(found.type == "Ready" and found.status == "True" for found in pod.status.conditions or [])
+
+
+def is_seen(found: Any) -> bool:
+    """Whether a workload's status is of its newest specification."""
+    return bool((found.status.observed_generation or 0) >= found.metadata.generation)
+
+
+def is_set_ready(found: Any) -> bool:
+    """Whether all pods of a StatefulSet are of its newest form and ready."""
+    wanted, status = found.spec.replicas, found.status
+    newest = status.update_revision == status.current_revision or (status.updated_replicas or 0) >= wanted
+    return bool(is_seen(found) and newest and (status.ready_replicas or 0) >= wanted)
+
+
+def is_daemon_ready(found: Any) -> bool:
+    """Whether all pods of a DaemonSet are of its newest form and ready."""
+    status = found.status
+    wanted = status.desired_number_scheduled
+    return bool(
+        is_seen(found) and (status.updated_number_scheduled or 0) >= wanted and (status.number_ready or 0) >= wanted
+    )

@@ -1,0 +1,119 @@
+"""What a sweep writes beside its runs: its tables, its figure, and a page that leads to every run's report."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+from emulator.compare import MEAN
+from emulator.report.comparison import Columns, Series
+from emulator.report.page import fill_template, write_page
+from emulator.report.style import inline_svg
+from emulator.report.tables import Markup, html, table
+from emulator.report.units import NO_VALUE, counted, percent
+from emulator.sweep_file import Place, SweepRun
+from emulator.sweep_results import ARI, SweepResults, is_number
+from emulator.sweep_results import Table as TextTable
+from fedstrata.errors import OutputError
+
+PAGE = "index.html"
+
+
+def write_results(results: SweepResults, out: Path) -> None:
+    """Write table.csv, table.md, figure.png, figure.svg and index.html; the same records give the same bytes.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    figure = figure_of(results)
+    try:
+        (out / "table.csv").write_text(results.csv_text(), encoding="utf-8", newline="")
+        (out / "table.md").write_text(results.markdown(), encoding="utf-8")
+        figure.write(out, "figure")
+    except OSError as error:
+        raise OutputError(f"cannot write the results to {out}: {error.strerror}") from None
+    write_page(out / PAGE, render_page(results, figure))
+
+
+def figure_of(results: SweepResults) -> Columns:
+    """Accuracy of the cells: by true task where there is one setting, else the mean by setting."""
+    places = [place for place in results.sweep.places if results.values(place, MEAN)]
+    settings = list(dict.fromkeys(place.setting for place in results.sweep.places))
+    if len(settings) == 1:
+        names = [measure for measure in (*results.measures, MEAN) if measure not in (ARI, MEAN)] + [MEAN]
+        series = [
+            Series(label=place.cell, values={m: [*results.values(place, m).values()] for m in names})
+            for place in places
+        ]
+        return Columns(title="Accuracy by task, %", names=names, series=series)
+    headings = {setting: ", ".join(choice for _, choice in setting) for setting in settings}
+    series = [
+        Series(
+            label=cell,
+            values={headings[p.setting]: [*results.values(p, MEAN).values()] for p in places if p.cell == cell},
+        )
+        for cell in dict.fromkeys(place.cell for place in places)
+    ]
+    axes = ", ".join(results.sweep.axes)
+    return Columns(title=f"Mean accuracy by {axes}, %", names=[*headings.values()], series=series)
+
+
+def render_page(results: SweepResults, figure: Columns) -> str:
+    """The page as text."""
+    sweep = results.sweep
+    done, seeds = len(results.records), ", ".join(map(str, sweep.seeds))
+    missing = len(sweep.runs) - done
+    return fill_template(
+        "sweep.html",
+        name=html(sweep.name),
+        said=html(
+            f"{counted(len(sweep.places), 'row')} of the table, seeds {seeds}: {counted(done, 'run')} completed"
+            + (f", {missing} not" if missing else "")
+        ),
+        figure=_figure(figure),
+        table=_table("Mean ± sample standard deviation over seeds", results.table()),
+        differences=_differences(results),
+        runs=_run_table(results),
+        text=html(sweep.text),
+    )
+
+
+def _figure(figure: Columns) -> Markup:
+    def draw(canvas: object) -> str:
+        figure.draw(canvas)  # type: ignore[arg-type]  # a matplotlib figure
+        return ", ".join(series.label for series in figure.series)
+
+    return Markup(f"<figure>{inline_svg('accuracy', figure.title, figure.size, draw)}</figure>")
+
+
+def _differences(results: SweepResults) -> Markup:
+    if results.sweep.baseline is None:
+        return Markup("")
+    caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is above"
+    return Markup(f"<section><h2>Differences</h2>{_table(caption, results.differences())}</section>")
+
+
+def _table(caption: str, given: TextTable) -> Markup:
+    head, rows = given
+    numeric = "".join("1" if is_number(name) else "." for name in head)
+    return table(caption, head, rows, numeric)
+
+
+def _run_table(results: SweepResults) -> Markup:
+    """A row a place, a column a seed: the mean accuracy, which leads to the run's report."""
+    sweep = results.sweep
+    by_place: dict[Place, list[SweepRun]] = {place: [] for place in sweep.places}
+    for run in sweep.runs:
+        by_place[run.place].append(run)
+    rows = [
+        [place.cell, *(choice for _, choice in place.setting), *(_link(results, run) for run in runs)]
+        for place, runs in by_place.items()
+    ]
+    head = ["cell", *sweep.axes, *(f"seed {seed}" for seed in sweep.seeds)]
+    return table("Mean accuracy of each run", head, rows, "." * (1 + len(sweep.axes)) + "1" * len(sweep.seeds))
+
+
+def _link(results: SweepResults, run: SweepRun) -> Markup:
+    record = results.records.get((run.place, run.seed))
+    if record is None:
+        return html(NO_VALUE)
+    href = quote(f"{run.path.as_posix()}/report.html")
+    return Markup(f'<a href="{href}">{html(percent(record.summary.mean_accuracy))}</a>')

@@ -1,0 +1,31 @@
+"""The cohort of an LPS round: which of its devices an LPS asks."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+COHORT = 0x636F686F  # "coho": tells these draws from a device's, whose second number is its index
+
+
+def cohort(members: Sequence[int], participation: int | float | None, seed: int, lps_round: int) -> list[int]:
+    """The device indexes that take part, in ascending order, of those that an LPS has.
+
+    Every device draws one number, at an address of its own, and those with the smallest take part: so many, or a share,
+    rounded up; None asks all. Whom an LPS asks depends on its members and their number alone, not on the other LPSs'.
+    """
+    count = _cohort_size(len(members), participation)
+    if count == len(members):
+        return sorted(members)
+    draws = {device: float(np.random.default_rng([seed, COHORT, lps_round, device]).random()) for device in members}
+    return sorted(sorted(members, key=lambda device: (draws[device], device))[:count])
+
+
+def _cohort_size(members: int, participation: int | float | None) -> int:
+    """How many; a share is taken as it is written, so that 0.1 of 30 devices are 3."""
+    if participation is None:
+        return members
+    if isinstance(participation, float):
+        return math.ceil(Fraction(repr(participation)) * members)
+    return min(participation, members)

@@ -1,0 +1,49 @@
+"""EMNIST, balanced: 112,800 and 18,800 grey images of 28 × 28 of handwritten digits and letters in 47 classes.
+
+Source: G. Cohen, S. Afshar, J. Tapson and A. van Schaik, EMNIST: an extension of MNIST to handwritten letters, 2017,
+https://www.nist.gov/itl/products-and-services/emnist-dataset. Capital and small letters that look alike are one class.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedstrata.datasets.download import download_members
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Pixels
+from fedstrata.datasets.idx import read_labelled_images
+from fedstrata.datasets.published import Published, find_files
+from fedstrata.experiment import DataSettings
+
+INFO = DatasetInfo(input_shape=(1, 28, 28), num_classes=47)
+URL = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"
+ARCHIVE_SHA256 = "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e"
+FILES = tuple(
+    f"emnist-balanced-{part}-{kind}-ubyte" for part in ("train", "test") for kind in ("images-idx3", "labels-idx1")
+)
+
+
+def load(settings: DataSettings) -> Dataset:
+    """The images as bytes, scaled to [0, 1] when they are taken."""
+    files = find_files(published(), settings)
+    train_images, train_labels, test_images, test_labels = (files[name] for name in FILES)
+    return Dataset(
+        train=_read(train_images, train_labels), test=_read(test_images, test_labels), num_classes=INFO.num_classes
+    )
+
+
+def published() -> Published:
+    """The four files of its balanced version, out of one archive."""
+    return Published(name="emnist", title="EMNIST", files=FILES, fetch=_fetch, subfolder="gzip")
+
+
+def _fetch(folder: Path, names: Sequence[str]) -> None:
+    members = {f"{name}.gz": f"gzip/{name}.gz" for name in names}
+    download_members(URL, folder, members, archive_sha256=ARCHIVE_SHA256)
+
+
+def _read(images: Path, labels: Path) -> Pixels:
+    """Columns before rows, as the publisher's files have them, turned into rows before columns."""
+    stored = read_labelled_images(images, labels, INFO, "EMNIST")
+    return replace(stored, values=np.ascontiguousarray(stored.values.swapaxes(-1, -2)))

@@ -1,0 +1,117 @@
+"""Finding a published data set's files: in a folder of one's own, in a usual place, or at its publisher's."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedstrata.datasets.idx import content_sha256
+from fedstrata.errors import DataError
+from fedstrata.experiment import DataSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """What a published data set consists of and how it is had."""
+
+    name: str  # in the experiment file, and of its folder among all data
+    title: str
+    files: Sequence[str]  # each may also lie there gzipped, with .gz behind its name
+    fetch: Callable[[Path, Sequence[str]], None]  # puts the named files into a folder
+    content_sha256: Mapping[str, str] = field(default_factory=dict)  # by file; empty where the archive's alone is known
+    usual_places: Sequence[Path] = ()
+    subfolder: str = ""  # in which they may lie, as the publisher's archive has them
+    package: str = ""  # Debian's and Ubuntu's, which brings them to a usual place
+
+
+def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
+    """Each of its files by name, fetched if the settings say so.
+
+    Raises:
+        DataError: they are nowhere, and may not or cannot be downloaded.
+    """
+    places = _places(published, settings.folder)
+    for place in places:
+        if files := _all_in(published, place):
+            return files
+    if settings.download:
+        return _fetched(published, places[0])
+    looked = ", ".join(str(place) for place in places)
+    raise DataError(f"{published.title} is not in {looked}; {_advice(published)}, or set data.download: true")
+
+
+def find_folder(published: Published) -> Path | None:
+    """The first of the places that a run looks in which holds all files; None where there is none."""
+    return next((place for place in _places(published, None) if _all_in(published, place)), None)
+
+
+def fetch_all(published: Published, folder: Path | None = None) -> Path:
+    """Have all files in a folder, downloading what is missing; gives the folder.
+
+    Args:
+        published: the data set.
+        folder: where; None takes the first place that holds all of them, else the user's folder.
+
+    Raises:
+        DataError: a file has other content than was published, or cannot be downloaded.
+    """
+    place = folder or find_folder(published) or user_folder(published.name)
+    try:
+        _check_content(published, _all_in(published, place) or _fetched(published, place))
+    except DataError as error:
+        raise DataError(f"{error}; {_package(published)}" if published.package else str(error)) from None
+    return place
+
+
+def user_folder(name: str) -> Path:
+    """Where a data set is fetched to: in $FEDSTRATA_DATA, else in the user's data folder of the XDG specification."""
+    chosen = os.environ.get("FEDSTRATA_DATA")
+    if chosen:
+        return Path(chosen) / name
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # noqa: PTH111  # never fails
+    return Path(data) / "fedstrata" / name
+
+
+def _places(published: Published, folder: Path | None) -> list[Path]:
+    """Where the files may lie; the first is also where they are downloaded to."""
+    return [*([folder] if folder else []), user_folder(published.name), *published.usual_places]
+
+
+def _all_in(published: Published, place: Path) -> dict[str, Path]:
+    """All files by name, out of the place or its subfolder; none of them where one is missing."""
+    for folder in (place, place / published.subfolder):
+        files = _files_in(folder, published.files)
+        if len(files) == len(published.files):
+            return files
+    return {}
+
+
+def _files_in(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    """The files found there, plain or gzipped, by name."""
+    candidates = {name: (folder / name, folder / f"{name}.gz") for name in names}
+    found = {name: [path for path in paths if path.is_file()] for name, paths in candidates.items()}
+    return {name: paths[0] for name, paths in found.items() if paths}
+
+
+def _fetched(published: Published, folder: Path) -> dict[str, Path]:
+    there = _files_in(folder, published.files)
+    published.fetch(folder, [name for name in published.files if name not in there])
+    return _files_in(folder, published.files)
+
+
+def _check_content(published: Published, files: Mapping[str, Path]) -> None:
+    for name, expected in published.content_sha256.items():
+        if content_sha256(files[name]) != expected:
+            raise DataError(f"{files[name]} has other content than was published; delete it and fetch it again")
+
+
+def _advice(published: Published) -> str:
+    """Where to get the files, or, in a pod, where to say where they are."""
+    if os.environ.get("FEDSTRATA_POD_NAME"):
+        return f"of the chart's values, data.type hostPath or claim has to name the folder that holds {published.name}/"
+    package = f"{_package(published)}, " if published.package else ""
+    return f"fedstrata data {published.name} fetches it, {package}or name its folder in data.folder"
+
+
+def _package(published: Published) -> str:
+    return f"on Debian and Ubuntu apt-get install {published.package} brings it"

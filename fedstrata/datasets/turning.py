@@ -1,0 +1,60 @@
+"""Images turned by quarters, counter-clockwise."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples, Pixels, position_in_label
+from fedstrata.errors import ExperimentError
+
+
+def turned(examples: Examples | Pixels, quarter_turns: int) -> Examples | Pixels:
+    """The examples with their last two axes, height and width, turned."""
+    if isinstance(examples, Pixels):
+        return replace(examples, values=np.ascontiguousarray(np.rot90(examples.values, quarter_turns, axes=(-2, -1))))
+    return replace(examples, inputs=np.ascontiguousarray(np.rot90(examples.inputs, quarter_turns, axes=(-2, -1))))
+
+
+def check_rotation(degrees: int, input_shape: tuple[int, ...], key: str) -> None:
+    """Raise ExperimentError where examples of this shape cannot be turned so; `key` is what the file calls it."""
+    if len(input_shape) not in {2, 3}:
+        raise ExperimentError(
+            f"{key}: only images can be turned, of shape (height, width) or (channels, height, width), "
+            f"and the data set's examples have shape {input_shape}; leave it out"
+        )
+    height, width = input_shape[-2:]
+    if degrees % 180 and height != width:
+        raise ExperimentError(
+            f"{key}: images of {height} x {width} turned by {degrees} degrees have another shape; "
+            "choose 180, or leave it out"
+        )
+
+
+def oriented_info(info: DatasetInfo, orientations: Sequence[int]) -> DatasetInfo:
+    """Shape and classes of a data set in these orientations. Raises ExperimentError where it cannot be turned so."""
+    for degrees in orientations:
+        check_rotation(degrees, info.input_shape, "data.orientations")
+    return replace(info, num_classes=info.num_classes * len(orientations))
+
+
+def in_orientations(dataset: Dataset, orientations: Sequence[int]) -> Dataset:
+    """The images of each label shared out in turn among the orientations, each of which has labels of its own.
+
+    Of C classes, label y in the n-th orientation, counted from 0, becomes n·C + y. No image is there twice.
+    """
+    classes = dataset.num_classes
+    train, test = (_oriented(part, classes, orientations) for part in (dataset.train, dataset.test))
+    return Dataset(train=train, test=test, num_classes=classes * len(orientations))
+
+
+def _oriented(examples: Examples | Pixels, classes: int, orientations: Sequence[int]) -> Examples | Pixels:
+    turn = position_in_label(examples.labels) % len(orientations)
+    values = examples.stored.copy()
+    for number, degrees in enumerate(orientations):
+        here = np.flatnonzero(turn == number)
+        values[here] = turned(examples.part(here), degrees // 90).stored
+    labels = examples.labels + classes * turn
+    if isinstance(examples, Pixels):
+        return Pixels(values=values.astype(np.uint8, copy=False), labels=labels)
+    return Examples(inputs=values.astype(np.float32, copy=False), labels=labels)

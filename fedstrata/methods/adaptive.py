@@ -1,0 +1,175 @@
+"""Adaptive clustered federated learning (Filippakopoulos et al., Personalization in Distributed tinyML Applications).
+
+Everybody trains some epochs from the same initial weights h⁰ and sends some layers of what comes of it, h_k^E. Devices
+are clustered hierarchically by the cosines of these, once. A cluster begins with the mean of its members' h_k^E; from
+then on a device begins each round with own_share · h_k + (1 − own_share) · h_c, h_k being what it had when it last
+trained and h_c its cluster's mean (the paper's λ is own_share).
+
+A cluster's first round makes its beginning: devices train the same epochs from h⁰ again, with the same draws and so to
+the same bit, and the mean of that is what lines 8 to 13 of their algorithm ask for, without a second upload.
+
+Departures: cosines may be those of updates, h_k^E − h⁰, which tell tasks apart where those of weights hardly do;
+linkage, which the paper leaves open, is average; and a device mixes for itself, so that all of a cluster receive one
+model.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Channel,
+    Matrix,
+    Measurement,
+    Method,
+    Moment,
+    Outcome,
+    Plan,
+    Question,
+    Reach,
+    Work,
+    all_layers,
+)
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, grouped_by, grouped_within
+from fedstrata.models import Model
+from fedstrata.tensors.layout import Flat, Layout, taken
+
+PRETRAINED = "pretrained"
+OWN = "model"
+MATRIX_AXES = 2  # of a dense layer's weight
+
+
+class Adaptive(Method):
+    """Clusters from how devices train on their own, once; then a mix of one's own model and the cluster's."""
+
+    class Options(ClusterOptions):
+        """How devices are compared, how many clusters that makes, and what a device makes of its cluster's model."""
+
+        own_share: float = Field(default=0.25, ge=0, le=1)  # λ; 0 is FedAvg in each cluster, 1 local training
+        pretrain_epochs: int = Field(default=2, ge=1)  # E
+        compare: Literal["updates", "weights"] = "updates"
+        layers: Literal["last", "dense", "all"] = "last"
+        threshold: float | None = Field(default=None, ge=-1, le=1)  # mean cosine above which clusters are joined
+        measure: Literal["mixed", "own"] = "mixed"  # what the record's accuracy is of: a round's start, or h_k
+
+    has_personal_state = True
+
+    def check(self) -> None:
+        """A number of clusters or a threshold, not both; and some dense layer, where those are compared."""
+        options = self.options
+        check_clusters(options.clusters, self.facts)
+        if options.threshold is not None and options.given is not None:
+            raise ExperimentError("method.threshold says how many clusters there are; leave method.clusters out")
+
+    @property
+    def clusters_known(self) -> int:
+        """As many as said; else the dendrogram tells."""
+        return self.options.given or 0
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """The whole model, in each cluster."""
+        return all_layers(model, Reach.CLUSTER)
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def questions(self) -> Sequence[Question]:
+        """The compared layers of the pre-trained weights or of their difference to the initial ones."""
+        size = compared(self.facts.layout, self.options.layers).size
+        return (Question(name=PRETRAINED, moment=Moment.BEFORE, arrays={"layers": ("float32", (size,))}),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Shape (size of the compared layers,)."""
+        start = self.initial(work.model, 0)
+        trained = (await work.train(start, epochs=self.options.pretrain_epochs)).weights
+        vector = trained - start if self.options.compare == "updates" else trained
+        layout = work.model.layout
+        return {"layers": taken(vector, layout.slices_of(compared(layout, self.options.layers)))}
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """All of the compared layers."""
+        (size,) = question.arrays["layers"][1]
+        if len(arrays["layers"]) != size:
+            raise PayloadError(f"{len(arrays['layers'])} numbers of compared layers, expected {size}")
+
+    # --- the plan -------------------------------------------------------------------------------
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Average linkage of cosines, cut at the threshold or into the number of clusters."""
+        given, threshold = answers.of(PRETRAINED), self.options.threshold
+        indexes = tuple(device.device_index for device in answers.devices)
+        affinity = cosine_affinity(np.stack([given[index]["layers"] for index in indexes]))
+        if threshold is None:
+            clusters, rule = grouped_by(affinity, answers.devices, self.options.given)
+        else:
+            clusters = grouped_within(affinity, answers.devices, (1.0 - threshold) / 2)
+            rule = f"{len(clusters)} at cosine {threshold}"
+        return Plan.ordered(clusters, rule, affinity=affinity, related=indexes)
+
+    # --- local work -----------------------------------------------------------------------------
+
+    async def local(self, work: Work) -> Outcome:
+        """The pre-training in the first round; then training from the mix, whose result is kept."""
+        if not work.lps_round:
+            first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
+            return Outcome.of(first)
+        trained = await work.train(self._mixed(work))
+        measured = trained.measured
+        if measured is not None and self.options.measure == "own":
+            measured = await work.measure(self._own(work))
+        return Outcome(
+            weights=trained.weights,
+            train_loss=trained.train_loss,
+            measured=measured,
+            personal={OWN: trained.weights},
+        )
+
+    def _own(self, work: Work) -> Flat:
+        """h_k; what is received, where the device has not trained since its cluster began."""
+        own: Flat = work.personal.get(OWN, work.start)
+        return own
+
+    def _mixed(self, work: Work) -> Flat:
+        """A round's start."""
+        share = np.float32(self.options.own_share)
+        mixed: Flat = share * self._own(work) + (np.float32(1) - share) * work.start
+        return mixed
+
+    async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
+        """The mix, or the own model, and the cluster's model."""
+        used = self._own(work) if self.options.measure == "own" else self._mixed(work)
+        return await work.measure(used), await work.measure(work.start)
+
+
+def compared(layout: Layout, layers: str) -> Layout:
+    """The compared tensors: of the last layer, of all dense layers, or all.
+
+    Raises:
+        ExperimentError: the model has no dense layer.
+    """
+    dense = [_layer(tensor.name) for tensor in layout.tensors if len(tensor.shape) == MATRIX_AXES]
+    wanted = {"last": [_layer(layout.names[-1])], "dense": dense, "all": [_layer(name) for name in layout.names]}
+    found = layout.select(name for name in layout.names if _layer(name) in wanted[layers])
+    if not found.size:
+        raise ExperimentError(f"method.layers: the model has no {layers} layers; choose all")
+    return found
+
+
+def _layer(tensor: str) -> str:
+    return tensor.rpartition(".")[0] or tensor
+
+
+def cosine_affinity(vectors: NDArray[Any]) -> Matrix:
+    """(1 + cos) / 2 of vectors (N, size), shape (N, N), in [0, 1]; a vector of zeros has cosine 0 with others."""
+    wide = vectors.astype(np.float64)
+    norms = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+    units = wide / np.maximum(norms, np.finfo(np.float64).tiny)[:, None]
+    matrix: Matrix = np.clip((1.0 + np.einsum("ik,jk->ij", units, units)) / 2, 0.0, 1.0)
+    matrix = (matrix + matrix.T) / 2
+    np.fill_diagonal(matrix, 1.0)
+    return matrix

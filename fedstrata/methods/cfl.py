@@ -1,0 +1,114 @@
+"""CFL: clusters split where their devices pull apart (Sattler et al., Clustered Federated Learning, TNNLS 2020).
+
+In each global round, before updates are added up, the GPS looks at each cluster: where the mean update is small and the
+largest is not, the cluster stands still while its devices still want to move, and is split in two by the cosines of
+their updates. This round's updates then count for the new clusters already, as in the authors' program.
+
+Departures: their two absolute thresholds (‖mean‖ < ε₁, max ‖·‖ > ε₂) do not carry over between models, so the condition
+is relative, ‖mean‖ < ratio · max ‖·‖; their optional check of a bipartition, by the largest cosine across it, is left
+out as in their program; and devices send sketches of their updates, which keep cosines and norms (`sketch.py`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedstrata.errors import PayloadError
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Channel,
+    Matrix,
+    Method,
+    MethodSettings,
+    Moment,
+    Plan,
+    Question,
+    Reach,
+    Work,
+    all_layers,
+)
+from fedstrata.methods.clusters import cut
+from fedstrata.methods.sketch import sketch_of
+from fedstrata.models import Model
+
+UPDATE = "update_sketch"
+SMALLEST = 3  # devices of a cluster that may be split, as in the authors' program
+
+
+class Cfl(Method):
+    """One cluster at first, split in two again and again by the cosines of its devices' updates."""
+
+    class Options(MethodSettings):
+        """When and how a cluster is split."""
+
+        mean_ratio: float = Field(default=0.25, gt=0, le=1)  # mean norm to largest norm: below it is split
+        first_round: int = Field(default=5, ge=1)  # global rounds, from 1, before which nothing is split
+        sketch: int = Field(default=1024, ge=16, le=1 << 16)  # numbers that stand for an update
+        linkage: Literal["complete", "single"] = "complete"  # the authors' program's; and their Algorithm 1's
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """The whole model, in each cluster."""
+        return all_layers(model, Reach.CLUSTER)
+
+    @property
+    def clusters_known(self) -> int:
+        """The devices' updates will tell."""
+        return 0
+
+    def questions(self) -> Sequence[Question]:
+        """A sketch of the update, before it is sent."""
+        arrays = {"sketch": ("float64", (self.options.sketch,))}
+        return (Question(name=UPDATE, moment=Moment.TRAINED, arrays=arrays),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Shape (sketch,), of trained minus received."""
+        return {"sketch": sketch_of(work.update, self.options.sketch, work.seed)}
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """A sketch of as many numbers as asked for."""
+        if len(arrays["sketch"]) != self.options.sketch:
+            raise PayloadError(f"a sketch of {len(arrays['sketch'])} numbers, expected {self.options.sketch}")
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Each cluster as it is, or in two: the larger part keeps its number, the other begins with the same model.
+
+        Devices that have not answered stay in the part that keeps its number.
+        """
+        if before is None:
+            return super().plan(moment, answers, before)
+        clusters, parents = list(before.clusters), list(range(len(before.clusters)))
+        if answers.global_round + 1 >= self.options.first_round:
+            for number, cluster in enumerate(before.clusters):
+                leaving = self._leaving(cluster, answers)
+                if leaving:
+                    clusters[number] = tuple(index for index in cluster if index not in leaving)
+                    clusters.append(leaving)
+                    parents.append(number)
+        rule = before.rule if len(clusters) == 1 else f"{len(clusters)} by bipartition"
+        return Plan(clusters=tuple(clusters), rule=rule, parents=tuple(parents))
+
+    def _leaving(self, cluster: Sequence[int], answers: Answers) -> tuple[int, ...]:
+        """The devices that leave a cluster; none where it stays whole."""
+        given = {index: arrays["sketch"] for index, arrays in answers.of(UPDATE).items() if index in cluster}
+        if len(given) < SMALLEST:
+            return ()
+        examples = [device.num_examples for device in answers.devices if device.device_index in given]
+        updates = np.stack(list(given.values()))
+        norms = np.linalg.norm(updates, axis=1)
+        mean = np.average(updates, axis=0, weights=examples)  # what the cluster's model would move by
+        if np.linalg.norm(mean) >= self.options.mean_ratio * norms.max():
+            return ()
+        labels = cut(_distances(updates, norms), 2, self.options.linkage)
+        parts = [tuple(index for index, label in zip(given, labels, strict=True) if label == part) for part in (0, 1)]
+        return min(parts, key=lambda part: (len(part), -part[0]))
+
+
+def _distances(updates: Matrix, norms: Matrix) -> Matrix:
+    """One minus the cosine of each pair of updates, shape (N, N); of an update of zeros 1."""
+    directions = updates / np.maximum(norms, np.finfo(float).tiny)[:, None]
+    distances = np.clip(1.0 - directions @ directions.T, 0.0, 2.0)
+    np.fill_diagonal(distances, 0.0)
+    return distances

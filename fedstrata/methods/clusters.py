@@ -1,0 +1,93 @@
+"""What methods that group devices by a matrix have in common: the number of clusters, and the dendrogram's cut."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedstrata.errors import ExperimentError
+from fedstrata.methods.base import Candidate, Facts, Matrix
+from fedstrata.settings import MethodSettings
+
+# Devices that are at least 0.8 relevant to each other on average, all of them, learn one task.
+ONE_CLUSTER_BELOW = 0.2
+
+
+class ClusterOptions(MethodSettings):
+    """How many clusters: a number, or what the data says."""
+
+    clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+
+    @property
+    def given(self) -> int | None:
+        """The number, where one is given."""
+        return None if self.clusters == "auto" else self.clusters
+
+
+def check_clusters(clusters: int | str, facts: Facts) -> None:
+    """Raise ExperimentError where there would be more clusters than devices."""
+    if isinstance(clusters, int) and clusters > facts.device_count:
+        raise ExperimentError(f"method.clusters is {clusters}, more than the {facts.device_count} devices; lower it")
+
+
+def merge_heights(affinity: Matrix) -> Matrix:
+    """Heights of the N − 1 merges of 1 − affinity under average linkage, ascending."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
+    if len(affinity) < 2:
+        return np.zeros(0)
+    heights: Matrix = linkage(squareform(1.0 - affinity, checks=False), "average")[:, 2]
+    return heights
+
+
+def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
+    """The number of clusters where the gap between successive merge heights is widest, and why.
+
+    With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N whose gap h_(N−T+1) − h_(N−T) is
+    largest; among equals the smallest T. When even the last merge is below 0.2 all devices form one cluster.
+    """
+    devices = len(heights) + 1
+    if devices == 1 or heights[-1] < ONE_CLUSTER_BELOW:
+        return 1, f"auto: every merge is below {ONE_CLUSTER_BELOW}, one cluster"
+    gaps = np.diff(heights, prepend=0.0)[::-1]  # gaps[0] is that of T = 2
+    count = int(np.argmax(gaps)) + 2
+    return count, f"auto: {count}, at the dendrogram's widest gap ({gaps[count - 2]:.3f})"
+
+
+def grouped_by(affinity: Matrix, devices: Sequence[Candidate], clusters: int | None) -> tuple[list[list[int]], str]:
+    """Agglomerative clusters of 1 − affinity with average linkage, as device indexes, and the rule for their number.
+
+    `affinity` has shape (N, N) in the devices' order; `clusters` None takes their number from the dendrogram.
+    """
+    if clusters is None:
+        count, rule = clusters_in_dendrogram(merge_heights(affinity))
+    else:
+        count, rule = min(clusters, len(affinity)), f"{clusters} as given"
+    labels = cut(1.0 - affinity, count)
+    indexes = [device.device_index for device in devices]
+    return [[i for i, label in zip(indexes, labels, strict=True) if label == one] for one in range(count)], rule
+
+
+def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float) -> list[list[int]]:
+    """Agglomerative clusters with average linkage, as device indexes, joined up to this mean of 1 − affinity."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    indexes = [device.device_index for device in devices]
+    if len(indexes) == 1:
+        return [indexes]
+    labels = fcluster(linkage(squareform(1.0 - affinity, checks=False), "average"), height, "distance")
+    return [[i for i, label in zip(indexes, labels, strict=True) if label == one] for one in np.unique(labels)]
+
+
+def cut(distances: Matrix, count: int, linkage: str = "average") -> Sequence[int]:
+    """The cluster, from 0, of each of N points with distances of shape (N, N) in agglomerative clusters."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    if count == 1:
+        return [0] * len(distances)
+    clustering = AgglomerativeClustering(n_clusters=count, metric="precomputed", linkage=linkage)
+    labels: Sequence[int] = clustering.fit_predict(distances)
+    return labels

@@ -1,0 +1,12 @@
+"""FedAvg: one model for everybody (McMahan et al. 2017); over several LPSs, hierarchical FedAvg (Liu et al. 2020)."""
+
+from fedstrata.methods.base import Channel, Method, Reach, all_layers
+from fedstrata.models import Model
+
+
+class FedAvg(Method):
+    """All layers averaged over all devices, each by its examples."""
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """The whole model, everywhere."""
+        return all_layers(model, Reach.EVERYWHERE)

@@ -1,0 +1,20 @@
+"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020): devices do not stray far.
+
+A local step minimises F(w) + mu / 2 · ‖w − w^t‖², w^t being the weights received (their Eq. 2).
+"""
+
+from fedstrata.methods.base import MethodSettings, NonNegativeFloat, Outcome, Pull, Work
+from fedstrata.methods.fed_avg import FedAvg
+
+
+class FedProx(FedAvg):
+    """FedAvg whose devices are pulled back towards the weights they received."""
+
+    class Options(MethodSettings):
+        """The strength of the pull; 0 is FedAvg."""
+
+        mu: NonNegativeFloat = 0.01
+
+    async def local(self, work: Work) -> Outcome:
+        """Gradient descent with gradients corrected by mu · (w − w^t)."""
+        return Outcome.of(await work.train(work.start, correct=Pull(self.options.mu), beside=(work.start,)))

@@ -1,0 +1,31 @@
+"""A device's gradient for a method that compares devices by it. Only a device calls this, which has torch."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.tensors.layout import Flat
+
+if TYPE_CHECKING:
+    from fedstrata.datasets import Examples, Pixels
+    from fedstrata.models import Model
+
+Gradient = NDArray[np.float64]
+SLAB_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
+
+
+def gradient_at(model: "Model", weights: Flat, examples: "Examples | Pixels", indexes: NDArray[np.int64]) -> Gradient:
+    """The gradient of the mean cross-entropy over some examples, shape (size,); draws nothing, dropout is left out."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    tensors = {name: torch.tensor(view).requires_grad_() for name, view in model.layout.views(weights).items()}
+    leaves = list(tensors.values())
+    total = np.zeros(model.layout.size)
+    for start in range(0, len(indexes), SLAB_EXAMPLES):
+        slab = examples.take(indexes[start : start + SLAB_EXAMPLES])
+        logits = model.logits(tensors, torch.tensor(slab.inputs))
+        loss = cross_entropy(logits, torch.tensor(slab.labels), reduction="sum")
+        total += torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)]).numpy()
+    return total / len(indexes)

@@ -1,0 +1,122 @@
+"""PACFL: clusters by principal angles between the devices' data subspaces (Vahidian et al., AAAI 2023).
+
+Every device sends the p leading left singular vectors of its data to the GPS, which clusters devices agglomeratively
+with average linkage by an angle between them. Which one, `angle` says:
+
+    principal  the smallest principal angle between the subspaces that the vectors span (their Eq. 2)
+    sum        the sum of the angles between vectors of the same place (their Eq. 3)
+    smallest   the smallest angle between any two of their vectors: what their published program takes for Eq. 2
+
+As in that program the vectors are taken label by label unless `by_label` is false. Departures: a vector and its
+negative are the same here, where the program lets the sign decide that the decomposition happened to give; and the
+number of clusters is given or read off the dendrogram, where theirs follows from a threshold on the angle.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedstrata.errors import ExperimentError
+from fedstrata.features import FeatureOptions, feature_dim, feature_map
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Channel,
+    Matrix,
+    Method,
+    Moment,
+    Plan,
+    Question,
+    Reach,
+    Work,
+    all_layers,
+)
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, grouped_by
+from fedstrata.models import Model
+from fedstrata.relevance import check_eigenvectors
+
+Vectors = NDArray[np.float64]
+SUBSPACE = "subspace"
+
+
+class Pacfl(Method):
+    """Clusters from principal angles, once, before training; every layer is the cluster's own."""
+
+    class Options(ClusterOptions, FeatureOptions):
+        """The subspace and the angle."""
+
+        vectors: int = Field(default=3, ge=1, le=4096)  # p, of a label or of all data
+        by_label: bool = True
+        angle: Literal["principal", "smallest", "sum"] = "smallest"
+
+    def check(self) -> None:
+        """The sum goes place by place, which vectors of different labels do not have."""
+        check_clusters(self.options.clusters, self.facts)
+        if self.options.angle == "sum" and self.options.by_label:
+            raise ExperimentError("method.angle sum compares vectors place by place; say method.by_label: false")
+
+    @property
+    def clusters_known(self) -> int:
+        """As many as said; else the dendrogram tells."""
+        return self.options.given or 0
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """The whole model, in each cluster."""
+        return all_layers(model, Reach.CLUSTER)
+
+    def questions(self) -> Sequence[Question]:
+        """The leading singular vectors, to the GPS."""
+        rows = self.options.vectors * (self.facts.num_classes if self.options.by_label else 1)
+        shape = (rows, feature_dim(self.options, self.facts.input_shape))
+        return (Question(name=SUBSPACE, moment=Moment.BEFORE, arrays={"vectors": ("float32", shape)}),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Shape (at most p, or p a label, d), rows of length one."""
+        features = feature_map(self.options)
+        labels = work.examples.labels if self.options.by_label else None
+
+        def vectors() -> Vectors:
+            return leading_vectors(features(work.examples.inputs), labels, self.options.vectors)
+
+        return {"vectors": (await work.once(SUBSPACE, vectors)).astype(np.float32)}
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """The vectors are of length one."""
+        check_eigenvectors(arrays["vectors"])
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Average linkage of the angles, as shares of a right angle."""
+        given = answers.of(SUBSPACE)
+        matrix = affinity([given[device.device_index]["vectors"] for device in answers.devices], self.options.angle)
+        clusters, rule = grouped_by(matrix, answers.devices, self.options.given)
+        return Plan.ordered(
+            clusters, rule, affinity=matrix, related=tuple(device.device_index for device in answers.devices)
+        )
+
+
+def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: int) -> Vectors:
+    """The `count` leading right singular vectors of features (n, d): of all rows, or of those of each label in turn."""
+    parts = [features] if labels is None else [features[labels == label] for label in np.unique(labels)]
+    return np.concatenate([np.linalg.svd(part, full_matrices=False)[2][:count] for part in parts])
+
+
+def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
+    """One minus the angle as a share of a right angle (of the sum of as many), shape (N, N), ones on the diagonal."""
+    matrix, vectors = np.eye(len(subspaces)), [each.astype(np.float64) for each in subspaces]
+    for i, one in enumerate(vectors):
+        for j in range(i):
+            matrix[i, j] = matrix[j, i] = 1.0 - angle_between(one, vectors[j], angle) / (np.pi / 2)
+    return matrix
+
+
+def angle_between(one: Vectors, other: Vectors, angle: str) -> float:
+    """The angle, in radians, between vectors of length one, shapes (p, d) and (q, d); of a sum the mean."""
+    from scipy.linalg import subspace_angles
+
+    if angle == "principal":
+        return float(subspace_angles(one.T, other.T)[-1])
+    cosines = np.minimum(np.abs(one @ other.T), 1.0)
+    return float(np.arccos(np.diagonal(cosines)).mean() if angle == "sum" else np.arccos(cosines.max()))

@@ -1,0 +1,138 @@
+"""The methods by name: the one place that knows them all, and from an experiment file's section to a method."""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from fedstrata.errors import ExperimentError, FedstrataError, PluginError
+from fedstrata.methods.base import Facts, Method
+from fedstrata.plugins import describe, load_plugin
+from fedstrata.settings import PLUGIN, MethodSettings
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+
+DEFAULT = "one_shot"
+# By name the module and the class; a module is loaded when it is asked for.
+REGISTRY: Mapping[str, str] = {
+    "one_shot": "fedstrata.methods.one_shot:OneShot",
+    "random": "fedstrata.methods.random_clusters:RandomClusters",
+    "oracle": "fedstrata.methods.oracle:Oracle",
+    "fedavg": "fedstrata.methods.fed_avg:FedAvg",
+    "local": "fedstrata.methods.local:Local",
+    "fedprox": "fedstrata.methods.fed_prox:FedProx",
+    "ditto": "fedstrata.methods.ditto:Ditto",
+    "fedper": "fedstrata.methods.fed_per:FedPer",
+    "pacfl": "fedstrata.methods.pacfl:Pacfl",
+    "ifca": "fedstrata.methods.ifca:Ifca",
+    "cfl": "fedstrata.methods.cfl:Cfl",
+    "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
+    "user_centric": "fedstrata.methods.user_centric:UserCentric",
+    "adaptive": "fedstrata.methods.adaptive:Adaptive",
+}
+NAMES = tuple(REGISTRY)
+BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool)$")
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of that name, or one's own as `module:Class`.
+
+    Raises:
+        ExperimentError: no method has that name. PluginError: own code is missing or is something else.
+    """
+    if name in REGISTRY:
+        module, _, found = REGISTRY[name].partition(":")
+        known: type[Method] = getattr(import_module(module), found)
+        return known
+    if not PLUGIN.match(name):
+        raise ExperimentError(
+            f"method.name: no method is called {name!r:.80}; choose {', '.join(NAMES)}, or your own as module:Class"
+        )
+    own: Any = load_plugin(name, "method")
+    if not (isinstance(own, type) and issubclass(own, Method)):
+        raise PluginError(f"method {name} must be a subclass of fedstrata.methods.Method, not {own!r:.80}")
+    options: Any = own.Options
+    if not (isinstance(options, type) and issubclass(options, MethodSettings)):
+        raise PluginError(f"method {name}: Options must be a subclass of fedstrata.methods.MethodSettings")
+    return own
+
+
+def method_settings(section: Any) -> MethodSettings:
+    """The checked section `method` of an experiment file, a name alone or a mapping.
+
+    Raises:
+        ExperimentError: it says something that this method does not take.
+    """
+    if isinstance(section, MethodSettings):
+        return section
+    if isinstance(section, str) or section is None:
+        section = {"name": section or DEFAULT}
+    if not isinstance(section, Mapping):
+        raise ExperimentError(f"method: a name, or a mapping with a name and its options, not {section!r:.80}")
+    section = {"name": DEFAULT, **section}
+    options = method_class(str(section["name"])).Options
+    try:
+        return options.model_validate(section)
+    except ValidationError as error:
+        raise ExperimentError(_one_line(error, options, str(section["name"]))) from None
+
+
+def _one_line(error: ValidationError, options: type[MethodSettings], name: str) -> str:
+    faults = error.errors()
+    first, key = faults[0], _key(faults[0]["loc"])
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(set(options.model_fields) - {"name"})) or "none"
+        return f"{key}: method {name} has no such option; its options are: {known}"
+    told = dict.fromkeys(fault["msg"] for fault in faults if _key(fault["loc"]) == key)  # by branch of a union
+    message = " or ".join(told).removeprefix("Value error, ").replace(" or Input should be ", " or ")
+    shown = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r:.80})"
+    return f"{key}: {message}{shown}"
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """The key as it stands in the file, without the branches of unions, which pydantic puts in between."""
+    return ".".join(["method", *(str(part) for part in location if not BRANCH.match(str(part)))])
+
+
+def make_method(experiment: "Experiment") -> Method:
+    """The method of an experiment.
+
+    Raises:
+        ExperimentError: the method does not go with the rest of the experiment. PluginError: own code fails.
+    """
+    return method_of(experiment.method, facts_of(experiment))
+
+
+def method_of(settings: MethodSettings, facts: Facts) -> Method:
+    """The method with its checked section. Raises as `make_method` does."""
+    kind = method_class(settings.name)
+    try:
+        return kind(settings, facts)
+    except FedstrataError:
+        raise
+    except Exception as error:
+        if settings.name in REGISTRY:
+            raise
+        raise PluginError(f"method {settings.name} failed with {describe(error)}") from error
+
+
+def facts_of(experiment: "Experiment") -> Facts:
+    """What a method may know of a run before it begins."""
+    from fedstrata.datasets import dataset_info
+    from fedstrata.models import build_model
+
+    info = dataset_info(experiment.data)
+    groups = experiment.task_of_devices()
+    return Facts(
+        device_count=experiment.device_count,
+        seed=experiment.seed,
+        input_shape=info.input_shape,
+        num_classes=info.num_classes,
+        true_groups=len(set(groups)) if groups else None,
+        training=experiment.training,
+        make_model=partial(build_model, experiment.model, info),
+    )

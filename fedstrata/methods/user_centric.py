@@ -1,0 +1,144 @@
+"""User-centric aggregation: every device gets a mix of its own of everybody's models (Mestoukirdi et al. 2021).
+
+Before training every device sends its gradient at the initial weights, g_i, and how much that of a batch of its data
+differs from it, σ_i² = (1/K) Σ_k ‖g_i^k − g_i‖² (their Eq. 7). With Δ_ij = ‖g_i − g_j‖² device j weighs
+w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6), in every round. To save downloads the rows of W
+are clustered by k-means, and the devices of a cluster share one model, the mix by their centroid (section III-B).
+
+Departures: examples are shuffled before they are cut into batches, which the paper leaves open; and a device may send a
+sketch of its gradient, which keeps distances up to noise (`fedstrata.methods.sketch`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Channel,
+    Matrix,
+    Method,
+    MethodSettings,
+    Moment,
+    Plan,
+    Question,
+    Reach,
+    Work,
+    all_layers,
+)
+from fedstrata.methods.gradients import Gradient, gradient_at
+from fedstrata.methods.row_groups import row_groups
+from fedstrata.methods.sketch import sketch_of
+from fedstrata.models import Model
+
+GRADIENT = "gradient"
+BATCHES_ADDRESS = 0x0C_E7_12  # keeps the draws of the batches apart from every other use of the seed
+
+
+class UserCentric(Method):
+    """A model for every device, or for every few that are alike, from the updates of all."""
+
+    class Options(MethodSettings):
+        """How many models there are, and what is known of the devices' gradients."""
+
+        streams: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "all"  # m: a number, all: one a device
+        most_streams: int = Field(default=16, ge=2)  # the largest m that auto looks at
+        batches: int = Field(default=10, ge=2)  # K; σ² grows with it
+        sketch: int | None = Field(default=None, ge=16, le=1 << 16)  # numbers that stand for a gradient; None: all
+
+    mixes = True
+
+    def check(self) -> None:
+        """No more streams than devices."""
+        streams = self.options.streams
+        if isinstance(streams, int) and streams > self.facts.device_count:
+            raise ExperimentError(f"method.streams is {streams}, more than the {self.facts.device_count} devices")
+
+    @property
+    def clusters_known(self) -> int:
+        """As many as there are streams; 0 where silhouettes have to tell."""
+        streams = self.options.streams
+        return {"auto": 0, "all": self.facts.device_count}[streams] if isinstance(streams, str) else int(streams)
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """The whole model; its streams are the mixes."""
+        return all_layers(model, Reach.CLUSTER)
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def questions(self) -> Sequence[Question]:
+        """The gradient, or its sketch, and σ²."""
+        length = self.options.sketch or self.facts.layout.size
+        arrays = {"gradient": ("float32", (length,)), "variance": ("float64", (1,))}
+        return (Question(name=GRADIENT, moment=Moment.BEFORE, arrays=arrays),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Shapes (size,) or (sketch,), and (1,): at the initial weights, over all examples, without dropout."""
+        weights = work.start
+
+        def gradients() -> tuple[Gradient, float]:
+            parts = shuffled_parts(len(work.examples), self.options.batches, [work.seed, work.device_index])
+            return mean_and_variance([gradient_at(work.model, weights, work.examples, part) for part in parts], parts)
+
+        mean, variance = await work.once(GRADIENT, gradients)
+        sent = sketch_of(mean.astype(np.float32), self.options.sketch, work.seed) if self.options.sketch else mean
+        return {"gradient": sent.astype(np.float32), "variance": np.array([variance])}
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """A whole gradient, and a variance that is none below zero."""
+        (length,) = question.arrays["gradient"][1]
+        if len(arrays["gradient"]) != length:
+            raise PayloadError(f"a gradient of {len(arrays['gradient'])} numbers, expected {length}")
+        if len(arrays["variance"]) != 1 or arrays["variance"][0] < 0:
+            raise PayloadError(f"a gradient's variance of {arrays['variance'].tolist()}, expected one number from 0 up")
+
+    # --- the plan -------------------------------------------------------------------------------
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """The streams, their devices, and the share of every device in each."""
+        given = answers.of(GRADIENT)
+        devices = sorted(answers.devices, key=lambda device: device.device_index)
+        indexes = [device.device_index for device in devices]
+        alike = likeness(
+            np.stack([given[index]["gradient"] for index in indexes]),
+            np.array([given[index]["variance"][0] for index in indexes]),
+        )
+        rows = alike * np.array([device.num_examples for device in devices], np.float64)
+        rows /= rows.sum(axis=1, keepdims=True)
+        groups, rule = row_groups(rows, self.options.streams, self.options.most_streams)
+        mixes = [dict(zip(indexes, rows[group].mean(axis=0).tolist(), strict=True)) for group in groups]
+        clusters = [[indexes[place] for place in group] for group in groups]
+        return Plan.ordered(clusters, rule, weights={"model": tuple(mixes)}, affinity=alike, related=tuple(indexes))
+
+
+def shuffled_parts(examples: int, parts: int, address: Sequence[int]) -> list[NDArray[np.int64]]:
+    """The indexes of so many examples, shuffled and cut into K parts of near-equal size, none of them empty."""
+    order = np.random.default_rng([*address, BATCHES_ADDRESS]).permutation(examples)
+    return np.array_split(order, min(parts, examples))
+
+
+def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.int64]]) -> tuple[Gradient, float]:
+    """The gradient over all parts, shape (size,), and σ², the mean squared distance of a part's gradient from it."""
+    mean = sum(gradient * len(part) for gradient, part in zip(gradients, parts, strict=True))
+    mean = np.asarray(mean) / sum(len(part) for part in parts)
+    return mean, float(np.mean([np.sum((gradient - mean) ** 2) for gradient in gradients]))
+
+
+def likeness(gradients: NDArray[Any], variances: NDArray[np.float64]) -> Matrix:
+    """exp(−Δ_ij / (2 σ_i σ_j)) of gradients (N, size), shape (N, N), ones on the diagonal.
+
+    Of a device with σ = 0 only those are like it whose gradient is the same.
+    """
+    from scipy.spatial.distance import pdist, squareform
+
+    distances: Matrix = squareform(pdist(gradients.astype(np.float64), "sqeuclidean"))
+    spread = 2.0 * np.sqrt(np.outer(variances, variances))
+    with np.errstate(over="ignore"):
+        exponents = distances / np.maximum(spread, np.finfo(np.float64).tiny)
+    matrix: Matrix = np.exp(-exponents)
+    return matrix

@@ -1,0 +1,18 @@
+"""The result of a split: who owns which examples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fedstrata.partitions.shifts import Shift
+from fedstrata.partitions.stock import Indices, no_indices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """Indices into the training and the test data, one array a device, and what is done to its examples."""
+
+    train: Sequence[Indices]
+    test: Sequence[Indices]
+    tests_on_training_data: bool = False  # `test` are indices into the training data: held out of the device's own
+    shifts: Sequence[Shift] | None = None  # one a device; None: nothing is done to any
+    public: Indices = field(default_factory=no_indices)  # nobody's, of the part of the data set that the settings name

@@ -1,0 +1,54 @@
+"""Partitions `dirichlet` and `iid`: every device draws from all the training data."""
+
+import numpy as np
+
+from fedstrata.datasets import Dataset
+from fedstrata.errors import DataError
+from fedstrata.partition_settings import DirichletPartition, IidPartition
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.stock import (
+    LABEL_SHARES,
+    TEST_ORDER,
+    TRAIN_ORDER,
+    Stock,
+    drawn,
+    tests_like,
+)
+
+
+def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> Assignment:
+    """Label shares of each device drawn from Dirichlet(concentration), and its examples by those shares.
+
+    After T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for
+    Federated Visual Classification, 2019, with a uniform prior over labels. Devices draw in index order,
+    without replacement; when a label has run out, its share falls to the device's remaining labels in
+    proportion.
+    """
+    check_total(partition, len(dataset.train))
+    stock = Stock(dataset.train.labels, dataset.num_classes, [seed, TRAIN_ORDER])
+    train = []
+    for device_index in range(partition.devices):
+        rng = np.random.default_rng([seed, LABEL_SHARES, device_index])
+        shares = rng.dirichlet(np.full(dataset.num_classes, partition.concentration))
+        train.append(stock.take(drawn(rng, partition.examples_per_device, shares, stock.left)))
+    return Assignment(train=train, test=tests_like(train, dataset, seed))
+
+
+def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:
+    """Disjoint uniform draws for training; the test examples are shared out evenly."""
+    check_total(partition, len(dataset.train))
+    total = partition.devices * partition.examples_per_device
+    drawn = np.random.default_rng([seed, TRAIN_ORDER]).permutation(len(dataset.train))[:total]
+    held_out = np.random.default_rng([seed, TEST_ORDER]).permutation(len(dataset.test))
+    return Assignment(
+        train=list(drawn.reshape(partition.devices, partition.examples_per_device)),
+        test=[held_out[index :: partition.devices] for index in range(partition.devices)],
+    )
+
+
+def check_total(partition: DirichletPartition | IidPartition, available: int) -> None:
+    if partition.devices * partition.examples_per_device > available:
+        raise DataError(
+            f"the partition asks for {partition.devices} x {partition.examples_per_device} examples; the "
+            f"training data has {available}: lower partition.devices or partition.examples_per_device"
+        )

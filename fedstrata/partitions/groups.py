@@ -1,0 +1,100 @@
+"""Partition `groups`: what distinguishes groups is labels, label shares, orientation or the meaning of labels."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedstrata.datasets import Dataset
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.partition_settings import Group, GroupPartition
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.shifts import Shift, shift_of
+from fedstrata.partitions.stock import (
+    DISJOINT_LABELS,
+    GROUP_SHARES,
+    LABEL_CHOICE,
+    LABEL_SHARES,
+    SIZES,
+    TRAIN_ORDER,
+    Counts,
+    Indices,
+    Stock,
+    drawn,
+    level,
+    tests_like,
+)
+
+
+def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignment:
+    """Devices take their examples in index order, without replacement, of the labels that they have.
+
+    Tests are in the proportions of a device's training labels, and shifted as these are.
+    """
+    stock = Stock(dataset.train.labels, dataset.num_classes, [seed, TRAIN_ORDER])
+    train: list[Indices] = []
+    shifts: list[Shift] = []
+    for index, group in enumerate(partition.groups):
+        where = f"partition.groups.{index}"
+        shifts += [shift_of(group, dataset.info, seed=seed, where=where)] * group.devices
+        for labels in _labels_of_devices(group, dataset.num_classes, [seed, index, len(train)], where):
+            train.append(stock.take(_taken(group, labels, stock.left, [seed, index, len(train)], where)))
+    return Assignment(train=train, test=tests_like(train, dataset, seed), shifts=shifts)
+
+
+def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: str) -> Iterator[Indices]:
+    """For each device of the group the labels that it may have; `place` is seed, group and first device."""
+    seed, group_index, first = place
+    labels = _labels_of(group, num_classes, where)
+    number = group.labels_per_device or len(labels)
+    if group.disjoint_labels:
+        order = np.random.default_rng([seed, DISJOINT_LABELS, group_index]).permutation(labels)
+        yield from order[: group.devices * number].reshape(group.devices, number)
+        return
+    for device in range(first, first + group.devices):
+        yield np.random.default_rng([seed, LABEL_CHOICE, device]).permutation(labels)[:number]
+
+
+def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
+    """The labels that the group's devices draw from. Raises ExperimentError where they are not there or too few."""
+    labels = np.arange(num_classes) if group.labels is None else np.array(group.labels)
+    if labels.max() >= num_classes:
+        raise ExperimentError(
+            f"{where}.labels: the data set has no label {labels.max()}; its labels go from 0 to {num_classes - 1}"
+        )
+    number = group.labels_per_device or 1
+    if number > len(labels):
+        raise ExperimentError(f"{where}.labels_per_device is {number}, and there are {len(labels)} labels; lower it")
+    if group.disjoint_labels and group.devices * number > len(labels):
+        raise ExperimentError(
+            f"{where}.disjoint_labels: {group.devices} devices with {number} labels each need "
+            f"{group.devices * number} labels, and there are {len(labels)}; lower labels_per_device or devices"
+        )
+    return labels
+
+
+def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where: str) -> Counts:
+    """How many examples of each label a device takes of what is left; `place` is seed, group and device."""
+    seed, group_index, device = place
+    available = np.zeros_like(left)
+    available[labels] = left[labels]
+    total = _size(group, np.random.default_rng([seed, SIZES, device]))
+    if total > available.sum():
+        raise DataError(
+            f"group {group.name} asks for {total} examples of labels {sorted(labels.tolist())} for device {device}; "
+            f"the training data has {available.sum()} left: lower {where}.examples_per_device"
+        )
+    if group.concentration is None:
+        return level(total, available)
+    own = np.random.default_rng([seed, LABEL_SHARES, device])
+    law = np.random.default_rng([seed, GROUP_SHARES, group_index]) if group.same_shares else own
+    shares = np.zeros(len(left))
+    shares[np.sort(labels)] = law.dirichlet(np.full(len(labels), group.concentration))
+    return drawn(own, total, shares, available)
+
+
+def _size(group: Group, rng: np.random.Generator) -> int:
+    """Examples of one device: as many as the group says, or any number of its range alike."""
+    if isinstance(group.examples_per_device, int):
+        return group.examples_per_device
+    least, most = group.examples_per_device
+    return int(rng.integers(least, most, endpoint=True))

@@ -1,0 +1,125 @@
+"""Which examples each device owns: a pure function of the experiment, the data set's labels and the device.
+
+All splits are index arithmetic over labels, done once for all devices and kept as long as the data set is;
+inputs are copied for the device asked for only. No training example is given to two devices.
+"""
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
+from fedstrata.partition_settings import (
+    DirichletPartition,
+    GroupPartition,
+    IidPartition,
+    LocalPartition,
+    Partition,
+    TaskPartition,
+)
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.draws import alike, by_dirichlet
+from fedstrata.partitions.groups import by_group
+from fedstrata.partitions.set_aside import with_set_aside
+from fedstrata.partitions.stock import Indices
+from fedstrata.partitions.tasks import by_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceData:
+    """What one device owns; `test` may be empty where there are fewer test examples than devices."""
+
+    train: Examples | Pixels
+    test: Examples | Pixels
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicData:
+    """Examples that belong to nobody: inputs (n, *input_shape), and labels (n,) where devices are told them."""
+
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64] | None
+
+
+_assignments: WeakKeyDictionary[Dataset, dict[tuple[Partition, int], Assignment]] = WeakKeyDictionary()
+
+
+def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> DeviceData:
+    """The examples of one device, the same whichever process asks and whatever was asked before.
+
+    With partition `local` the data set is the device's own folder, and all of it is the device's.
+
+    Raises:
+        ExperimentError: there is no such device, or a task asks for a label that the data set does not have.
+        DataError: the data set holds less than the partition asks for.
+    """
+    if not 0 <= device_index < experiment.device_count:
+        raise ExperimentError(f"device {device_index} is not one of 0 to {experiment.device_count - 1}")
+    if isinstance(experiment.partition, LocalPartition):
+        return DeviceData(train=dataset.train.part(_all(dataset.train)), test=dataset.test.part(_all(dataset.test)))
+    assignment = _assignment(experiment, dataset)
+    train = dataset.train.part(np.sort(assignment.train[device_index]))
+    held_out = dataset.train if assignment.tests_on_training_data else dataset.test
+    test = held_out.part(np.sort(assignment.test[device_index]))
+    if assignment.shifts is None:
+        return DeviceData(train=train, test=test)
+    shift = assignment.shifts[device_index]
+    return DeviceData(train=shift.apply(train), test=shift.apply(test))
+
+
+def _all(examples: Examples | Pixels) -> Indices:
+    return np.arange(len(examples))
+
+
+def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
+    """The examples that belong to nobody, the same for every device.
+
+    Raises:
+        ExperimentError: the experiment has none.
+        DataError: devices leave fewer than it asks for.
+    """
+    partition = experiment.partition
+    if isinstance(partition, LocalPartition) or partition.public is None:
+        raise ExperimentError("there are no public examples: say how many in partition.public.examples")
+    part = dataset.train if partition.public.source == "train" else dataset.test
+    taken = part.take(np.sort(_assignment(experiment, dataset).public))
+    return PublicData(inputs=taken.inputs, labels=taken.labels if partition.public.labelled else None)
+
+
+def check_partition(experiment: Experiment, dataset: Dataset) -> None:
+    """Raise what `device_data` would for its data, before any device starts."""
+    if not isinstance(experiment.partition, LocalPartition):
+        _assignment(experiment, dataset)
+
+
+def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:
+    """Computed once for a data set, partition and seed; forgotten with the data set."""
+    known = _assignments.setdefault(dataset, {})
+    key = (experiment.partition, experiment.seed)
+    if key not in known:
+        known[key] = _assign(experiment.partition, dataset, experiment.seed)
+    return known[key]
+
+
+def _assign(partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+    if isinstance(partition, LocalPartition):
+        raise ExperimentError("partition.kind local: each device has a data set of its own, none is split")
+    return with_set_aside(_split(partition, dataset, seed), partition, dataset, seed)
+
+
+def _split(
+    partition: TaskPartition | GroupPartition | DirichletPartition | IidPartition, dataset: Dataset, seed: int
+) -> Assignment:
+    match partition:
+        case TaskPartition():
+            return by_task(partition, dataset, seed)
+        case GroupPartition():
+            return by_group(partition, dataset, seed)
+        case DirichletPartition():
+            return by_dirichlet(partition, dataset, seed)
+        case IidPartition():
+            return alike(partition, dataset, seed)

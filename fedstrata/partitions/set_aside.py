@@ -1,0 +1,80 @@
+"""What is set aside of a split: a share of each device's own examples for tests, and examples that nobody owns."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.partition_settings import PublicSettings, SplitPartition
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.stock import HELD_OUT, PUBLIC, Counts, Indices, Stock, level, no_indices
+
+
+def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Dataset, seed: int) -> Assignment:
+    """The split with the public examples, and with tests out of devices' own data, where the partition asks for them.
+
+    The public examples are of what devices leave, so they change nothing of what a device owns.
+
+    Raises:
+        ExperimentError: the data set has no such label.
+        DataError: devices leave too little for the public set, or a device has too few examples to hold some out.
+    """
+    share = partition.test_share
+    aside = split if share is None else _with_own_tests(split, share, seed)
+    if partition.public is None:
+        return aside
+    if partition.public.source == "train":
+        owned, part = split.train, dataset.train
+    else:
+        owned, part = split.test if share is None else [no_indices()], dataset.test
+    return replace(aside, public=_public(partition.public, part, np.concatenate(owned), dataset.num_classes, seed))
+
+
+def _with_own_tests(split: Assignment, share: float, seed: int) -> Assignment:
+    """A random share of each device's examples, rounded to whole ones, is its test data."""
+    train, test = [], []
+    for device, indices in enumerate(split.train):
+        held_out = round(share * len(indices))
+        if held_out in {0, len(indices)}:
+            raise DataError(
+                f"partition.test_share {share:g} of the {len(indices)} examples of device {device} leaves "
+                f"{len(indices) - held_out} to train on and {held_out} to test on; change it or examples_per_device"
+            )
+        order = np.random.default_rng([seed, HELD_OUT, device]).permutation(indices)
+        test.append(order[:held_out])
+        train.append(order[held_out:])
+    return replace(split, train=train, test=test, tests_on_training_data=True)
+
+
+def _public(settings: PublicSettings, part: Examples | Pixels, owned: Indices, num_classes: int, seed: int) -> Indices:
+    labels = part.labels.copy()
+    labels[owned] = -1
+    stock = Stock(labels, num_classes, [seed, PUBLIC])
+    available = _available(settings, stock.left)
+    if settings.examples > available.sum():
+        of_labels = "" if settings.labels is None else f" of labels {list(settings.labels)}"
+        raise DataError(
+            f"partition.public asks for {settings.examples} examples{of_labels}; devices leave {available.sum()} of "
+            f"the {settings.source} data: lower partition.public.examples or {_what_else(settings.source)}"
+        )
+    return stock.take(level(settings.examples, available))
+
+
+def _available(settings: PublicSettings, left: Counts) -> Counts:
+    if settings.labels is None:
+        return left
+    if max(settings.labels) >= len(left):
+        raise ExperimentError(
+            f"partition.public.labels: the data set has no label {max(settings.labels)}; "
+            f"its labels go from 0 to {len(left) - 1}"
+        )
+    available = np.zeros_like(left)
+    available[list(settings.labels)] = left[list(settings.labels)]
+    return available
+
+
+def _what_else(source: str) -> str:
+    if source == "train":
+        return "examples_per_device"
+    return "let devices test on their own data with partition.test_share"

@@ -1,0 +1,59 @@
+"""What a group does to its devices' examples: images turned (covariate shift), labels renamed (concept shift)."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.datasets.turning import check_rotation, turned
+from fedstrata.errors import ExperimentError
+from fedstrata.partition_settings import Group
+from fedstrata.partitions.stock import LABEL_PERMUTATION
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shift:
+    """Quarter turns counter-clockwise, and the new name of each label, shape (num_classes,), where they change."""
+
+    quarter_turns: int = 0
+    new_labels: NDArray[np.int64] | None = None
+
+    def apply(self, examples: Examples | Pixels) -> Examples | Pixels:
+        """The examples, turned and renamed."""
+        if self.quarter_turns:
+            examples = turned(examples, self.quarter_turns)
+        if self.new_labels is not None:
+            examples = replace(examples, labels=self.new_labels[examples.labels])
+        return examples
+
+
+def shift_of(group: Group, info: DatasetInfo, *, seed: int, where: str) -> Shift:
+    """The shift that a group asks for.
+
+    Args:
+        group: its settings.
+        info: shape and classes of the data set.
+        seed: of the run; a permutation given by its number is drawn from it, so groups with one number share one.
+        where: the group's place in the experiment file, for the error.
+
+    Raises:
+        ExperimentError: the data are no images that can be turned so, or have other labels than the permutation.
+    """
+    if group.rotation:
+        check_rotation(group.rotation, info.input_shape, f"{where}.rotation")
+    return Shift(quarter_turns=group.rotation // 90, new_labels=_new_labels(group, info.num_classes, seed, where))
+
+
+def _new_labels(group: Group, num_classes: int, seed: int, where: str) -> NDArray[np.int64] | None:
+    asked = group.label_permutation
+    if asked is None:
+        return None
+    if isinstance(asked, int):
+        return np.random.default_rng([seed, LABEL_PERMUTATION, asked]).permutation(num_classes)
+    if len(asked) != num_classes:
+        raise ExperimentError(
+            f"{where}.label_permutation: it renames {len(asked)} labels, and the data set has {num_classes}; "
+            f"give each of 0 to {num_classes - 1} once"
+        )
+    return np.array(asked, np.int64)

@@ -1,0 +1,93 @@
+"""What all kinds of partition are made of: piles of examples by label, and ways to share a number out."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.datasets import Dataset
+
+Indices = NDArray[np.int64]
+Counts = NDArray[np.int64]  # how many examples of each label, shape (num_classes,)
+
+# What a random stream is for. A stream's address is [seed, purpose, index of a label, device, group or permutation].
+TRAIN_ORDER, TEST_ORDER, LABEL_SHARES = 101, 102, 103
+# The later ones are above any device's index, with which the streams of training begin.
+SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT, PUBLIC = range(0x67726F00, 0x67726F07)
+
+
+def no_indices() -> Indices:
+    """An empty array of them."""
+    return np.empty(0, np.int64)
+
+
+class Stock:
+    """The examples of each label in a random order, handed out from the top."""
+
+    def __init__(self, labels: NDArray[np.int64], num_classes: int, address: list[int]) -> None:
+        self._piles = [
+            np.random.default_rng([*address, label]).permutation(np.flatnonzero(labels == label))
+            for label in range(num_classes)
+        ]
+        self.sizes: Counts = np.array([len(pile) for pile in self._piles], dtype=np.int64)
+        self._taken = np.zeros_like(self.sizes)
+
+    @property
+    def left(self) -> Counts:
+        """Examples of each label that nobody has yet."""
+        left: Counts = np.maximum(self.sizes - self._taken, 0)
+        return left
+
+    def take(self, counts: Counts) -> Indices:
+        """The next `counts` examples of each label, sorted by label; a pile at its end starts over."""
+        starts, self._taken = self._taken, self._taken + counts
+        rows = zip(self._piles, starts, counts, strict=True)
+        return np.concatenate([pile.take(np.arange(start, start + count), mode="wrap") for pile, start, count in rows])
+
+
+def level(total: int, available: Counts) -> Counts:
+    """Counts that sum to `total`, as equal as `available` allows; it must hold that many."""
+    counts = np.zeros_like(available)
+    while total > 0:
+        has_more = np.flatnonzero(available > counts)
+        share = max(1, total // len(has_more))
+        step = np.minimum(share, (available - counts)[has_more[:total]])
+        counts[has_more[:total]] += step
+        total -= int(step.sum())
+    return counts
+
+
+def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], left: Counts) -> Counts:
+    """How many of each label come up in `total` draws by `shares` from what is `left`."""
+    counts = np.zeros_like(left)
+    while (missing := total - int(counts.sum())) > 0:
+        more = left - counts
+        weights = np.where(more > 0, shares, 0.0)
+        if weights.sum() == 0:  # all the labels this device has a share of have run out
+            weights = more.astype(np.float64)
+        counts += np.minimum(rng.multinomial(missing, weights / weights.sum()), more)
+    return counts
+
+
+def tests_like(train: list[Indices], dataset: Dataset, seed: int) -> list[Indices]:
+    """For each device, an even share of the test examples in number, in the proportions of its training labels.
+
+    Devices get different ones until a label's are used up; then those are given out again, so that a device
+    is tested on what it has learnt. None gets an example twice; one whose labels have too few test examples
+    gets fewer.
+    """
+    stock = Stock(dataset.test.labels, dataset.num_classes, [seed, TEST_ORDER])
+    share = max(1, len(dataset.test) // len(train))
+    tests = []
+    for indices in train:
+        held = np.bincount(dataset.train.labels[indices], minlength=dataset.num_classes)
+        tests.append(stock.take(np.minimum(apportioned(share, np.where(stock.sizes > 0, held, 0)), stock.sizes)))
+    return tests
+
+
+def apportioned(total: int, weights: Counts) -> Counts:
+    """Counts that sum to `total` in proportion to `weights`, by largest remainders; zeros for no weights."""
+    if not weights.sum():
+        return np.zeros_like(weights)
+    counts, remainders = np.divmod(total * weights, weights.sum())
+    largest = np.argsort(-remainders, kind="stable")[: total - int(counts.sum())]
+    counts[largest] += 1
+    return counts

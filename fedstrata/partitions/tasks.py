@@ -1,0 +1,111 @@
+"""Partition `tasks`: groups of devices, each with the labels of its own task and a minority of the others'."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.datasets import Dataset
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.partition_settings import TaskPartition
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.stock import TEST_ORDER, TRAIN_ORDER, Counts, Indices, Stock, level
+
+
+def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment:
+    """Most examples from the device's own task, a minority from the others; tests from its own task only.
+
+    All own parts are set aside first. Examples lie sorted by label and are dealt like cards, so that devices
+    of a task differ by at most one example of a label in their own part, and likewise in their minority.
+    """
+    _check_labels(partition, dataset.num_classes)
+    stock = Stock(dataset.train.labels, dataset.num_classes, [seed, TRAIN_ORDER])
+    own = [stock.take(counts) for counts in _own_counts(partition, stock.left)]
+    foreign = [stock.take(counts) for counts in _minority_counts(partition, stock.left)]
+    held_out = Stock(dataset.test.labels, dataset.num_classes, [seed, TEST_ORDER])
+    train: list[Indices] = []
+    test: list[Indices] = []
+    for index, task in enumerate(partition.tasks):
+        test_deck = held_out.take(np.where(_labels_of(partition, dataset.num_classes) == index, held_out.sizes, 0))
+        for seat in range(task.devices):
+            hand = own[index][seat :: task.devices], foreign[index][seat :: task.devices]
+            train.append(np.concatenate(hand))
+            test.append(test_deck[seat :: task.devices])
+    return Assignment(train=train, test=test)
+
+
+def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:
+    """For each label the index of its task, or −1."""
+    owner = np.full(num_classes, -1, dtype=np.int64)
+    for index, task in enumerate(partition.tasks):
+        owner[list(task.labels)] = index
+    return owner
+
+
+def _minority_sizes(partition: TaskPartition) -> list[int]:
+    """For each task, how many of a device's examples are from other tasks."""
+    if len(partition.tasks) == 1:
+        return [0]
+    return [round(task.examples_per_device * partition.minority_ratio) for task in partition.tasks]
+
+
+def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
+    """For each task, what all its devices take of its own labels, as level as the data allow."""
+    owner, counts = _labels_of(partition, len(left)), []
+    for index, (task, minority) in enumerate(zip(partition.tasks, _minority_sizes(partition), strict=True)):
+        available = np.where(owner == index, left, 0)
+        own = task.examples_per_device - minority
+        if task.devices * own > available.sum():
+            raise DataError(
+                f"task {task.name} asks for {task.devices} x {own} examples of labels {list(task.labels)}; "
+                f"the training data has {available.sum()}: lower partition.tasks.{index}.examples_per_device"
+            )
+        counts.append(level(task.devices * own, available))
+    return counts
+
+
+def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
+    """For each task, what all its devices take of the other tasks' labels, as level as the data allow.
+
+    A task may use every label but its own. So where examples are scarce, the first to choose must leave what a
+    later task can use, which is to say, must take some of the later task's own labels (`owed`). With that, all
+    tasks are served whenever any assignment serves them (Hall's theorem); `_check_minority` refuses the rest.
+    """
+    owner = _labels_of(partition, len(left))
+    left = np.where(owner >= 0, left, 0)
+    pairs = zip(partition.tasks, _minority_sizes(partition), strict=True)
+    demands = [task.devices * minority for task, minority in pairs]
+    _check_minority(partition, demands, left, owner)
+    counts = []
+    for index, demand in enumerate(demands):
+        taken = np.zeros_like(left)
+        for later in range(index + 1, len(demands)):
+            stock = np.where(owner == later, left, 0)
+            owed = demand + demands[later] + stock.sum() - left.sum()
+            taken += level(max(0, int(owed)), stock)
+        taken += level(demand - int(taken.sum()), np.where(owner == index, 0, left - taken))
+        left = left - taken
+        counts.append(taken)
+    return counts
+
+
+def _check_labels(partition: TaskPartition, num_classes: int) -> None:
+    for index, task in enumerate(partition.tasks):
+        if max(task.labels) >= num_classes:
+            raise ExperimentError(
+                f"partition.tasks.{index}.labels: the data set has no label {max(task.labels)}; "
+                f"its labels go from 0 to {num_classes - 1}"
+            )
+
+
+def _check_minority(partition: TaskPartition, demands: list[int], left: Counts, owner: NDArray[np.int64]) -> None:
+    for index, (task, demand) in enumerate(zip(partition.tasks, demands, strict=True)):
+        others = left[owner != index].sum()
+        if demand > others:
+            raise DataError(
+                f"task {task.name} asks for {task.devices} x {demand // task.devices} minority examples; the "
+                f"other tasks leave {others}: lower partition.minority_ratio or their examples_per_device"
+            )
+    if sum(demands) > left.sum():
+        raise DataError(
+            f"the tasks ask for {sum(demands)} minority examples; their own parts leave {left.sum()} of the "
+            "training data: lower partition.minority_ratio or examples_per_device"
+        )

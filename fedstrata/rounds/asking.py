@@ -1,0 +1,34 @@
+"""A question in the middle of a round: who has answered, and how the round goes on once the plan is made."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fedstrata.methods.base import Arrays, Question
+from fedstrata.rpc.answers import arrays_of
+from fedstrata.v1 import answers_pb2
+
+
+@dataclass
+class Asking:
+    """The answers of a round's children, until it goes on."""
+
+    question: Question
+    check: Callable[[Question, Arrays, Iterable[int]], None] = lambda question, arrays, relayed_by: None  # the method's
+    answers: dict[str, answers_pb2.Answer] = field(default_factory=dict)
+    clusters: Mapping[str, int] | None = None  # by child, from the plan that was made of the answers
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the round goes on."""
+        return self.clusters is not None
+
+    def take(self, child_id: str, answer: answers_pb2.Answer) -> None:
+        """Keep an answer; the first of a child counts. Raises PayloadError for one that cannot be one."""
+        self.check(self.question, arrays_of(self.question, answer), ())
+        copy = answers_pb2.Answer()
+        copy.CopyFrom(answer)  # a message inside another keeps all of that one in memory
+        self.answers.setdefault(child_id, copy)
+
+    def holds_back(self, child_id: str, answered_round: int, number: int) -> bool:
+        """Whether a child that says so has answered and waits with the others."""
+        return not self.is_decided and answered_round == number and child_id in self.answers

@@ -1,0 +1,65 @@
+"""What a child of a parent in rounds is, receives and sends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedstrata.tensors import Flat, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1 import tensors_pb2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParentCalls:
+    """The three calls of a round, which LpsService and GpsService name differently."""
+
+    fetch: Any
+    submit: Any
+    locate: Any
+    exchange: Any = None  # submit and fetch in one, where the parent has it
+    close: Callable[[], None] = lambda: None  # gives up what stays open between calls
+    patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivedModel:
+    """A model as it was received: shape (layout.size,), to be read only, and what to do with it."""
+
+    round: int
+    global_round: int
+    evaluate_only: bool
+    plan_version: int
+    flat: Flat
+    digest: bytes = b""  # as its header says
+    cluster: int = 0  # of the child, as the round begins
+    clusters: int = 0  # how many clusters' streams it has; 0: it is one model
+
+
+Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """What a child sends up for one round, and may have to send again; `read` gives its elements."""
+
+    round: int
+    num_examples: int
+    codec: PayloadCodec
+    read: Callable[[int, int], Flat]
+    train_loss: float = 0.0
+    evaluations: tuple[pb.Evaluation, ...] = ()
+    lps_rounds: tuple[pb.LpsRound, ...] = ()
+    exclusions: tuple[pb.Exclusion, ...] = ()
+    base_digest: bytes = b""  # of the model that it is against; empty where the parent's round alone says which
+    payload: tensors_pb2.PayloadHeader | None = None  # where it has more than one part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who calls."""
+
+    run_id: str
+    child_id: str
+    cluster_id: str
+    lps_id: str = ""  # of an LPS: who it is,
+    term: int = 0  # and its term at the cluster

@@ -1,0 +1,43 @@
+"""What children fetch in a round: a model, or the streams of several clusters, announced and cut into chunks once."""
+
+from dataclasses import dataclass, field
+
+from fedstrata.experiment import Encoding
+from fedstrata.rounds.shared_chunks import SharedChunks
+from fedstrata.rpc.chunk import serialised_whole
+from fedstrata.rpc.payload import PartLayouts, parts_header
+from fedstrata.store import AnyModel
+from fedstrata.tensors import SMALL_BYTES, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+MODEL_PART = "model"
+
+
+@dataclass
+class Offer:
+    """A vector on its way down to those children of a round that it is for."""
+
+    model: AnyModel
+    cluster: int = 0  # that the children are in
+    clusters: int = 0  # how many clusters' streams the vector has; 0: it is one model
+    parts: PartLayouts | None = None  # of the vector, where it is more than one model
+    header: pb.ModelHeader = field(init=False)
+    codec: PayloadCodec = field(init=False)
+    chunks: SharedChunks = field(init=False)
+    small_reply: bytes | None = field(init=False, default=None)  # all of it, serialised once for all readers
+
+    def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
+        """Prepare what every child is told first; `header` says what all of the round's offers have in common."""
+        scales = self.model.scales() if encoding == "int8" else []
+        self.codec = PayloadCodec(self.model.layout, encoding, scales)
+        parts = self.parts if self.parts is not None else [(MODEL_PART, self.model.layout)]
+        self.header = pb.ModelHeader()
+        self.header.CopyFrom(header)
+        self.header.payload.CopyFrom(parts_header(self.codec, parts, [0] * len(parts)))
+        self.header.digest = self.model.digest
+        self.header.cluster, self.header.clusters = self.cluster, self.clusters
+        self.chunks = SharedChunks(self.codec, self.model)
+        if self.codec.payload_bytes <= SMALL_BYTES:
+            self.small_reply = serialised_whole(
+                pb.ModelPart, self.header, next(self.codec.chunks(self.model.read), b"")
+            )

@@ -1,0 +1,84 @@
+"""The round now open at a parent: what its children start from, and what one is told that has been in it before."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from fedstrata.experiment import Encoding
+from fedstrata.rounds.asking import Asking
+from fedstrata.rounds.intake import ChildState, Intake
+from fedstrata.rounds.offer import Offer
+from fedstrata.store import AnyModel
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+@dataclass
+class OpenRound:
+    """The round now open: its numbers, what children start from, and what they have sent."""
+
+    number: int
+    global_round: int
+    offers: Mapping[int, Offer]  # by cluster
+    intake: Intake
+    clusters: Mapping[str, int] = field(default_factory=dict)  # by child; who is not named is in the first
+    evaluate_only: bool = False
+    plan_version: int = 0
+    asking: Asking | None = None
+
+    @classmethod
+    def of_one(cls, model: AnyModel, *, number: int, global_round: int, intake: Intake, **rest: Any) -> Self:
+        """A round in which all children start from one model."""
+        return cls(number=number, global_round=global_round, offers={0: Offer(model)}, intake=intake, **rest)
+
+    def announce(self, run_id: str, encoding: Encoding) -> None:
+        """Prepare what every child is told first."""
+        header = pb.ModelHeader(
+            run_id=run_id,
+            round=self.number,
+            global_round=self.global_round,
+            evaluate_only=self.evaluate_only,
+            plan_version=self.plan_version,
+        )
+        for offer in self.offers.values():
+            offer.announce(header, encoding)
+
+    def offer_to(self, child_id: str) -> Offer:
+        """What a child starts from."""
+        return self.offers[self.clusters.get(child_id, 0)]
+
+    def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
+        """Whether a child's update of a round, against the model of a digest if it says one, is one of this round."""
+        return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
+
+    def has(self, header: pb.UpdateHeader) -> bool:
+        """Whether the update that a header announces is in."""
+        is_ours = self.number == header.round and not self.evaluate_only
+        return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the round waits for its children's answers, or for what follows from them."""
+        return self.asking is not None and not self.asking.is_decided
+
+
+def is_of(request: pb.FetchModelRequest, header: pb.ModelHeader) -> bool:
+    """Whether a download that was cut is of the model that the round has now."""
+    return request.resume_round == header.round and request.resume_digest == header.digest
+
+
+def answered_round(request: pb.FetchModelRequest) -> int:
+    """The round whose question a child has answered; -1 for none."""
+    return request.answered_round if request.HasField("answered_round") else -1
+
+
+def instead_of_model(opened: OpenRound, request: pb.FetchModelRequest) -> pb.ModelPart | None:
+    """What a child is told that has been in the open round before; None where it needs the model."""
+    child_id, number = request.child_id, opened.number
+    if opened.is_base_of(child_id, request.sent_round, request.sent_digest):
+        return pb.ModelPart(send_again=pb.SendAgain(round=number))
+    if opened.asking is None or answered_round(request) != number:
+        return None
+    if opened.asking.clusters is None:  # the answer was given to an earlier life of this parent
+        return pb.ModelPart(send_again=pb.SendAgain(round=number))
+    cluster = opened.asking.clusters.get(child_id, 0)
+    return pb.ModelPart(go_on=pb.GoOn(round=number, cluster=cluster))

@@ -1,0 +1,129 @@
+"""FetchModel and SubmitUpdate in turn on one stream: what a child that stays uses, since each round then costs it
+messages and no new call, of a small model one each way.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from fedstrata.link import TimeLimit
+from fedstrata.rpc.chunk import Whole
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+class ParentStream:
+    """One child's stream to its parent, opened when needed and again after it was cut.
+
+    The stream itself has no deadline; each exchange on it has that of the call that it stands for.
+    """
+
+    def __init__(self, attend: Any) -> None:
+        """`attend` is the stub's Attend."""
+        self._attend = attend
+        self._call: Any = None
+        self._is_in_exchange = False
+        self._limit = TimeLimit()
+
+    def fetch(
+        self,
+        request: pb.FetchModelRequest,
+        *,
+        timeout: float,
+        wait_for_ready: bool = True,
+    ) -> AsyncIterator[pb.ModelPart]:
+        """The parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
+        return self._exchange([pb.UpdatePart(fetch=request)], timeout, wait_for_ready=wait_for_ready)
+
+    def exchange(
+        self,
+        parts: Iterable[pb.UpdatePart | bytes],
+        *,
+        timeout: float,
+        wait_for_ready: bool = True,
+    ) -> AsyncIterator[pb.ModelPart]:
+        """Send an update; gives what `fetch` would after it, and before that the reply if it was not taken."""
+        return self._exchange(parts, timeout, wait_for_ready=wait_for_ready)
+
+    async def _exchange(
+        self, parts: Iterable[pb.UpdatePart | bytes], timeout_s: float, *, wait_for_ready: bool
+    ) -> AsyncIterator[Any]:
+        self._begin(wait_for_ready=wait_for_ready)
+        part = await self._within(timeout_s, self._answer(parts))
+        if part.HasField("reply"):
+            yield part
+            part = await self._within(timeout_s, self._read())
+        if part.HasField("finished"):
+            await self._take_leave(timeout_s)
+        header = part.header if part.HasField("header") else pb.ModelHeader()
+        left = header.payload.payload_bytes - header.offset
+        came_along = part.chunk if isinstance(part, Whole) else None
+        if came_along is not None:
+            left -= len(came_along.data)
+        self._is_in_exchange = left > 0
+        yield part
+        if came_along is not None:
+            yield came_along
+        while left > 0:
+            part = await self._within(timeout_s, self._read())
+            left -= len(part.data)
+            self._is_in_exchange = left > 0
+            yield part
+
+    async def _answer(self, parts: Iterable[pb.UpdatePart | bytes]) -> Any:
+        """Send some parts; gives the first part of what is said to them."""
+        for part in parts:
+            await self._write(part)
+            del part  # a chunk; the next is made now
+        return await self._read()
+
+    def close(self) -> None:
+        """End the stream."""
+        self._limit.close()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    async def _take_leave(self, timeout_s: float) -> None:
+        """End the stream from this side and let the parent end it too: one cut off would not know that it was heard."""
+
+        async def leave() -> None:
+            await self._call.done_writing()
+            while await self._call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                pass
+
+        with suppress(grpc.aio.AioRpcError):  # what was to be heard has been
+            await self._within(timeout_s, leave())
+
+    def _begin(self, *, wait_for_ready: bool) -> None:
+        """Start an exchange, on a new stream if there is none or the last exchange was left half-way."""
+        if self._is_in_exchange or (self._call is not None and self._call.done()):
+            self.close()
+        if self._call is None:
+            self._call = self._attend(wait_for_ready=wait_for_ready)
+        self._is_in_exchange = True
+
+    async def _write(self, part: pb.UpdatePart | bytes) -> None:
+        try:
+            await self._call.write(part)
+        except asyncio.InvalidStateError:  # the parent has ended the stream; reading says why
+            await self._read()
+
+    async def _read(self) -> Any:
+        part = await self._call.read()
+        if part is grpc.aio.EOF:  # type: ignore[attr-defined]
+            raise _broken(grpc.StatusCode.UNAVAILABLE, "the parent ended the stream")
+        return part
+
+    async def _within(self, timeout_s: float, step: Any) -> Any:
+        try:
+            return await self._limit.hold(timeout_s, step)
+        except TimeoutError:
+            self.close()
+            raise _broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+
+
+def _broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)

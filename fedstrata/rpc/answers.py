@@ -1,0 +1,93 @@
+"""Answers to and from messages: small arrays by name, checked against what their question allows."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from fedstrata.errors import PayloadError
+from fedstrata.methods.base import Arrays, Question
+from fedstrata.quoting import quoted, shown
+from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.v1 import answers_pb2 as pb
+
+DTYPES: Mapping[str, np.dtype[np.generic]] = {name: np.dtype(name) for name in ("float32", "float64", "int64")}
+LARGEST_IN_A_ROUND = CHUNK_BYTES  # bytes of an answer that travels in one message
+
+
+def answer_to_proto(question: Question, arrays: Arrays) -> pb.Answer:
+    """An answer as a message. Arrays that its question does not allow are for the parent to refuse: by name, so that
+    nobody waits for a device that has gone."""
+    little = {name: np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
+    headers = [
+        pb.ArrayHeader(name=name, dtype=arrays[name].dtype.name, shape=array.shape) for name, array in little.items()
+    ]
+    return pb.Answer(
+        question=question.name, arrays=headers, data=b"".join(array.tobytes() for array in little.values())
+    )
+
+
+def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
+    """The arrays of an answer, to be read only.
+
+    Raises:
+        PayloadError: another question, or arrays that it does not allow; or a number that is not finite.
+    """
+    if answer.question != question.name:
+        raise PayloadError(f"an answer to {quoted(answer.question)}, expected one to {question.name}")
+    expected = payload_bytes(question, answer.arrays)
+    if len(answer.data) != expected:
+        raise PayloadError(f"{len(answer.data)} bytes of an answer to {question.name}, expected {expected}")
+    arrays, start = {}, 0
+    for header in answer.arrays:
+        dtype, count = DTYPES[header.dtype], math.prod(header.shape)
+        array = np.frombuffer(answer.data, dtype.newbyteorder("<"), count, start).reshape(tuple(header.shape))
+        if not np.isfinite(array).all():
+            raise PayloadError(f"{header.name} of an answer to {question.name} has numbers that are not finite")
+        arrays[header.name], start = array, start + array.nbytes
+    return arrays
+
+
+def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
+    """How many bytes the arrays announced have. Raises PayloadError where the question does not allow them."""
+    if [header.name for header in headers] != list(question.arrays):
+        names = quoted(*(header.name for header in headers))
+        raise PayloadError(f"arrays [{names}] in answer to {question.name}, expected {list(question.arrays)}")
+    total = 0
+    for header in headers:
+        dtype, most = question.arrays[header.name]
+        shape = tuple(header.shape)
+        fits = (
+            len(shape) == len(most)
+            and shape[1:] == most[1:]
+            and all(0 <= s <= m for s, m in zip(shape, most, strict=True))
+        )
+        if header.dtype != dtype or not fits:
+            raise PayloadError(
+                f"{header.name} of {quoted(header.dtype)} and shape {shown(shape)} in answer to {question.name}, "
+                f"expected {dtype} and at most {most}; check the device's data and Φ"
+            )
+        total += math.prod(shape) * DTYPES[dtype].itemsize
+    return total
+
+
+def largest_bytes(question: Question) -> int:
+    """The most bytes that an answer's arrays have."""
+    return sum(math.prod(most) * DTYPES[dtype].itemsize for dtype, most in question.arrays.values())
+
+
+def answer_parts(answer: pb.Answer, header: pb.AnswerHeader) -> Iterator[pb.AnswerPart]:
+    """An answer as a stream; `header` says whose it is."""
+    header.arrays.extend(answer.arrays)
+    header.payload_bytes = len(answer.data)
+    yield pb.AnswerPart(header=header, question=answer.question)
+    for start in range(0, len(answer.data), CHUNK_BYTES):
+        yield pb.AnswerPart(data=answer.data[start : start + CHUNK_BYTES], question=answer.question)
+
+
+def question_named(questions: Iterable[Question], name: str) -> Question:
+    """The question of that name. Raises PayloadError where there is none."""
+    for question in questions:
+        if question.name == name:
+            return question
+    raise PayloadError(f"no question is called {quoted(name)} in this run")

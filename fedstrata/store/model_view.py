@@ -1,0 +1,41 @@
+"""Some stretches of a vector, read as a model of their own."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from fedstrata.store.model_file import AnyModel
+from fedstrata.tensors import Flat, Layout
+
+
+class ModelView(AnyModel):
+    """The stretches `places` of another model, one after the other, in a layout of their own; nothing is copied."""
+
+    def __init__(self, source: AnyModel, places: Sequence[slice], layout: Layout) -> None:
+        self.layout = layout
+        self.metadata = source.metadata
+        self._source = source
+        self._places = places
+        self._starts = list(accumulate((place.stop - place.start for place in places), initial=0))
+        self._digest = self._computed_digest().encode()
+
+    @property
+    def digest(self) -> bytes:
+        """As a file of it would have."""
+        return self._digest
+
+    def read(self, start: int, stop: int) -> Flat:
+        """The elements [start, stop)."""
+        found: list[Flat] = []
+        number = bisect_right(self._starts, start) - 1
+        while start < stop:
+            place, begins = self._places[number], self._starts[number]
+            last = min(stop, self._starts[number + 1])
+            found.append(self._source.read(place.start + start - begins, place.start + last - begins))
+            start, number = last, number + 1
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.float32), *found])
+
+    def close(self) -> None:
+        """Nothing to give up: the source is its owner's."""

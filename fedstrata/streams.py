@@ -1,0 +1,263 @@
+"""The streams of a run: which tensors travel how far, and where each stream lies in the vectors that travel.
+
+A channel that is shared everywhere has one stream, a cluster's channel one for each cluster, a device's none. Where
+each cluster hangs on an LPS of its own, that LPS keeps the cluster's streams, and only what is shared everywhere meets
+at the GPS. Where clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum for each.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
+from fedstrata.tensors.layout import Layout, TensorSpec
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+    from fedstrata.models import Model
+
+UPDATE_PART = "update"  # what the one part of an update, or of an aggregate of what is shared everywhere, is called
+WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to whole multiples of 1 / this, so that sums of them are exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """One current value of a channel."""
+
+    channel: str
+    cluster: int | None  # None: everybody's
+    tensors: Layout
+
+    @property
+    def name(self) -> str:
+        """What its part of a payload is called."""
+        return self.channel if self.cluster is None else f"{self.cluster}/{self.channel}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    """The channels of a run, by layout."""
+
+    model: Layout  # of the whole model, as devices have it
+    channels: tuple[Channel, ...]
+    spans: bool  # whether clusters span LPSs
+
+    def __post_init__(self) -> None:
+        named = sorted(name for channel in self.channels for name in channel.tensors.names)
+        if named != sorted(self.model.names):
+            raise PluginError(
+                f"a method says of every tensor of the model once how far it travels; of {', '.join(self.model.names)} "
+                f"this one names {', '.join(named) or 'none'}"
+            )
+
+    def _of(self, *reaches: Reach) -> Layout:
+        names = [name for channel in self.channels if channel.reach in reaches for name in channel.tensors.names]
+        return self.model.select(names)
+
+    @cached_property
+    def everywhere(self) -> Layout:
+        """What all devices share, in the model's order."""
+        return self._of(Reach.EVERYWHERE)
+
+    @cached_property
+    def travelling(self) -> Layout:
+        """What a device receives and sends, in the model's order."""
+        return self._of(Reach.EVERYWHERE, Reach.CLUSTER)
+
+    @cached_property
+    def own(self) -> Layout:
+        """What never leaves a device, in the model's order."""
+        return self._of(Reach.DEVICE)
+
+    def streams(self, clusters: int) -> list[Stream]:
+        """All streams of so many clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
+        shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
+        apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
+        found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
+        return found + [
+            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in range(clusters) for c in apart
+        ]
+
+    def layout(self, clusters: int) -> Layout:
+        """The vector of all streams of so many clusters; tensors of a cluster begin with its number."""
+        return Layout(
+            tuple(
+                tensor
+                if stream.cluster is None
+                else TensorSpec(name=f"{stream.cluster}/{tensor.name}", shape=tensor.shape)
+                for stream in self.streams(clusters)
+                for tensor in stream.tensors.tensors
+            )
+        )
+
+    def places(self, clusters: int) -> list[slice]:
+        """Where each stream lies in the vector of all."""
+        found, start = [], 0
+        for stream in self.streams(clusters):
+            found.append(slice(start, start + stream.tensors.size))
+            start += stream.tensors.size
+        return found
+
+    def of_cluster(self, cluster: int, clusters: int) -> list[slice]:
+        """Where, in the vector of all streams, a cluster's travelling tensors lie, in the model's order."""
+        layout = self.layout(clusters)
+        starts = dict(zip(layout.names, layout.starts, strict=True))
+        found: list[slice] = []
+        for tensor in self.travelling.tensors:
+            start = starts[tensor.name] if tensor.name in starts else starts[f"{cluster}/{tensor.name}"]
+            if found and found[-1].stop == start:
+                found[-1] = slice(found[-1].start, start + tensor.size)
+            else:
+                found.append(slice(start, start + tensor.size))
+        return found
+
+    def routes(
+        self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
+    ) -> list["Route"]:
+        """Into which streams, and with which weight, each stretch of the update of a device in a cluster goes.
+
+        `shares` has, for each channel that is mixed, the device's weights by stream of the channel.
+        """
+        found = []
+        for number, stream in enumerate(self.streams(clusters)):
+            mixed = shares.get(stream.channel)
+            weight = num_examples if stream.cluster in {None, cluster} else 0
+            if mixed is not None:
+                weight = mixed.get(stream.cluster or 0, 0)
+            if weight:
+                offset = 0
+                for place in self.travelling.slices_of(stream.tensors):
+                    found.append(Route(place=place, stream=number, offset=offset, weight=weight))
+                    offset += place.stop - place.start
+        return found
+
+    def check_plan(self, plan: Plan, method: Method, before: Plan | None) -> None:
+        """Raise PluginError for a plan that says of streams what could only be passed over."""
+        name, parents, known = method.options.name, plan.parents, len(before.clusters) if before is not None else 0
+        fits = len(parents) == len(plan.clusters) and all(0 <= parent < known for parent in parents)
+        if (parents and not fits) or (before is not None and not parents and len(plan.clusters) > known):
+            raise PluginError(
+                f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
+                f"{list(parents)}; say for each cluster which of those before it goes on from"
+            )
+        if plan.weights and not method.mixes:
+            raise PluginError(f"method {name} has weights in its plan, which count for methods with mixes = True only")
+        for channel, streams in plan.weights.items():
+            self._check_weights(name, channel, streams, len(plan.clusters))
+
+    def _check_weights(self, name: str, channel: str, streams: Sequence[Mapping[int, float]], clusters: int) -> None:
+        expected = sum(stream.channel == channel for stream in self.streams(clusters))
+        if len(streams) != expected:
+            raise PluginError(f"method {name}: weights of {len(streams)} streams of {channel!r}, which has {expected}")
+        if not all(0 <= share < math.inf for shares in streams for share in shares.values()):
+            raise PluginError(f"method {name}: a weight of {channel!r} is negative or not finite")
+
+    def weights(
+        self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
+    ) -> list[int]:
+        """A device's weight in every stream."""
+        weights = [0] * len(self.streams(clusters))
+        for route in self.routes(cluster, clusters, num_examples, shares):
+            weights[route.stream] = route.weight
+        return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """A stretch of a child's payload, and where in which stream's sum it goes, how many times."""
+
+    place: slice
+    stream: int
+    offset: int
+    weight: int
+
+
+def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
+    """A device's weights by stream in each channel that a plan mixes, on the grid."""
+    return {
+        channel: {
+            stream: weight
+            for stream, shares in enumerate(streams)
+            if (weight := round(shares.get(device_index, 0.0) * WEIGHT_GRID))
+        }
+        for channel, streams in plan.weights.items()
+    }
+
+
+def streams_of(experiment: "Experiment", method: Method, model: "Model") -> Streams:
+    """The streams of an experiment. Raises PluginError where a method's channels are not the model's tensors."""
+    return Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
+
+
+def spans_lps(experiment: "Experiment", method: Method) -> bool:
+    """Whether clusters span LPSs: where the file says which devices hang on which LPS, or clusters change or mix."""
+    return experiment.topology is not None or method.mixes or asks_in_training(method) is not None
+
+
+def asks_in_training(method: Method) -> Moment | None:
+    """At which moment of a global round devices are asked, if they are."""
+    return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)
+
+
+def check_streams(experiment: "Experiment", method: Method) -> None:
+    """Refuse what a method asks for and the tiers cannot give, or the file's topology cannot.
+
+    Raises:
+        ExperimentError: with the key that says otherwise.
+    """
+    later = [question for question in method.questions() if question.moment is not Moment.BEFORE]
+    name, rounds = experiment.method.name, experiment.training.lps_rounds_per_global_round
+    if len(later) > 1:
+        raise ExperimentError(f"method {name} asks {len(later)} questions in a global round; one can be asked")
+    if rounds > 1 and (method.mixes or any(question.moment is Moment.TRAINED for question in later)):
+        raise ExperimentError(
+            f"training.lps_rounds_per_global_round is {rounds}, and method {name} decides in the cloud over every "
+            "update; say 1"
+        )
+    if spans_lps(experiment, method) and experiment.training.lps_optimiser.name != "none":
+        raise ExperimentError(
+            "training.lps_optimiser: where clusters span LPSs the GPS moves them; say training.gps_optimiser instead"
+        )
+    if experiment.topology is not None and experiment.topology.devices is not None:
+        placed = sorted(index for devices in experiment.topology.devices for index in devices)
+        if placed != list(range(experiment.device_count)):
+            raise ExperimentError(
+                f"topology.devices names {len(placed)} of the devices 0 to {experiment.device_count - 1}"
+            )
+    if experiment.topology is not None and experiment.topology.lps > experiment.device_count:
+        raise ExperimentError(
+            f"topology.lps is {experiment.topology.lps}, more than the {experiment.device_count} devices"
+        )
+    if spans_lps(experiment, method) and rounds == 1 and experiment.links.lps_gps.up != "float32":
+        raise ExperimentError(
+            f"links.lps-gps.up is {experiment.links.lps_gps.up}: where clusters span LPSs partial sums travel, "
+            "which are exact; say float32"
+        )
+
+
+def homes_of(experiment: "Experiment", method: Method, clusters: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """By LPS the indexes of the devices that hang on it."""
+    if not spans_lps(experiment, method) or (experiment.topology is None and asks_in_training(method) is None):
+        return [tuple(cluster) for cluster in clusters]
+    there = sorted(index for cluster in clusters for index in cluster)
+    return [
+        tuple(index for index in there if home_of(experiment, index) == home) for home in range(lps_count(experiment))
+    ]
+
+
+def home_of(experiment: "Experiment", device_index: int) -> int:
+    """The number of the LPS that a device hangs on, where clusters do not say."""
+    topology = experiment.topology
+    if topology is None:
+        return 0
+    if topology.devices is None:
+        return device_index % topology.lps
+    return next(number for number, devices in enumerate(topology.devices) if device_index in devices)
+
+
+def lps_count(experiment: "Experiment") -> int:
+    """How many LPSs there are where clusters do not say."""
+    return experiment.topology.lps if experiment.topology is not None else 1

@@ -1,0 +1,146 @@
+"""What a parent gathers in one round, as sums: of one vector for all children, or of several streams apart.
+
+A child's values go by its routes into the streams that they count for, with the weight that they have there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
+
+from fedstrata.errors import PayloadError
+from fedstrata.tensors.exact_sum import ExactSum
+
+if TYPE_CHECKING:
+    from fedstrata.streams import Route
+
+Values = NDArray[Any]  # float32, or int64 partial sums
+
+
+class Sums(Protocol):
+    """Where an intake puts what children send; `weights` are those that a child's payload announces, part by part."""
+
+    def check(self, child_id: str, weights: Sequence[int]) -> None:
+        """Raise PayloadError for weights that a child cannot have."""
+
+    def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
+        """Add a stretch of a child's payload. Raises PayloadError where values are refused; nothing is added then."""
+
+    def count(self, child_id: str, weights: Sequence[int]) -> None:
+        """Count a child whose payload is wholly in."""
+
+    def clear(self) -> None:
+        """Forget all that was added."""
+
+
+class OneSum:
+    """One vector, to which every child adds all of its own, each by its examples."""
+
+    def __init__(self, size: int, children: Mapping[str, int]) -> None:
+        """`children` are given with the most examples that each may stand for."""
+        self._most = children
+        self.total = ExactSum(size, max(1, sum(children.values())))
+
+    def check(self, child_id: str, weights: Sequence[int]) -> None:
+        """One weight, from one up to the child's examples."""
+        if len(weights) != 1 or not 0 < weights[0] <= self._most[child_id]:
+            raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected 1 to {self._most[child_id]}")
+
+    def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
+        """Add values, as many times as the child has examples."""
+        self.total.fold(start, values, weights[0])
+
+    def count(self, child_id: str, weights: Sequence[int]) -> None:
+        """Count the child's examples."""
+        self.total.count(weights[0])
+
+    def clear(self) -> None:
+        """Forget all that was added."""
+        self.total.clear()
+
+
+class RoutedSums:
+    """Several streams at an LPS: each device's update goes by its routes, whose weights are the plan's."""
+
+    def __init__(
+        self, sizes: Sequence[int], routes: Mapping[str, Sequence["Route"]], examples: Mapping[str, int]
+    ) -> None:
+        """`sizes` are those of the streams; `routes` and `examples` are given by child."""
+        self._routes = routes
+        self._examples = examples
+        self._weights = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
+        most = [sum(weights.get(stream, 0) for weights in self._weights.values()) for stream in range(len(sizes))]
+        self.streams = [ExactSum(size, max(1, weight)) for size, weight in zip(sizes, most, strict=True)]
+        self.counted: set[str] = set()
+
+    def weight(self, child_id: str, stream: int) -> int:
+        """How often a child counts in a stream."""
+        return self._weights[child_id].get(stream, 0)
+
+    def check(self, child_id: str, weights: Sequence[int]) -> None:
+        """The number of examples that the child enrolled with."""
+        if list(weights) != [self._examples[child_id]]:
+            raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected {self._examples[child_id]}")
+
+    def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
+        """Add a stretch of an update to every stream that it counts for."""
+        stop = start + len(values)
+        for route in self._routes[child_id]:
+            first, last = max(start, route.place.start), min(stop, route.place.stop)
+            if first < last:
+                at = route.offset + first - route.place.start
+                self.streams[route.stream].fold(at, values[first - start : last - start], route.weight)
+
+    def count(self, child_id: str, weights: Sequence[int]) -> None:
+        """Count the child in every stream that it has a part in."""
+        for stream, weight in self._weights[child_id].items():
+            self.streams[stream].count(weight)
+        self.counted.add(child_id)
+
+    def clear(self) -> None:
+        """Forget all that was added."""
+        self.counted.clear()
+        for stream in self.streams:
+            stream.clear()
+
+
+class PartialSums:
+    """Several streams at the GPS: of each an LPS sends its part, with the weight of those who are in it."""
+
+    def __init__(self, sizes: Sequence[int], most: Mapping[str, Sequence[int]], *, is_exact: bool) -> None:
+        """`most` has, by LPS, the largest weight in each stream; exact parts are sums, others means."""
+        self._most = most
+        self._is_exact = is_exact
+        totals = [max(1, sum(weights[stream] for weights in most.values())) for stream in range(len(sizes))]
+        self.streams = [ExactSum(size, total) for size, total in zip(sizes, totals, strict=True)]
+        self._starts = [sum(sizes[:stream]) for stream in range(len(sizes) + 1)]
+
+    def check(self, child_id: str, weights: Sequence[int]) -> None:
+        """A weight for each stream, of none to all of the LPS's devices."""
+        most = self._most[child_id]
+        if len(weights) != len(most) or not all(0 <= w <= m for w, m in zip(weights, most, strict=True)):
+            raise PayloadError(f"{child_id} has weights {list(weights)[:8]}, expected at most {list(most)[:8]}")
+
+    def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
+        """Add a stretch of an LPS's streams."""
+        stop = start + len(values)
+        for number, stream in enumerate(self.streams):
+            first, last = max(start, self._starts[number]), min(stop, self._starts[number + 1])
+            if first >= last:
+                continue
+            here, at = values[first - start : last - start], first - self._starts[number]
+            if self._is_exact:
+                stream.fold_sums(at, here, weights[number])
+            elif weights[number]:
+                stream.fold(at, here, weights[number])
+
+    def count(self, child_id: str, weights: Sequence[int]) -> None:
+        """Count the LPS in every stream that it has a part in."""
+        for stream, weight in zip(self.streams, weights, strict=True):
+            if weight:
+                stream.count(weight)
+
+    def clear(self) -> None:
+        """Forget all that was added."""
+        for stream in self.streams:
+            stream.clear()

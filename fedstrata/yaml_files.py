@@ -1,0 +1,37 @@
+"""YAML that others may have written: read as plain values, of a size that can be walked through."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+MOST_VALUES = 200_000  # of a document with its aliases written out; an experiment has some hundred
+
+
+def read_yaml(text: str) -> Any:
+    """The document of a YAML text.
+
+    Raises:
+        ValueError: it is not YAML, or its aliases stand for more values than anything can be done with; in one line.
+    """
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"is not YAML: {' '.join(str(error).split())}") from None
+    for count, _ in enumerate(_values(document)):
+        if count == MOST_VALUES:
+            raise ValueError(f"stands for more than {MOST_VALUES} values; write it out without aliases of aliases")
+    return document
+
+
+def _values(document: Any) -> Iterator[Any]:
+    """All values of a document, each alias counted as what it stands for; endless where one holds itself."""
+    waiting = [iter((document,))]
+    while waiting:
+        for value in waiting[-1]:
+            yield value
+            if isinstance(value, dict | list):
+                waiting.append(iter(value.values() if isinstance(value, dict) else value))
+                break
+        else:
+            waiting.pop()

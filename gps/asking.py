@@ -1,0 +1,76 @@
+"""What devices are asked in global rounds: their LPSs bundle the answers, and the plan of the round is made of them."""
+
+import asyncio
+
+from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
+from fedstrata.link import Changes
+from fedstrata.methods import Answers, Method, Moment, Plan, Question
+from fedstrata.plugins import describe
+from fedstrata.rpc.answers import arrays_of
+from fedstrata.streams import Streams
+from fedstrata.v1 import answers_pb2 as pb
+from gps.journal import Journal
+from gps.plan import Plans
+
+
+class Asking:
+    """Gathers the bundles of a global round; each is kept before it is answered: a killed GPS asks nobody twice."""
+
+    def __init__(self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes) -> None:
+        self._method = method
+        self._streams = streams
+        self._plans = plans
+        self._journal = journal
+        self._changes = changes
+        self.question: Question | None = next((q for q in method.questions() if q.moment is not Moment.BEFORE), None)
+
+    def take(self, header: pb.BundleHeader, answers: dict[int, pb.Answer]) -> None:
+        """Take what the devices of an LPS have answered; a second time changes nothing.
+
+        Raises:
+            UnknownChildError: a device does not hang there; PayloadError: an answer is none; SupersededError: cut.
+        """
+        if self.question is None:
+            raise PayloadError("nobody is asked in the global rounds of this run")
+        if len(answers) < header.answers:
+            raise SupersededError(f"{len(answers)} of {header.answers} answers; send them again")
+        members = {device.device_index for device in self._plans.members(header.cluster_id)}
+        if not set(answers) <= members:
+            raise UnknownChildError(f"{header.cluster_id} tells of {len(set(answers) - members)} devices of others")
+        for answer in answers.values():
+            self._method.check_answer(self.question, arrays_of(self.question, answer), ())
+        if header.global_round >= self._plans.planned_rounds:
+            told = {index: answer.SerializeToString(deterministic=True) for index, answer in answers.items()}
+            self._journal.add_bundle(self.question.name, header.global_round, header.cluster_id, told)
+            self._changes.tell()
+
+    async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
+        """Make the plan of a global round, unless an earlier life has; whether it is a new one."""
+        question = self.question
+        if question is None or self._plans.of_round(global_round) is not None:
+            return False
+        homes = set(self._plans.homes)
+        await self._changes.wait_until(lambda: homes <= self._journal.bundled(global_round), deadline_s)
+        given = {
+            index: arrays_of(question, pb.Answer.FromString(answer))
+            for index, answer in self._journal.answers(question.name, global_round).items()
+        }
+        devices = self._plans.candidates()
+        answers = Answers(devices, {question.name: given}, global_round)
+        before = self._plans.before(global_round)
+        plan = await asyncio.to_thread(planned, self._method, question.moment, answers, before)
+        plan.check_covers(devices, may_be_empty=True)
+        self._streams.check_plan(plan, self._method, before)
+        self._plans.make(global_round, plan)
+        return True
+
+
+def planned(method: Method, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+    """A method's plan. Raises PluginError where its code fails."""
+    try:
+        return method.plan(moment, answers, before)
+    except FedstrataError:
+        raise
+    except Exception as error:
+        name = method.options.name
+        raise PluginError(f"method {name} failed to make a plan, with {describe(error)}") from error

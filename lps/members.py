@@ -1,0 +1,60 @@
+"""The devices of one LPS: who takes part in a round, and which streams each has a part in."""
+
+from collections.abc import Mapping
+
+from fedstrata.cohort import cohort
+from fedstrata.experiment import Experiment
+from fedstrata.streams import Route, Streams
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+
+
+class Members:
+    """What the GPS has last said of the devices that hang on this LPS."""
+
+    def __init__(self, experiment: Experiment, home: gps_pb.Cluster) -> None:
+        self._experiment = experiment
+        self.take(home)
+
+    def take(self, home: gps_pb.Cluster) -> None:
+        """Take who belongs here; each device from its first global round on."""
+        self._members = {member.device_id: member for member in home.members}
+        self.mixed = tuple(home.mixed)  # the channels whose streams are linear mixes
+        self.clusters = home.clusters  # how many there are, where they span LPSs
+
+    @property
+    def ids(self) -> set[str]:
+        """The devices' ids."""
+        return set(self._members)
+
+    def in_round(self, global_round: int, lps_round: int) -> dict[str, int]:
+        """The devices that are asked in a round, with the examples they stand for; all, unless the file says fewer."""
+        there = self.in_global_round(global_round)
+        participation = self._experiment.training.participation
+        if participation is None:
+            return there
+        indexes = {self._members[device_id].device_index: device_id for device_id in there}
+        drawn = cohort(list(indexes), participation, self._experiment.seed, lps_round)
+        return {indexes[index]: there[indexes[index]] for index in drawn}
+
+    def in_global_round(self, global_round: int) -> dict[str, int]:
+        """The devices of a global round, with the examples they stand for."""
+        return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
+
+    def clusters_of(self) -> dict[str, int]:
+        """The number of each device's cluster."""
+        return {device_id: member.cluster for device_id, member in self._members.items()}
+
+    def index_of(self, device_id: str) -> int:
+        """The index of a device."""
+        return self._members[device_id].device_index
+
+    def routes(self, streams: Streams, children: Mapping[str, int]) -> dict[str, list[Route]]:
+        """Where the updates of these devices go."""
+        found = {}
+        for device_id, examples in children.items():
+            member = self._members[device_id]
+            shares: dict[str, dict[int, int]] = {channel: {} for channel in self.mixed}
+            for share in member.shares:
+                shares[share.channel][share.stream] = share.weight
+            found[device_id] = streams.routes(member.cluster, self.clusters, examples, shares)
+        return found

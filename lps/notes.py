@@ -1,0 +1,101 @@
+"""What an LPS notes of its rounds for the record: rows, who was left out, bytes counted."""
+
+from collections.abc import Iterable
+
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rounds import RoundResult, RoundServer, Update
+from fedstrata.rpc.messages import link_bytes_to_proto
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+from lps.rows import add_evaluations
+
+
+class Notes:
+    """Keeps what has not been told to the GPS yet."""
+
+    def __init__(self, cluster_id: str, server: RoundServer, metrics: ProcessMetrics, log: EventLog) -> None:
+        self._cluster_id = cluster_id
+        self._server = server
+        self._metrics = metrics
+        self._log = log
+        self._bytes_before = (0, 0)
+        self.exclusions: list[pb.Exclusion] = []
+        server.on_ban = self._note_ban
+
+    def go_on_from(self, report: gps_pb.ReportHeader) -> None:
+        """Take up what an earlier life had noted."""
+        self.exclusions = list(report.exclusions)
+        self._bytes_before = self._bytes_now()
+
+    def of_round(
+        self, report: gps_pb.ReportHeader, number: int, global_round: int, gathered: RoundResult, seconds: float
+    ) -> gps_pb.ReportHeader:
+        """The report so far with the row of the round just closed."""
+        noted = gps_pb.ReportHeader()
+        noted.CopyFrom(report)
+        add_evaluations(noted, gathered.evaluations)
+        up, down = self._bytes_now()
+        row = noted.lps_rounds.add(
+            cluster_id=self._cluster_id,
+            global_round=global_round,
+            lps_round=number,
+            devices=gathered.children,
+            num_examples=gathered.num_examples,
+            seconds=seconds,
+            bytes_up=up - self._bytes_before[0],
+            bytes_down=down - self._bytes_before[1],
+            train_loss=gathered.train_loss,
+        )
+        self._bytes_before = (up, down)
+        self._note_missing(gathered, f"round {number + 1}")
+        self.complete(noted)
+        self._log.info(
+            "lps_round_closed",
+            lps_round=number,
+            devices=row.devices,
+            train_loss=round(row.train_loss, 6),
+            seconds=round(seconds, 4),
+            missing=list(gathered.missing),
+        )
+        return noted
+
+    def of_measurement(self, report: gps_pb.ReportHeader, gathered: RoundResult) -> gps_pb.ReportHeader:
+        """The whole report, once the devices have measured the final model."""
+        noted = gps_pb.ReportHeader()
+        noted.CopyFrom(report)
+        add_evaluations(noted, gathered.evaluations)
+        noted.evaluations.extend(gathered.evaluations)
+        self._note_missing(gathered, "evaluation")
+        self.complete(noted)
+        return noted
+
+    def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
+        """The GPS has what an update carried: of the report the rows in `rest` are left, and later exclusions."""
+        del report.lps_rounds[:]
+        report.lps_rounds.extend(rest)
+        del self.exclusions[: len(update.exclusions)]
+        self.complete(report)
+
+    def complete(self, report: gps_pb.ReportHeader) -> None:
+        """Put what this LPS has to say at any time into a report."""
+        del report.exclusions[:]
+        report.exclusions.extend(self.exclusions)
+        del report.link_bytes[:]
+        report.link_bytes.extend(link_bytes_to_proto(self._metrics.links.snapshot()))
+
+    def _bytes_now(self) -> tuple[int, int]:
+        """Bytes up and down between this LPS and its devices, so far."""
+        links = self._metrics.links
+        return links.total("device-lps", "up", "parent"), links.total("device-lps", "down", "parent")
+
+    def _note_missing(self, gathered: RoundResult, stage: str) -> None:
+        for device_id in gathered.missing:
+            if not self._server.has_refused(device_id):
+                self._exclude(device_id, stage, "missed the deadline")
+
+    def _note_ban(self, device_id: str, reason: str) -> None:
+        self._exclude(device_id, "training", f"refused: {reason}")
+
+    def _exclude(self, device_id: str, stage: str, reason: str) -> None:
+        self.exclusions.append(pb.Exclusion(device_id=device_id, stage=stage, reason=reason))

@@ -1,0 +1,47 @@
+"""What an LPS of clusters that span LPSs keeps on disk: what it has not told the GPS yet, by global round."""
+
+from pathlib import Path
+
+from fedstrata.errors import StateError
+from fedstrata.logs import EventLog
+from fedstrata.store import clear_asides, write_sealed
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from lps.state import FINAL, read_report
+
+
+class ReportFiles:
+    """`round-000012.pb` is the report at the start of global round 12, `final.pb` the complete one."""
+
+    def __init__(self, folder: Path, log: EventLog) -> None:
+        self._folder = folder
+        self._log = log
+        clear_asides(folder)
+
+    def save(self, global_round: int, report: gps_pb.ReportHeader) -> None:
+        """Keep the report at the start of a global round, and none that is older than the one before."""
+        write_sealed(self._path(global_round), report.SerializeToString(deterministic=True))
+        self._path(global_round - 2).unlink(missing_ok=True)
+
+    def at(self, global_round: int) -> gps_pb.ReportHeader | None:
+        """The report at the start of a global round, if there is one that is whole."""
+        return self._whole(self._path(global_round))
+
+    def save_final(self, report: gps_pb.ReportHeader) -> None:
+        """Keep the complete report, before devices hear that nothing more is wanted of them."""
+        write_sealed(self._folder / FINAL, report.SerializeToString(deterministic=True))
+
+    def final(self) -> gps_pb.ReportHeader | None:
+        """The complete report of an earlier life, if there is one and it is whole."""
+        return self._whole(self._folder / FINAL)
+
+    def _whole(self, path: Path) -> gps_pb.ReportHeader | None:
+        if not path.exists():
+            return None
+        try:
+            return read_report(path)
+        except StateError as error:
+            self._log.warning("state_passed_over", reason=str(error))
+            return None
+
+    def _path(self, global_round: int) -> Path:
+        return self._folder / f"round-{global_round:06d}.pb"

@@ -1,0 +1,236 @@
+"""The devices that hang on an LPS where clusters span LPSs: the GPS keeps all streams, an LPS sums up its part of each.
+
+What an LPS holds here is what the GPS gave it: killed, or with the devices of another LPS adopted, it fetches the open
+global round again.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import pairwise
+
+from fedstrata.logs import EventLog
+from fedstrata.methods import Moment
+from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
+from fedstrata.rounds.asking import Asking
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.streams import UPDATE_PART
+from fedstrata.tensors import RoutedSums
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+from lps.cluster import LpsParts, say_good_bye
+from lps.members import Members
+from lps.notes import Notes
+from lps.report_files import ReportFiles
+from lps.rows import split_rows
+from lps.stream_vector import StreamVector, UpwardStreams, parts_of
+from lps.uplink import exchanged, model_of
+
+
+class SpanningSession:
+    """Runs the devices of one LPS from their first round to its report."""
+
+    final_model = None  # the GPS has them all
+
+    def __init__(self, around: LpsParts, home: gps_pb.Cluster, uplink: RoundClient, log: EventLog) -> None:
+        self._around = around
+        self._experiment = around.experiment
+        self._streams = around.streams
+        self._rounds = around.experiment.training.lps_rounds_per_global_round
+        self._question = next((q for q in around.method.questions() if q.moment is not Moment.BEFORE), None)
+        self._home = home.cluster_id
+        self._uplink = uplink
+        self._log = log
+        self.term = home.term
+        self._members = Members(around.experiment, home)
+        self.take_members = self._members.take
+        run_id = uplink.identity.run_id
+        name = f"{home.cluster_id}.{home.term}" if home.term else home.cluster_id
+        self._files = ReportFiles(around.state_folder / run_id / name, log)
+        exchange = RoundTerms(
+            run_id=run_id,
+            layout=self._streams.travelling,
+            part=UPDATE_PART,
+            link=self._experiment.links.device_lps,
+            wait=self._experiment.deadlines.lps,
+        )
+        self.server = RoundServer(exchange, around.metrics, log, around.executor)
+        self._notes = Notes(home.cluster_id, self.server, around.metrics, log)
+        self._report = gps_pb.ReportHeader(run_id=run_id, cluster_id=home.cluster_id)
+        uplink.accepts_model = self._acceptance
+        self.on_plan: Callable[[int], Awaitable[None]] = _nothing
+        self.on_planned: Callable[[int], Awaitable[None]] = _nothing
+        self.planned_rounds: Callable[[], int] = lambda: 0
+        self.submit_answers: Callable[[int, Mapping[int, answers_pb2.Answer]], Awaitable[None]] = _no_answers
+
+    def _acceptance(self, header: pb.ModelHeader) -> Acceptance:
+        clusters = min(header.clusters, self._experiment.device_count)
+        return Acceptance(self._streams.layout(clusters), self._uplink.link.down, parts_of(self._streams, clusters))
+
+    def close(self) -> None:
+        """Give the stream to the GPS up."""
+        self._uplink.close()
+
+    def may_lack_state(self) -> bool:
+        """No: all of it is at the GPS."""
+        return False
+
+    # --- all of it ----------------------------------------------------------------------------
+
+    async def run(self) -> gps_pb.ReportHeader:
+        """All rounds and the final measurement; gives the report."""
+        received = model_of(await self._uplink.fetch(-1))
+        kept = self._files.at(received.round)
+        if kept is not None:
+            self._report = kept
+            self._notes.go_on_from(kept)
+            self._log.info("cluster_resumed", global_round=received.round)
+        while not received.evaluate_only:
+            received = await self._global_round(received)
+            await asyncio.to_thread(self._files.save, received.round, self._report)
+        return await self._measure(received)
+
+    async def _global_round(self, received: ReceivedModel) -> ReceivedModel:
+        """The LPS rounds of a global round, and the exchange with the GPS; gives what the next one starts from."""
+        await self.on_plan(received.plan_version)
+        base = vector = StreamVector(self._streams, received.clusters, received.flat)
+        first = received.round * self._rounds
+        for number, following in pairwise(range(first, first + self._rounds + 1)):
+            started = time.monotonic()
+            sums = await self._gather(number, received.round, vector)
+            if following < first + self._rounds:
+                vector = await asyncio.to_thread(vector.moved, sums)
+            self._around.metrics.round_closed(time.monotonic() - started)
+        if self._rounds > 1:
+            return await self._exchange(received, UpwardStreams(vector.moved(sums), sums, base))
+        await asyncio.to_thread(self._add_bases, vector, sums)
+        return await self._exchange(received, UpwardStreams(self._of_plan(vector), sums, None))
+
+    def _of_plan(self, vector: StreamVector) -> StreamVector:
+        """A vector laid out for as many clusters as the plan has now; its values count for nothing."""
+        clusters = self._members.clusters
+        return vector if clusters == vector.clusters else StreamVector(self._streams, clusters, vector.flat)
+
+    # --- an LPS round -------------------------------------------------------------------------
+
+    async def _gather(self, number: int, global_round: int, vector: StreamVector) -> RoutedSums:
+        """One LPS round, with its question if there is one."""
+        started = time.monotonic()
+        children = self._members.in_round(global_round, number)
+        asking = self._asking(number)
+        is_planned = self.planned_rounds() > global_round
+        self._began_in = self._members.clusters_of()
+        self._open(number, global_round, vector, children, asking)
+        if asking is not None and not is_planned:
+            answers = await self.server.gather_answers()
+            indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
+            await self.submit_answers(global_round, indexes)
+            await self.on_planned(global_round)
+        sums = self._sums(children)
+        self.server.go_on(self._members.clusters_of(), sums)
+        gathered = await self.server.gather()
+        seconds = time.monotonic() - started
+        self._report = self._notes.of_round(self._report, number, global_round, gathered, seconds)
+        return sums
+
+    def _asking(self, number: int) -> Asking | None:
+        """The question of an LPS round: the first of a global round is the one in which devices can be asked."""
+        if self._question is None or number % self._rounds:
+            return None
+        return Asking(self._question, self._around.method.check_answer)
+
+    def _sums(self, children: Mapping[str, int]) -> RoutedSums:
+        sizes = [stream.tensors.size for stream in self._streams.streams(self._members.clusters)]
+        return RoutedSums(sizes, self._members.routes(self._streams, children), children)
+
+    def _open(
+        self,
+        number: int,
+        global_round: int,
+        vector: StreamVector,
+        children: Mapping[str, int],
+        asking: Asking | None = None,
+        *,
+        evaluate_only: bool = False,
+    ) -> None:
+        intake = Intake(children=children, wait=self._experiment.deadlines.lps, executor=self._around.executor)
+        self.server.open(
+            OpenRound(
+                number=number,
+                global_round=global_round,
+                offers=vector.offers(of_all=self._around.method.fetches_all),
+                clusters=self._members.clusters_of(),
+                intake=intake,
+                evaluate_only=evaluate_only,
+                asking=asking,
+            )
+        )
+
+    def _add_bases(self, vector: StreamVector, sums: RoutedSums) -> None:
+        """Of streams that are mixed, add what each device's update is relative to: the sum is then of whole values."""
+        own = {
+            (stream.channel, stream.cluster): place
+            for stream, place in zip(self._streams.streams(vector.clusters), vector.places, strict=True)
+        }
+        for number, stream in enumerate(self._streams.streams(self._members.clusters)):
+            if stream.channel not in self._members.mixed:
+                continue
+            times: dict[int | None, int] = {}
+            for child_id in sums.counted:
+                base = None if stream.cluster is None else self._began_in[child_id]
+                times[base] = times.get(base, 0) + sums.weight(child_id, number)
+            for base, weight in times.items():
+                if weight:
+                    sums.streams[number].shift(vector.flat[own[stream.channel, base]], weight)
+
+    # --- the global round ---------------------------------------------------------------------
+
+    async def _exchange(self, received: ReceivedModel, streams: UpwardStreams) -> ReceivedModel:
+        """Send this LPS's part of every stream up, and wait for the next global round."""
+        global_round = received.round
+        codec = streams.codec(self._uplink.link.up)
+        done, rest = split_rows(self._report, (global_round + 1) * self._rounds - 1)
+        row = self._report.lps_rounds[-1]
+        update = Update(
+            round=global_round,
+            num_examples=row.num_examples,
+            codec=codec,
+            read=streams.read,
+            train_loss=row.train_loss,
+            lps_rounds=tuple(done),
+            exclusions=tuple(self._notes.exclusions),
+            payload=streams.header(codec, parts_of(self._streams, self._members.clusters)),
+        )
+        following = await exchanged(self._uplink, update)
+        if following.round > global_round:  # else the GPS has lost this round's start, and it is done again
+            self._notes.told(self._report, rest, update)
+        self._log.info("global_round_done", global_round=global_round, now=following.round)
+        return following
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def _measure(self, received: ReceivedModel) -> gps_pb.ReportHeader:
+        """Let the devices measure the final models, tell them that the run is over, and complete the report."""
+        known = await asyncio.to_thread(self._files.final)
+        if known is not None:  # of an earlier life; the devices may be gone
+            self.server.finish()
+            return known
+        await self.on_plan(received.plan_version)
+        vector = StreamVector(self._streams, received.clusters, received.flat)
+        children = self._members.in_global_round(received.round)
+        self._open(received.round * self._rounds, received.round, vector, children, evaluate_only=True)
+        gathered = await self.server.gather()
+        report = self._notes.of_measurement(self._report, gathered)
+        await asyncio.to_thread(self._files.save_final, report)
+        self.server.finish()
+        await say_good_bye(self.server, gathered, self._experiment, self._log)
+        return report
+
+
+async def _nothing(number: int) -> None:
+    """How an LPS waits to have heard of a plan, until it says how."""
+
+
+async def _no_answers(global_round: int, answers: Mapping[int, answers_pb2.Answer]) -> None:
+    """How answers go up, until the LPS says how."""

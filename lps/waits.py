@@ -1,0 +1,78 @@
+"""Which devices an LPS waits for longer than is usual; it tells the GPS, which tells the operator."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedstrata.errors import FedstrataError
+from fedstrata.link import Changes
+from fedstrata.v1 import gps_service_pb2 as pb
+
+LOOK_S = 1.0
+PATIENCE_S = 5.0  # of a round that is the first, or follows a short one
+PATIENCE_ROUNDS = 2.0  # and otherwise so many times the length of the round before
+NAMES_MAX = 50  # of one cluster
+
+
+class Rounds(Protocol):
+    """A cluster's rounds: which is open, and who is missing in it."""
+
+    @property
+    def awaited(self) -> tuple[int, tuple[str, ...]]:
+        """The open round and the devices that it still waits for."""
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A cluster's round, when it was first seen, and how long the one before was."""
+
+    number: int
+    at: float
+    before_s: float
+
+    @property
+    def patience_s(self) -> float:
+        return max(PATIENCE_S, PATIENCE_ROUNDS * self.before_s)
+
+
+class Waits:
+    """Looks at the clusters' rounds from time to time."""
+
+    def __init__(self, clusters: Mapping[str, Rounds], clock: Callable[[], float] | None = None) -> None:
+        self._clusters = clusters
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._opened: dict[str, _Opened] = {}
+        self._told: list[tuple[str, str]] = []
+
+    def now(self) -> list[pb.Wait]:
+        """Whom the open rounds have waited for longer than is usual."""
+        waits = []
+        for cluster_id, rounds in self._clusters.items():
+            number, missing = rounds.awaited
+            opened, now = self._note(cluster_id, number), self._clock()
+            if now - opened.at < opened.patience_s:
+                continue
+            what = (
+                f"its update of round {number + 1} of {cluster_id}" if number >= 0 else f"to come back to {cluster_id}"
+            )
+            waits += [pb.Wait(name=name, what=what, seconds=now - opened.at) for name in missing[:NAMES_MAX]]
+        return waits
+
+    def _note(self, cluster_id: str, number: int) -> _Opened:
+        known, now = self._opened.get(cluster_id), self._clock()
+        if known is None or known.number != number:
+            known = _Opened(number, now, 0.0 if known is None else now - known.at)
+            self._opened[cluster_id] = known
+        return known
+
+    async def tell(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Have the GPS asked, which carries what is waited for, whenever that is somebody else than before."""
+        while True:
+            await Changes().wait_until(lambda: False, LOOK_S)
+            waited = [(wait.name, wait.what) for wait in self.now()]
+            if waited != self._told:
+                with suppress(FedstrataError):  # the call that is held for this LPS says what is wrong
+                    await ask()
+                    self._told = waited

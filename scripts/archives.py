@@ -1,0 +1,30 @@
+"""Tar archives whose bytes follow from the names and contents of their files alone."""
+
+import gzip
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+
+def pack(folder: Path, archive: Path, *, root: str, time: int) -> None:
+    """Write a folder's files to a .tar.gz, under `root` and with one time (seconds since 1970), sorted by name."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=time) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for path in files:
+            content = path.read_bytes()
+            member = tarfile.TarInfo(f"{root}/{path.relative_to(folder).as_posix()}")
+            member.size, member.mtime = len(content), time
+            member.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            tar.addfile(member, BytesIO(content))
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack an archive that has one folder at its top; gives that folder."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    (top,) = folder.iterdir()
+    return top

@@ -1,0 +1,136 @@
+"""Everything that a release consists of, from the last commit and nothing else: `make release`.
+
+Source archive, wheel and packed chart have the same bytes each time they are made from a commit; images are built
+where docker, podman or buildah works. SHA256SUMS lists them all.
+"""
+
+import argparse
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import yaml
+from archives import pack, unpack
+from chart_readme import write_readme
+
+ROOT = Path(__file__).resolve().parents[1]
+HOOK = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+NOT_PACKED = shutil.ignore_patterns("ci", ".*", "*.tgz")  # as the chart's .helmignore says
+
+
+def main() -> None:
+    """The command; an error is one line and exit code 2."""
+    parser = argparse.ArgumentParser(prog="release", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where; its folder of the version is made anew")
+    parser.add_argument("--home", metavar="URL", help="the project's address, for the chart's metadata")
+    parser.add_argument("--without-images", action="store_true", help="leave the images out")
+    asked = parser.parse_args()
+    try:
+        print(release(asked.out.resolve(), home=asked.home, has_images=not asked.without_images))
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        sys.exit(f"release: {' '.join(str(said).split())[-600:]}")
+
+
+def release(out: Path, *, home: str | None, has_images: bool) -> Path:
+    """Make all of it; gives the folder."""
+    os.umask(0o022)
+    time = int(_output("git", "log", "-1", "--format=%ct"))
+    if _output("git", "status", "--porcelain"):
+        _say("what is not committed is not in it")
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = _exported(Path(scratch))
+        target = out / f"fedstrata-{_version(tree)}"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        _python_archives(tree, target, time)
+        _chart(tree, target, time, home)
+        if has_images:
+            _images(tree, target, time)
+    _checksums(target)
+    return target
+
+
+def _exported(scratch: Path) -> Path:
+    """The files of the last commit, in a folder of their own."""
+    archive = scratch / "tree.tar"
+    _output("git", "-c", "tar.umask=0022", "archive", "--prefix=tree/", f"--output={archive}", "HEAD")
+    return unpack(archive, scratch / "exported")
+
+
+def _version(tree: Path) -> str:
+    """The one of pyproject.toml, which Chart.yaml has to agree with."""
+    version = str(tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    chart = yaml.safe_load((tree / "helm" / "fedstrata" / "Chart.yaml").read_text(encoding="utf-8"))
+    if {chart["version"], chart["appVersion"]} != {version}:
+        raise OSError(
+            f"pyproject.toml has version {version}, but Chart.yaml {chart['version']} with appVersion "
+            f"{chart['appVersion']}; make them agree"
+        )
+    return version
+
+
+def _python_archives(tree: Path, target: Path, time: int) -> None:
+    """The source archive, and the wheel that is built from it."""
+    made = tree.parent / "made"
+    made.mkdir()
+    _hook("build_sdist", tree, made, time)
+    (archive,) = made.iterdir()
+    source = unpack(archive, tree.parent / "source")
+    pack(source, target / archive.name, root=source.name, time=time)
+    _hook("build_wheel", source, target, time)
+
+
+def _hook(name: str, tree: Path, out: Path, time: int) -> None:
+    """Call one of setuptools' PEP 517 hooks in a source tree."""
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-c", HOOK, name, str(out)]
+    subprocess.run(command, cwd=tree, env=environment, check=True, capture_output=True, text=True)
+
+
+def _chart(tree: Path, target: Path, time: int, home: str | None) -> None:
+    """The packed chart, with its README, icon and home."""
+    chart = tree.parent / "chart"
+    shutil.copytree(tree / "helm" / "fedstrata", chart, ignore=NOT_PACKED)
+    write_readme(chart)
+    icon = base64.b64encode((tree / "docs" / "icon.svg").read_bytes()).decode()
+    with (chart / "Chart.yaml").open("a", encoding="utf-8") as file:
+        file.write(f"icon: data:image/svg+xml;base64,{icon}\n")
+        if home:
+            file.write(f"home: {home}\nsources: [{home}]\n")
+    pack(chart, target / f"fedstrata-{_version(tree)}.tgz", root="fedstrata", time=time)
+
+
+def _images(tree: Path, target: Path, time: int) -> None:
+    """An archive an image, where one of the builders is."""
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "GIT_DIR": str(ROOT / ".git")}
+    done = subprocess.run([tree / "scripts" / "images", "--save", target], env=environment, check=False)
+    if done.returncode == 2:
+        _say("no images: scripts/images says why")
+    elif done.returncode:
+        raise OSError(f"scripts/images ended with {done.returncode}")
+
+
+def _checksums(target: Path) -> None:
+    """SHA256SUMS, as `sha256sum --check` reads it."""
+    files = sorted(path for path in target.iterdir() if path.is_file())
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (target / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _say(line: str) -> None:
+    print(f"release: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

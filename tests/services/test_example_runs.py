@@ -1,0 +1,82 @@
+"""Every example experiment runs, shortened, and so does the own code in the documents."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from programs import REPOSITORY
+from tiers import run_in_process
+
+from fedstrata.datasets import load_dataset
+from fedstrata.errors import DataError
+from fedstrata.experiment import Experiment, load_experiment, parse_experiment
+
+EXAMPLES = sorted((REPOSITORY / "experiments").glob("*.yaml"))
+EXAMPLES_PER_DEVICE = 40
+
+
+def shortened(path: Path) -> Experiment:
+    """An example with one global round and little data."""
+    partition = load_experiment(path).partition
+    parts = next((name for name in ("tasks", "groups") if hasattr(partition, name)), "")
+    keys = [f"{parts}.{number}.examples_per_device" for number in range(len(getattr(partition, parts, ())))]
+    sizes = [f"partition.{key}={EXAMPLES_PER_DEVICE}" for key in keys or ["examples_per_device"]]
+    return load_experiment(path, ["training.global_rounds=1", *sizes])
+
+
+def test_there_are_the_examples_that_the_documentation_names() -> None:
+    assert {"digits", "fmnist_three_tasks", "fmnist_random"} <= {path.stem for path in EXAMPLES}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_to_a_completed_record(path: Path, tmp_path: Path) -> None:
+    experiment = shortened(path)
+    try:
+        load_dataset(experiment.data)
+    except DataError as error:
+        pytest.skip(f"its data set is not here: {error}")
+    summary = run_in_process(experiment, tmp_path / "run").summary
+    assert summary.status == "completed"
+    assert summary.rounds == 1
+    assert sum(len(devices) for devices in summary.clusters.values()) == experiment.device_count
+    assert not summary.excluded
+    assert set(summary.model_sha256) >= set(summary.clusters)  # a cluster may have nobody in it
+    assert summary.mean_accuracy is not None
+
+
+# --- own code in the documents ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The modules of docs/methods.md, own.py and means.py, in the current directory; gives the page."""
+    page = (REPOSITORY / "docs" / "methods.md").read_text(encoding="utf-8")
+    sources = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for name, source in zip(("own", "means"), sources, strict=True):
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield page
+    for name in ("own", "means"):
+        sys.modules.pop(name, None)
+
+
+def test_own_data_model_features_and_method_find_the_tasks(own_code: str, tmp_path: Path) -> None:
+    text = re.findall(r"^```yaml\n(.*?)^```", own_code, re.MULTILINE | re.DOTALL)[0]
+    summary = run_in_process(parse_experiment(text), tmp_path / "run").summary
+    assert summary.adjusted_rand_index == 1.0
+    assert summary.clusters_rule == "2 by relevance above 0.5"
+    assert summary.mean_accuracy is not None
+    assert summary.mean_accuracy > 0.95
+
+
+def test_a_method_in_fifty_lines_finds_the_tasks(own_code: str, tmp_path: Path) -> None:
+    assert len((tmp_path / "means.py").read_text().splitlines()) <= 52
+    section = "method={name: 'means:Means', groups: 3, mu: 0.05}"
+    experiment = load_experiment(REPOSITORY / "experiments" / "digits.yaml", [section, "training.global_rounds=2"])
+    summary = run_in_process(experiment, tmp_path / "run").summary
+    assert summary.status == "completed"
+    assert summary.adjusted_rand_index == 1.0
+    assert summary.clusters_rule == "3 by mean input"

@@ -1,0 +1,256 @@
+"""Methods through the three tiers, two LPSs, against one loop of PyTorch that minimises what their papers say.
+
+Where a method corrects gradients, the loop adds the term to the loss and lets autograd differentiate it.
+"""
+
+import doctest
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from tiers import run_in_process, small
+from torch import nn
+
+from emulator.record import RunRecord
+from fedstrata.datasets import dataset_info, load_dataset
+from fedstrata.experiment import Experiment
+from fedstrata.methods import base
+from fedstrata.models import build_model
+from fedstrata.partitions import device_data
+
+Weights = dict[str, torch.Tensor]
+Penalty = Callable[[Weights], torch.Tensor]
+ROUNDS, DEVICES = 3, 5
+OVERRIDES = (
+    "topology={lps: 2}",
+    "training.lps_rounds_per_global_round=1",
+    f"training.global_rounds={ROUNDS}",
+    "training.optimiser={learning_rate: 0.1, momentum: 0.5}",
+)
+DATASET = load_dataset(small().data)
+BASE, HEAD = ("fc1.weight", "fc1.bias"), ("fc2.weight", "fc2.bias")
+
+
+def experiment(method: str) -> Experiment:
+    return small(f"method={method}", *OVERRIDES)
+
+
+# --- the plain loop -----------------------------------------------------------------------------------------
+
+
+def initial() -> Weights:
+    plain = small()
+    model = build_model(plain.model, dataset_info(plain.data))
+    return {name: torch.tensor(view) for name, view in model.layout.views(model.initial(plain.seed)).items()}
+
+
+def logits(weights: Weights, inputs: NDArray[np.float32]) -> torch.Tensor:
+    hidden = nn.functional.linear(torch.tensor(inputs).flatten(1), weights["fc1.weight"], weights["fc1.bias"]).relu()
+    return nn.functional.linear(hidden, weights["fc2.weight"], weights["fc2.bias"])
+
+
+def no_penalty(weights: Weights) -> torch.Tensor:
+    return torch.zeros(())
+
+
+def proximal(mu: float, to: Weights) -> Penalty:
+    """mu / 2 · ‖w − to‖²."""
+    return lambda weights: mu / 2 * torch.stack([((weights[name] - to[name]) ** 2).sum() for name in to]).sum()
+
+
+def trained(
+    device: int, start: Weights, lps_round: int, penalty: Penalty = no_penalty, stream: tuple[int, ...] = ()
+) -> Weights:
+    """One device's weights after an epoch of torch.optim.SGD on the mean loss of each batch plus a penalty."""
+    data = device_data(small(), DATASET, device).train
+    weights = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
+    sgd = torch.optim.SGD(weights.values(), lr=0.1, momentum=0.5)
+    order = np.random.default_rng([0, device, lps_round, *stream]).permutation(len(data))
+    for first in range(0, len(order), 16):
+        batch = order[first : first + 16]
+        sgd.zero_grad()
+        loss = nn.functional.cross_entropy(logits(weights, data.inputs[batch]), torch.tensor(data.labels[batch]))
+        (loss + penalty(weights)).backward()
+        sgd.step()
+    return {name: tensor.detach() for name, tensor in weights.items()}
+
+
+def averaged(found: list[Weights], names: tuple[str, ...] = BASE + HEAD) -> Weights:
+    """The mean over all devices, each by its examples."""
+    shares = torch.tensor([len(device_data(small(), DATASET, device).train) for device in range(DEVICES)])
+    shares = shares.double() / shares.sum()
+    return {
+        name: torch.stack([share * each[name] for share, each in zip(shares, found, strict=True)]).sum(0).float()
+        for name in names
+    }
+
+
+def accuracy(device: int, weights: Weights) -> float:
+    held_out = device_data(small(), DATASET, device).test
+    return float((logits(weights, held_out.inputs).argmax(1).numpy() == held_out.labels).mean())
+
+
+def rounds(local: Callable[[int, Weights, int], Weights]) -> Weights:
+    """What everybody ends with when all layers are averaged over everybody in every round."""
+    everybodys = initial()
+    for lps_round in range(ROUNDS):
+        everybodys = averaged([local(device, everybodys, lps_round) for device in range(DEVICES)])
+    return everybodys
+
+
+# --- the tiers against it -----------------------------------------------------------------------------------
+
+
+def summary(record: RunRecord) -> dict[str, Any]:
+    """All that the record says in its summary."""
+    found: dict[str, Any] = json.loads((record.folder / "summary.json").read_text())
+    return found
+
+
+def assert_equal(record: RunRecord, expected: Weights) -> None:
+    assert record.summary.status == "completed", record.summary.reason
+    found = load_file(record.folder / "models" / "cluster-0.safetensors")
+    assert set(found) == set(expected)
+    for name, tensor in expected.items():
+        assert np.abs(found[name] - tensor.numpy()).max() < 2e-6, name
+
+
+def assert_accuracies(record: RunRecord, models: list[Weights]) -> None:
+    """What each device measures is what its model does in the loop."""
+    expected = {f"device-{device:03d}": accuracy(device, model) for device, model in enumerate(models)}
+    assert summary(record)["device_accuracy"] == pytest.approx(expected, abs=1e-12)
+    assert len(set(expected.values())) > 2
+
+
+def test_fedavg_is_one_loop_over_all_devices(tmp_path: Path) -> None:
+    record, expected = run_in_process(experiment("{name: fedavg}"), tmp_path / "run"), rounds(trained)
+    assert_equal(record, expected)
+    assert_accuracies(record, [expected] * DEVICES)
+    assert record.summary.clusters_rule == "one cluster"
+    assert len(summary(record)["homes"]) == 2
+
+
+def test_fedprox_minimises_the_loss_plus_the_distance_from_what_was_received(tmp_path: Path) -> None:
+    expected = rounds(lambda device, received, number: trained(device, received, number, proximal(0.7, received)))
+    assert max(float((expected[name] - rounds(trained)[name]).abs().max()) for name in expected) > 1e-3
+    assert_equal(run_in_process(experiment("{name: fedprox, mu: 0.7}"), tmp_path / "run"), expected)
+
+
+def test_without_a_pull_fedprox_is_fedavg(tmp_path: Path) -> None:
+    assert_equal(run_in_process(experiment("{name: fedprox, mu: 0}"), tmp_path / "run"), rounds(trained))
+
+
+def test_ditto_is_fedavg_with_a_model_at_each_device_that_is_pulled_towards_everybodys(tmp_path: Path) -> None:
+    own, everybodys = [initial() for _ in range(DEVICES)], initial()
+    for number in range(ROUNDS):
+        pull = proximal(0.5, everybodys)
+        own = [trained(device, own[device], number, pull, stream=(1,)) for device in range(DEVICES)]
+        everybodys = averaged([trained(device, everybodys, number) for device in range(DEVICES)])
+    record = run_in_process(experiment("{name: ditto, pull: 0.5}"), tmp_path / "run")
+    assert_equal(record, everybodys)
+    assert_accuracies(record, own)
+    tests = [len(device_data(small(), DATASET, device).test) for device in range(DEVICES)]
+    hits = [accuracy(device, everybodys) * tests[device] for device in range(DEVICES)]
+    assert summary(record)["received_accuracy"]["mean"] == pytest.approx(sum(hits) / sum(tests))
+
+
+def test_fedper_averages_the_base_and_leaves_every_head_where_it_is(tmp_path: Path) -> None:
+    models = [initial() for _ in range(DEVICES)]
+    for number in range(ROUNDS):
+        found = [trained(device, models[device], number) for device in range(DEVICES)]
+        models = [{**each, **averaged(found, BASE)} for each in found]
+    record = run_in_process(experiment("{name: fedper}"), tmp_path / "run")
+    assert_equal(record, {name: models[0][name] for name in BASE})  # no head has come to the servers
+    assert_accuracies(record, models)
+
+
+def test_feddyn_has_its_servers_state_in_what_devices_send(tmp_path: Path) -> None:
+    """The loop keeps h at a server and lets devices send their weights, as the paper has it."""
+    alpha, everybodys, names = 0.5, initial(), BASE + HEAD
+    gradients = [{name: torch.zeros_like(everybodys[name]) for name in names} for _ in range(DEVICES)]
+    h = {name: torch.zeros_like(everybodys[name]) for name in names}
+
+    def tilted(own: Weights, received: Weights) -> Penalty:
+        pull = proximal(alpha, received)
+        return lambda weights: pull(weights) - torch.stack([(own[name] * weights[name]).sum() for name in names]).sum()
+
+    for number in range(ROUNDS):
+        found = [trained(d, everybodys, number, tilted(gradients[d], everybodys)) for d in range(DEVICES)]
+        for own, each in zip(gradients, found, strict=True):
+            own.update({name: own[name] - alpha * (each[name] - everybodys[name]) for name in names})
+        mean = averaged(found)
+        h = {name: h[name] - alpha * (mean[name] - everybodys[name]) for name in names}
+        everybodys = {name: mean[name] - h[name] / alpha for name in names}
+    record = run_in_process(experiment("{name: feddyn, alpha: 0.5}"), tmp_path / "run")
+    assert_equal(record, everybodys)
+    assert_accuracies(record, [everybodys] * DEVICES)
+
+
+def test_local_training_lets_no_weight_leave_a_device(tmp_path: Path) -> None:
+    models = [initial() for _ in range(DEVICES)]
+    for number in range(ROUNDS):
+        models = [trained(device, models[device], number) for device in range(DEVICES)]
+    record = run_in_process(experiment("{name: local}"), tmp_path / "run")
+    assert_equal(record, {})
+    assert_accuracies(record, models)
+    a_device_and_round = summary(record)["bytes"]["device-lps"]["up"] / (DEVICES * (ROUNDS + 1))
+    assert a_device_and_round < 1000  # the model has 4,840 bytes
+
+
+# --- bytes --------------------------------------------------------------------------------------------------
+
+WEIGHTS = 4 * (64 * 16 + 16 + 16 * 10 + 10)  # bytes
+HEADERS = 400  # more than those of a message
+
+
+@pytest.mark.parametrize(
+    ("method", "down", "answer", "kind"),
+    [
+        ("{name: ifca, clusters: 3}", 3 * WEIGHTS, 8 * 3, "losses"),
+        ("{name: ifca, clusters: 3, shares_layers: true}", WEIGHTS + 2 * 4 * (16 * 10 + 10), 8 * 3, "losses"),
+        ("{name: cfl, sketch: 512}", WEIGHTS, 8 * 512, "update_sketch"),
+    ],
+)
+def test_a_round_takes_the_bytes_that_the_page_on_methods_says(
+    method: str, down: int, answer: int, kind: str, tmp_path: Path
+) -> None:
+    record = run_in_process(experiment(method), tmp_path / "run")
+    assert record.summary.status == "completed", record.summary.reason
+    counted = summary(record)["bytes_by_kind"]["device-lps"]
+    once = DEVICES * ROUNDS
+    assert down * (once + DEVICES) <= counted["model"]["down"] <= (down + 2 * HEADERS) * (once + DEVICES)
+    assert WEIGHTS * once <= counted["update"]["up"] <= (WEIGHTS + HEADERS) * once
+    assert answer * once <= counted[kind]["up"] <= (answer + HEADERS) * once
+
+
+# --- the toy in the docstring of the contract ---------------------------------------------------------------
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The method that the contract's docstring has as an example, as own code in the current directory."""
+    examples = doctest.DocTestParser().get_examples(base.__doc__ or "")
+    found = next(each.source for each in examples if each.source.startswith("class"))
+    (tmp_path / "toy.py").write_text("from fedstrata.methods.base import *\n\n" + found, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "toy:Careful"
+    sys.modules.pop("toy", None)
+
+
+def test_the_toy_of_the_contract_is_a_whole_method(toy: str, tmp_path: Path) -> None:
+    def careful(device: int, received: Weights, number: int) -> Weights:
+        examples = len(device_data(small(), DATASET, device).train)
+        return trained(device, received, number, proximal(30 / examples, received))
+
+    expected = rounds(careful)
+    record = run_in_process(experiment(f"{{name: '{toy}', mu: 30}}"), tmp_path / "run")
+    assert_equal(record, expected)
+    assert record.summary.method == toy

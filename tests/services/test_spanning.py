@@ -1,0 +1,276 @@
+"""Clusters that span LPSs: how devices hang on LPSs changes no bit of any model, whatever a method shares with whom."""
+
+import hashlib
+import json
+import shutil
+import signal
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hand_started import Processes
+from programs import Program, events
+from safetensors.numpy import load_file
+from test_against_plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
+from tiers import Tiers, counts, run_in_process
+
+from device.agent import DeviceAgent
+from device.work import DeviceProcess
+from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.methods import Arrays
+from fedstrata.methods.ifca import Ifca
+from fedstrata.methods.registry import facts_of
+
+# Five devices with 60 or 50 examples each, so that they do not count alike.
+EXPERIMENT = """
+name: spanning
+partition:
+  kind: tasks
+  minority_ratio: 0.1
+  tasks:
+    - {name: low, labels: [0, 1, 2, 3, 4], devices: 3, examples_per_device: 60}
+    - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 50}
+model: {name: mlp, hidden: [16]}
+method: METHOD
+topology: {lps: LPS}
+training: {global_rounds: ROUNDS, lps_rounds_per_global_round: 1, local_epochs: 1, batch_size: 16}
+"""
+# Four streams of the whole model, each a mix of all five devices; a device trains the stream of its number modulo four.
+MIXED = """
+from fedstrata.methods import Method, Plan, Reach, all_layers
+
+STREAMS = 4
+
+def share(stream, device):
+    return (1 + (3 * stream + 5 * device) % 7) / 21
+
+class Mixed(Method):
+    mixes = True
+
+    @property
+    def clusters_known(self):
+        return STREAMS
+
+    def channels(self, model):
+        return all_layers(model, Reach.CLUSTER)
+
+    def plan(self, moment, answers, before):
+        devices = [device.device_index for device in answers.devices]
+        return Plan(
+            clusters=tuple(tuple(d for d in devices if d % STREAMS == stream) for stream in range(STREAMS)),
+            rule="mixed",
+            weights={"model": tuple({d: share(stream, d) for d in devices} for stream in range(STREAMS))},
+        )
+"""
+
+
+def text_of(method: str, *, lps: int, rounds: int = 3) -> str:
+    return EXPERIMENT.replace("METHOD", method).replace("LPS", str(lps)).replace("ROUNDS", str(rounds))
+
+
+def started(stack: ExitStack, folder: Path, text: str, *, processes: int = 1, **environment: str) -> Program:
+    """`fedstrata run` of an experiment, whose record will be in `folder`."""
+    file = folder.with_suffix(".yaml")
+    file.write_text(text)
+    words = ("run", str(file), "--out", str(folder), "--json", "--device-processes", str(processes))
+    program = Program("emulator", *words, log=folder.with_suffix(".log"), environment=environment)
+    return stack.enter_context(program)
+
+
+def ended(program: Program) -> dict[str, Any]:
+    """The summary of a run that was completed; how often processes were started again is in `restarts`."""
+    lines = list(program.lines())
+    assert program.end() == 0, program.log_path.read_text()
+    return dict(lines[-1]["summary"], restarts=[line["process"] for line in lines if line["event"] == "restart"])
+
+
+def weights_sha256(folder: Path) -> dict[str, str]:
+    """SHA-256 of each cluster's tensors alone: a file names its run, which another topology makes another."""
+    found = {}
+    for path in sorted((folder / "models").iterdir()):
+        tensors = load_file(path)
+        found[path.stem] = hashlib.sha256(b"".join(tensors[name].tobytes() for name in sorted(tensors))).hexdigest()
+    return found
+
+
+# --- one model for all ----------------------------------------------------------------------------
+
+
+def test_one_two_and_three_lpss_and_one_and_three_device_processes_give_the_same_model(tmp_path: Path) -> None:
+    kinds = [(1, 1), (2, 1), (3, 1), (3, 3)]
+    with ExitStack() as stack:
+        runs = {
+            kind: started(
+                stack, tmp_path / "lps-{}-by-{}".format(*kind), text_of("fedavg", lps=kind[0]), processes=kind[1]
+            )
+            for kind in kinds
+        }
+        summaries = {kind: ended(program) for kind, program in runs.items()}
+    assert [len(summary["homes"]) for summary in summaries.values()] == [1, 2, 3, 3]
+    hashes = [weights_sha256(tmp_path / "lps-{}-by-{}".format(*kind)) for kind in kinds]
+    assert list(hashes[0]) == ["cluster-0"]
+    assert hashes[1:] == hashes[:1] * 3
+    assert summaries[3, 1]["model_sha256"] == summaries[3, 3]["model_sha256"]  # of the whole files
+
+
+# --- streams that are mixes of all devices --------------------------------------------------------
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the method, where it can be imported from."""
+    (tmp_path / "mixed_streams.py").write_text(MIXED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_streams_mixed_of_all_devices_over_three_lpss_are_what_one_process_computes(own_code: Path) -> None:
+    with ExitStack() as stack:
+        text = text_of("mixed_streams:Mixed", lps=3)
+        ended(started(stack, own_code / "three", text, PYTHONPATH=str(own_code)))
+    records = [
+        run_in_process(parse_experiment(text_of("mixed_streams:Mixed", lps=lps)), own_code / f"tiers-{lps}")
+        for lps in (1, 2)
+    ]
+    assert [record.summary.status for record in records] == ["completed"] * 2
+    hashes = [weights_sha256(folder) for folder in (own_code / "three", *(record.folder for record in records))]
+    assert hashes[1:] == hashes[:1] * 2
+    assert len(set(hashes[0].values())) == 4  # every stream is another model
+
+    for stream, weights in enumerate(mixed_plainly(parse_experiment(text))):
+        found = load_file(own_code / "three" / "models" / f"cluster-{stream}.safetensors")
+        for name, tensor in weights.items():
+            assert np.abs(found[name] - tensor).max() < 1e-6, (stream, name)
+
+
+def mixed_plainly(experiment: Experiment) -> list[Weights]:
+    """Every stream after all rounds, by one loop over rounds, devices and streams."""
+    from mixed_streams import STREAMS, share  # the test has just written it
+
+    devices = range(experiment.device_count)
+    streams = [initial_weights(experiment)] * STREAMS
+    for number in range(experiment.training.global_rounds):
+        trained = [trained_by(experiment, d, streams[d % STREAMS], number, number) for d in devices]
+        streams = [weighted_mean(trained, [share(stream, d) for d in devices]) for stream in range(STREAMS)]
+    return streams
+
+
+# --- devices that are asked in every round --------------------------------------------------------
+
+IFCA = "{name: ifca, clusters: 2}"
+CFL = "{name: cfl, first_round: 2, mean_ratio: 1.0}"  # splits in the second global round
+
+
+@pytest.mark.parametrize("method", [IFCA, CFL], ids=["received", "trained"])
+def test_where_devices_are_asked_in_every_round_it_does_not_matter_on_which_lps_they_hang(
+    tmp_path: Path, method: str
+) -> None:
+    records = [run_in_process(parse_experiment(text_of(method, lps=lps)), tmp_path / f"lps-{lps}") for lps in (1, 3)]
+    assert [record.summary.status for record in records] == ["completed"] * 2
+    one, three = (record.summary for record in records)
+    assert one.clusters == three.clusters
+    assert len(one.clusters) > 1
+    hashes = [weights_sha256(record.folder) for record in records]
+    assert hashes[0] == hashes[1]
+
+
+async def test_answers_in_rounds_are_counted_under_their_questions_name_alike_at_both_ends(tmp_path: Path) -> None:
+    async with Tiers(parse_experiment(text_of(IFCA, lps=2)), tmp_path / "run") as tiers:
+        await tiers.start_devices()
+        assert (await tiers.ended()).summary.status == "completed"
+        meters = [tiers.metrics, *(lps.metrics for lps in tiers.lps.values()), *tiers.device_metrics]
+        found: Counter[tuple[str, str]] = Counter()
+        for metrics in meters:
+            for key, count in counts(metrics).items():
+                if key.kind == "losses" and key.direction == "up":
+                    found[key.link, key.end] += count
+    assert set(found) == {(link, end) for link in ("device-lps", "lps-gps") for end in ("child", "parent")}
+    for link in ("device-lps", "lps-gps"):
+        assert found[link, "child"] == found[link, "parent"] > 3 * 5 * 16  # rounds, devices, two float64 each
+
+
+class Lying(Ifca):
+    """Has no number for a loss."""
+
+    async def answer(self, *asked: Any) -> Arrays:
+        return {"losses": np.full(2, np.nan)}
+
+
+def test_a_device_whose_answer_in_a_round_is_none_is_refused_by_name_and_the_others_go_on(tmp_path: Path) -> None:
+    experiment = parse_experiment(text_of(IFCA, lps=2), overrides=["deadlines.lps.quorum_ratio=0.5"])
+
+    def liar(host: DeviceProcess, index: int) -> DeviceAgent:
+        return DeviceAgent(replace(host, method=Lying(experiment.method, facts_of(experiment))), index)
+
+    record = run_in_process(experiment, tmp_path / "run", liars={3: liar})
+    assert record.summary.status == "completed"
+    (gone,) = record.summary.excluded
+    assert gone.device == "device-003"
+    assert gone.reason == "refused: losses of an answer to losses has numbers that are not finite"
+
+
+# --- killed processes -----------------------------------------------------------------------------
+
+KILLS = [
+    {"do": "kill", "process": "gps", "at": {"point": "aggregation", "round": 1}},
+    {"do": "kill", "process": "lps-1", "at": {"point": "upload", "round": 1}},
+    {"do": "kill", "process": "device-002", "at": {"point": "download", "round": 2}},
+]
+
+
+def disturbed(folder: Path, text: str, faults: list[dict[str, Any]], *, processes: int = 1) -> dict[str, Any]:
+    with ExitStack() as stack:
+        return ended(started(stack, folder, f"{text}faults: {json.dumps(faults)}\n", processes=processes))
+
+
+@pytest.mark.kills
+def test_a_gps_an_lps_and_a_device_killed_in_the_midst_of_ifca_change_no_bit(tmp_path: Path) -> None:
+    text = text_of(IFCA, lps=3, rounds=5)
+    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
+    assert len(killed["restarts"]) == 3
+    assert killed["model_sha256"] == undisturbed["model_sha256"]
+    assert (killed["clusters"], killed["excluded"]) == (undisturbed["clusters"], [])
+
+
+DITTO = "{name: ditto, pull: 0.5}"
+
+
+@pytest.mark.kills
+def test_a_device_killed_with_a_model_of_its_own_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    text = text_of(DITTO, lps=2, rounds=5)
+    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    at = [{"point": "upload", "round": 1}, {"point": "download", "round": 3}]
+    killed = disturbed(
+        tmp_path / "killed", text, [{"do": "kill", "process": "device-002", "at": each} for each in at], processes=2
+    )
+    assert len(killed["restarts"]) == 2
+    assert len(undisturbed["personal_sha256"]) == 5
+    for key in ("model_sha256", "personal_sha256"):
+        assert killed[key] == undisturbed[key]
+    assert killed.get("lost_state", []) == []
+
+
+@pytest.mark.kills
+def test_a_device_whose_own_model_is_gone_begins_anew_and_the_record_says_so(tmp_path: Path) -> None:
+    with Processes(tmp_path / "run", text_of(DITTO, lps=1, rounds=60)) as processes:
+        processes.lps(0)
+        devices = processes.devices("0-1", keeps_state=True)
+        processes.devices("2-4", keeps_state=True)
+        processes.until(lambda status: status.global_round >= 4)
+        devices.process.send_signal(signal.SIGKILL)
+        devices.process.wait()
+        (run,) = (tmp_path / "run" / "devices-0-1").iterdir()
+        assert {path.name for path in run.iterdir()} == {"device-000", "device-001"}
+        shutil.rmtree(run)
+        processes.devices("0-1", keeps_state=True)
+        record = processes.record()
+    summary = json.loads((record / "summary.json").read_text())
+    assert summary["lost_state"] == ["device-000", "device-001"]
+    assert (summary["status"], summary["rounds"]) == ("completed", 60)
+    told = [event["event"] for event in events(tmp_path / "run" / "devices-0-1.2.log")]
+    assert told.count("state_lost") == 2

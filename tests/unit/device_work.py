@@ -1,0 +1,41 @@
+"""A device's work without tiers around it, for tests of what methods do at a device."""
+
+from typing import Any
+
+from device.bench import Bench
+from device.training import OneByOne
+from device.work import DeviceProcess, DeviceWork
+from fedstrata.datasets import load_dataset
+from fedstrata.experiment import Experiment
+from fedstrata.methods import Method, make_method
+from fedstrata.models import build_model
+from fedstrata.partitions import device_data
+from fedstrata.streams import streams_of
+
+
+class Devices:
+    """The devices of an experiment, in one process."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        dataset = load_dataset(experiment.data)
+        self.experiment = experiment
+        self.model = build_model(experiment.model, dataset.info)
+        self.method: Method = make_method(experiment)
+        self._dataset = dataset
+        self._host = DeviceProcess(
+            experiment=experiment,
+            dataset=dataset,
+            model=self.model,
+            method=self.method,
+            streams=streams_of(experiment, self.method, self.model),
+            bench=Bench(OneByOne()),
+            channels=None,  # type: ignore[arg-type]  # nothing is sent
+            metrics=None,  # type: ignore[arg-type]
+            process_id="",
+            pod_name="",
+        )
+
+    def work(self, device_index: int, lps_round: int = -1, **rest: Any) -> DeviceWork:
+        """A device's work in an LPS round, or before training."""
+        data = device_data(self.experiment, self._dataset, device_index)
+        return DeviceWork(self._host, data, device_index, lps_round=lps_round, **rest)

@@ -1,0 +1,37 @@
+"""Small data sets and experiments for tests of who owns which examples."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.datasets import Dataset, Examples
+from fedstrata.experiment import Experiment
+from fedstrata.partitions import DeviceData, device_data
+
+
+def numbered(train: list[int], test: list[int]) -> Dataset:
+    """A data set with so many examples of each label, in which the input of an example is its index."""
+
+    def part(counts: list[int]) -> Examples:
+        labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(counts)), counts))
+        return Examples(inputs=np.arange(len(labels), dtype=np.float32)[:, None], labels=labels)
+
+    return Dataset(train=part(train), test=part(test), num_classes=len(train))
+
+
+def experiment(partition: dict[str, Any], seed: int = 3) -> Experiment:
+    data = {"name": "folder", "input_shape": [1], "num_classes": 2} if partition["kind"] == "local" else {}
+    return Experiment.model_validate({"name": "split", "seed": seed, "data": data, "partition": partition})
+
+
+def all_devices(plan: Experiment, dataset: Dataset) -> list[DeviceData]:
+    return [device_data(plan, dataset, index) for index in range(plan.device_count)]
+
+
+def identities(parts: list[Examples]) -> list[int]:
+    return [int(value) for part in parts for value in part.inputs[:, 0]]
+
+
+def label_counts(part: Examples, num_classes: int) -> NDArray[np.int64]:
+    return np.bincount(part.labels, minlength=num_classes)

@@ -1,0 +1,37 @@
+"""Addresses: how they are written, and by which processes of one machine reach each other."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fedstrata.errors import AddressError
+from fedstrata.rpc import address
+from fedstrata.rpc.address import any_port, joined_address, loopback, split_address
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Iterator[None]:
+    loopback.cache_clear()
+    yield
+    loopback.cache_clear()
+
+
+@pytest.mark.parametrize(("host", "port", "written"), [("127.0.0.1", 0, "127.0.0.1:0"), ("::1", 65535, "[::1]:65535")])
+def test_an_address_is_written_as_it_is_read(host: str, port: int, written: str) -> None:
+    assert joined_address(host, port) == written
+    assert split_address(written) == (host, port)
+
+
+def test_this_machine_answers_itself() -> None:
+    assert split_address(any_port())[0] in address.LOOPBACK
+
+
+def test_a_machine_without_ipv4_is_reached_by_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address, "_answers", lambda host: host == "::1")
+    assert any_port() == "[::1]:0"
+
+
+def test_a_machine_that_does_not_answer_itself_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address, "LOOPBACK", ("192.0.2.1", "2001:db8::1"))  # nobody's: they cannot be bound
+    with pytest.raises(AddressError, match=r"neither 192\.0\.2\.1 nor 2001:db8::1 answers; bring the loopback"):
+        loopback()

@@ -1,0 +1,32 @@
+"""What a shell says about arithmetic reaches no service, and the kernel in use is known."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedstrata.arithmetic import openblas_kernel, scrub_environment
+
+SHELL = {"OPENBLAS_CORETYPE": "Prescott", "OMP_NUM_THREADS": "7", "MKL_CBWR": "COMPATIBLE", "GOTO_NUM_THREADS": "3"}
+ASKED = "import {service}, os; from fedstrata.arithmetic import openblas_kernel; print(openblas_kernel(), *os.environ)"
+
+
+def test_variables_of_arithmetic_are_taken_away_and_others_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**SHELL, "OPENBLASTER": "x", "FEDSTRATA_GPS": "host:1"}.items():
+        monkeypatch.setenv(name, value)
+    scrub_environment()
+    assert not set(SHELL) & set(os.environ)
+    assert {"OPENBLASTER", "FEDSTRATA_GPS"} <= set(os.environ)
+
+
+@pytest.mark.parametrize("service", ["gps", "lps", "device"])
+def test_a_service_started_from_such_a_shell_computes_with_the_processors_own_kernel(service: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED.format(service=service)], cwd=Path(__file__).parents[2], text=True, check=True,
+        capture_output=True, env={**os.environ, **SHELL}, timeout=60,
+    )  # fmt: skip
+    kernel, *names = done.stdout.split()
+    assert kernel == openblas_kernel() != "Prescott"
+    assert not set(SHELL) & set(names)

@@ -1,0 +1,174 @@
+"""Questions in global rounds: LPSs bundle what their devices answer, and the round's plan is made of it, once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gps_parts import IDS, GpsParts
+
+from fedstrata.datasets import dataset_info
+from fedstrata.errors import PayloadError, PluginError, SupersededError, UnknownChildError
+from fedstrata.link import Changes
+from fedstrata.methods import Plan
+from fedstrata.methods.ifca import Ifca
+from fedstrata.models import build_model
+from fedstrata.rpc.answers import answer_to_proto
+from fedstrata.streams import streams_of
+from fedstrata.v1 import answers_pb2 as pb
+from gps.asking import Asking
+from gps.journal import BEFORE
+
+ASKING = ("method={name: ifca, clusters: 2}", "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
+FIRST, SECOND = {0: (1.0, 2.0), 1: (3.0, 1.0)}, {2: (0.5, 0.5), 3: (2.0, 1.0), 4: (1.0, 2.0)}  # losses by device
+Losses = Mapping[int, tuple[float, ...]]
+
+
+class Setting:
+    """Five devices on two LPSs, dealt out to two clusters in turn, who are asked in each global round."""
+
+    def __init__(self, folder: Path, *overrides: str) -> None:
+        self.gps = GpsParts(folder, *ASKING, *overrides)
+        self.gps.enrol(*range(5))
+        self._open()
+        self.gps.plans.make(BEFORE, Plan(clusters=((0, 2, 4), (1, 3)), rule="2 as given"))
+
+    def _open(self) -> None:
+        gps = self.gps
+        model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
+        streams = streams_of(gps.experiment, gps.method, model)
+        self.asking = Asking(gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes())
+
+    def restart(self) -> None:
+        self.gps.restart()
+        self._open()
+
+    def answer(self, losses: tuple[float, ...]) -> pb.Answer:
+        assert self.asking.question is not None
+        return answer_to_proto(self.asking.question, {"losses": np.float64(losses)})
+
+    def bundle(self, lps_id: str, losses: Losses, *, global_round: int = 0, announced: int | None = None) -> None:
+        header = pb.BundleHeader(
+            cluster_id=lps_id, global_round=global_round, answers=len(losses) if announced is None else announced
+        )
+        self.asking.take(header, {index: self.answer(each) for index, each in losses.items()})
+
+    async def plan(self, global_round: int = 0, deadline_s: float | None = None) -> bool:
+        return await self.asking.plan_round(global_round, deadline_s)
+
+    @property
+    def clusters(self) -> tuple[tuple[int, ...], ...]:
+        return self.gps.plans.now.clusters
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+async def test_the_plan_of_a_round_is_made_of_what_all_lpss_devices_answer(setting: Setting) -> None:
+    setting.bundle("lps-1", SECOND)
+    setting.bundle("lps-0", FIRST)
+    assert await setting.plan()
+    assert setting.clusters == ((0, 2, 4), (1, 3))
+    setting.bundle("lps-0", {0: (2.0, 1.0), 1: (3.0, 1.0)}, global_round=1)
+    setting.bundle("lps-1", SECOND, global_round=1)
+    assert await setting.plan(1)
+    assert setting.clusters == ((2, 4), (0, 1, 3))
+
+
+async def test_a_round_is_planned_once_whatever_comes_later(setting: Setting) -> None:
+    setting.bundle("lps-0", FIRST)
+    setting.bundle("lps-1", SECOND)
+    assert await setting.plan()
+    setting.bundle("lps-0", {0: (9.0, 0.0), 1: (9.0, 0.0)})
+    assert not await setting.plan()
+    assert setting.clusters == ((0, 2, 4), (1, 3))
+    assert setting.gps.journal.answers("losses", 0)[0] == setting.answer(FIRST[0]).SerializeToString()
+
+
+async def test_an_lps_that_tells_twice_is_heard_once(setting: Setting) -> None:
+    setting.bundle("lps-0", FIRST)
+    setting.bundle("lps-0", {0: (9.0, 0.0), 1: (0.0, 9.0)})
+    setting.bundle("lps-1", SECOND)
+    await setting.plan()
+    assert setting.clusters == ((0, 2, 4), (1, 3))
+
+
+async def test_a_killed_gps_asks_nobody_twice_and_makes_the_same_plan(setting: Setting) -> None:
+    setting.bundle("lps-0", FIRST)
+    setting.restart()
+    setting.bundle("lps-1", SECOND)
+    assert await setting.plan()
+    made = setting.gps.plans.now
+    setting.restart()
+    assert not await setting.plan()
+    assert setting.gps.plans.now == made
+
+
+async def test_at_the_deadline_who_has_not_answered_stays_where_it_was(setting: Setting) -> None:
+    setting.bundle("lps-0", {1: (0.0, 1.0)})
+    assert await setting.plan(deadline_s=0.001)
+    assert setting.clusters == ((0, 1, 2, 4), (3,))
+
+
+async def test_a_bundle_that_was_cut_leaves_nothing_behind(setting: Setting) -> None:
+    with pytest.raises(SupersededError, match="1 of 2 answers; send them again"):
+        setting.bundle("lps-0", {0: (1.0, 2.0)}, announced=2)
+    assert setting.gps.journal.bundled(0) == set()
+
+
+def test_an_lps_tells_of_its_own_devices_only(setting: Setting) -> None:
+    with pytest.raises(UnknownChildError, match="lps-0 tells of 2 devices of others"):
+        setting.bundle("lps-0", {0: (1.0, 2.0), 2: (1.0, 2.0), 77: (1.0, 2.0)})
+    assert setting.gps.journal.answers("losses", 0) == {}
+
+
+@pytest.mark.parametrize(
+    ("losses", "reason"),
+    [
+        ((1.0, float("nan")), "numbers that are not finite"),
+        ((1.0, 2.0, 3.0), r"shape \[3\] in answer to losses"),
+        ((1.0,), "1 losses of the models of 2 clusters"),
+        ((), "0 losses of the models of 2 clusters"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused_whoever_passes_it_on(
+    setting: Setting, losses: tuple[float, ...], reason: str
+) -> None:
+    assert setting.asking.question is not None
+    header = pb.ArrayHeader(name="losses", dtype="float64", shape=[len(losses)])
+    answer = pb.Answer(question="losses", arrays=[header], data=np.float64(losses).tobytes())
+    with pytest.raises(PayloadError, match=reason):
+        setting.asking.take(pb.BundleHeader(cluster_id="lps-0", answers=1), {0: answer})
+    assert setting.gps.journal.bundled(0) == set()
+
+
+def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path)
+    model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
+    streams = streams_of(gps.experiment, gps.method, model)
+    asking = Asking(gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes())
+    assert asking.question is None
+    with pytest.raises(PayloadError, match="nobody is asked in the global rounds of this run"):
+        asking.take(pb.BundleHeader(cluster_id="lps-0"), {})
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        ("lambda *_: 1 / 0", "method ifca failed to make a plan, with ZeroDivisionError"),
+        ("lambda *_: Plan(clusters=((0, 1, 2, 3), ()), rule='')", "puts every device into one cluster"),
+        ("lambda *_: Plan(clusters=((0, 1, 2, 3, 4), (), ()), rule='')", "3 clusters after one of 2 with parents"),
+    ],
+)
+async def test_a_method_that_makes_no_plan_ends_the_run_with_its_name_and_leaves_the_plan_before(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, plan: str, reason: str
+) -> None:
+    setting.bundle("lps-0", FIRST)
+    setting.bundle("lps-1", SECOND)
+    monkeypatch.setattr(Ifca, "plan", eval(plan))
+    with pytest.raises(PluginError, match=reason):
+        await setting.plan()
+    assert setting.gps.plans.planned_rounds == 0
+    assert [device.device_id for device in setting.gps.plans.members("lps-0")] == IDS[:2]

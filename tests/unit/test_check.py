@@ -1,0 +1,99 @@
+"""What `fedstrata check` says of a run: its tiers, and the bytes that it should take."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emulator import cli
+from emulator.check import ModelSize, cluster_count, question_bytes, round_bytes
+from fedstrata.experiment import parse_experiment
+from fedstrata.methods import Moment, make_method
+
+GOOD = """
+name: good
+data: {name: digits}
+partition:
+  kind: tasks
+  tasks:
+    - {name: low, labels: [0, 1, 2, 3, 4], devices: 2, examples_per_device: 20}
+    - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 20}
+"""
+SIZE = ModelSize(
+    elements=100,
+    travelling_elements=90,
+    stream_elements=60,
+    shared_layers=("fc1",),
+    own_layers=("fc3",),
+    spans=False,
+    is_exact=False,
+)
+
+
+def test_expected_bytes_are_those_of_the_formulas() -> None:
+    experiment = parse_experiment(GOOD, overrides=["method.eigenvectors=5", "links.device-lps.up=int8"])
+    profile, relevance = question_bytes(experiment)
+    assert (profile.name, profile.moment, relevance.name) == ("profile", Moment.BEFORE, "relevance")
+    assert profile.up == 4 * 5 * 64 * 4
+    assert profile.down == 4 * 3 * 5 * 64 * 4
+    assert (relevance.up, relevance.down) == (4 * 4 * (8 + 8), 0)  # an index and a value for each of four
+    per_round = round_bytes(experiment, SIZE)
+    assert (per_round.device_lps_down, per_round.device_lps_up) == (4 * 4 * 90, 4 * 90)
+    assert (per_round.lps_gps_down, per_round.lps_gps_up) == (4 * 60, 4 * 60)
+
+
+def test_above_the_stated_number_only_landmarks_are_relayed() -> None:
+    few = ["method={name: one_shot, exact_up_to: 3, landmarks: 2, clusters: 2, eigenvectors: 1}"]
+    profile, _ = question_bytes(parse_experiment(GOOD, overrides=few))
+    assert (profile.up, profile.down) == (4 * 64 * 4, 2 * 3 * 64 * 4)
+
+
+def test_where_clusters_span_lpss_exact_sums_go_up_and_devices_that_compare_models_receive_all() -> None:
+    overrides = ["method={name: ifca, clusters: 3}", "training.lps_rounds_per_global_round=1"]
+    experiment = parse_experiment(GOOD, overrides=overrides)
+    (losses,) = question_bytes(experiment)
+    assert (losses.name, losses.moment, losses.up, losses.down) == ("losses", Moment.RECEIVED, 4 * 3 * 8, 0)
+    per_round = round_bytes(experiment, replace(SIZE, stream_elements=270, spans=True, is_exact=True))
+    assert (per_round.device_lps_down, per_round.device_lps_up) == (4 * 4 * 270, 4 * 4 * 90)
+    assert (per_round.lps_gps_down, per_round.lps_gps_up) == (4 * 270, 8 * 270)
+
+
+def test_a_method_without_questions_exchanges_no_answers() -> None:
+    experiment = parse_experiment(GOOD, overrides=["method=random"])
+    assert question_bytes(experiment) == []
+    assert cluster_count(make_method(experiment)) == "2"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "shown"),
+    [
+        (
+            ["method=oracle"],
+            ["clusters 2", "LPS 2, one a cluster", "method oracle", "shared by all fc1.weight, fc1.bias"],
+        ),
+        (
+            [],
+            ["clusters as many as the method finds", "LPS as many as the method finds, one a cluster", "profile, once"],
+        ),
+        (["method=fedavg"], ["clusters 1", "shared by all fc1.weight, fc1.bias, fc2.weight, fc2.bias"]),
+        (
+            ["method=local"],
+            ["method local", "shared by all nothing", "stays on devices fc1.weight, fc1.bias, fc2.weight"],
+        ),
+        (["method=fedper"], ["shared by all fc1.weight, fc1.bias", "stays on devices fc2.weight, fc2.bias"]),
+        (["method=fedprox"], ["method fedprox: mu 0.01", "stays on devices no layer"]),
+        (
+            ["method={name: ifca, clusters: 3}", "topology={lps: 2}"],
+            ["clusters 3", "LPS 2, which clusters span", "losses, a global round"],
+        ),
+    ],
+)
+def test_check_says_what_a_method_makes_of_the_tiers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], shown: list[str]
+) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD, encoding="utf-8")
+    assert cli.execute(["check", str(path), *(word for said in overrides for word in ("--set", said))]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for text in shown:
+        assert text in told, told

@@ -1,0 +1,53 @@
+"""Who takes part in an LPS round: drawn by address, whoever draws and however devices are split."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstrata.cohort import COHORT, cohort
+from fedstrata.settings import MAX_DEVICES
+
+
+@pytest.mark.parametrize(
+    ("members", "participation", "expected"),
+    [(10, None, 10), (10, 1.0, 10), (10, 1, 1), (10, 3, 3), (10, 99, 10), (10, 0.3, 3), (10, 0.31, 4), (10, 1e-9, 1),
+     (30, 0.1, 3), (100, 0.07, 7), (1, 0.5, 1), (0, 0.5, 0), (0, 3, 0)],
+)  # fmt: skip
+def test_a_share_is_rounded_up_and_a_number_is_at_most_all(
+    members: int, participation: int | float | None, expected: int
+) -> None:
+    assert len(cohort(range(members), participation, seed=1, lps_round=0)) == expected
+
+
+def test_the_devices_with_the_smallest_draws_take_part() -> None:
+    members = [9, 4, 7, 1, 30]
+    draws = {device: np.random.default_rng([3, COHORT, 8, device]).random() for device in members}
+    assert cohort(members, 2, seed=3, lps_round=8) == sorted(sorted(members, key=draws.__getitem__)[:2])
+
+
+def test_every_seed_and_round_has_a_cohort_of_its_own_and_devices_take_part_equally_often() -> None:
+    by_round = [tuple(cohort(range(20), 5, seed=1, lps_round=lps_round)) for lps_round in range(400)]
+    assert len(set(by_round)) > 390
+    assert by_round[0] != tuple(cohort(range(20), 5, seed=2, lps_round=0))
+    times = np.bincount([device for asked in by_round for device in asked], minlength=20)
+    assert times.sum() == 2000
+    assert abs(times - 100).max() < 40  # a standard deviation is 8.7
+
+
+@given(st.sets(st.integers(0, 200), min_size=2), st.integers(1, 30), st.randoms(use_true_random=False))
+def test_who_is_asked_does_not_depend_on_order_nor_on_how_devices_are_split_but_for_the_numbers(
+    members: set[int], count: int, random: "np.random.Generator"
+) -> None:
+    whole = cohort(sorted(members), count, seed=1, lps_round=2)
+    shuffled = sorted(members)
+    random.shuffle(shuffled)  # type: ignore[arg-type]
+    assert cohort(shuffled, count, seed=1, lps_round=2) == whole == sorted(whole)
+    halves = shuffled[::2], shuffled[1::2]
+    chosen = [set(whole) & set(half) for half in halves]
+    together = [cohort(half, len(own), seed=1, lps_round=2) for half, own in zip(halves, chosen, strict=True)]
+    assert sorted(together[0] + together[1]) == whole
+
+
+def test_the_address_is_no_devices() -> None:
+    assert COHORT > MAX_DEVICES

@@ -1,0 +1,236 @@
+"""Methods that group devices once, before training, on numbers whose dendrogram or angles can be checked by hand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.methods import Answers, Arrays, Candidate, Facts, Method, Moment, Plan
+from fedstrata.methods.clusters import clusters_in_dendrogram, merge_heights
+from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
+
+Matrix = NDArray[np.float64]
+HALF = 2**-0.5
+
+
+def candidates(count: int, tasks: str = "") -> list[Candidate]:
+    """Devices 0, 1, …; `tasks` gives the true task of each as a letter."""
+    return [
+        Candidate(device_index=index, num_examples=10, true_task=tasks[index] if tasks else None)
+        for index in range(count)
+    ]
+
+
+def blocks(*sizes: int, within: float = 0.9, across: float = 0.2) -> Matrix:
+    """R of devices in blocks of these sizes."""
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    matrix = np.where(owner[:, None] == owner[None, :], within, across)
+    np.fill_diagonal(matrix, 1.0)
+    return matrix
+
+
+def made(kind: type[Method], devices: int = 10, groups: int | None = None, seed: int = 0, **options: Any) -> Method:
+    facts = Facts(device_count=devices, seed=seed, true_groups=groups, input_shape=(4,), num_classes=2)
+    return kind.of({"name": "tried", **options}, facts)
+
+
+def rows(matrix: Matrix, indexes: Sequence[int] | None = None) -> Mapping[int, Arrays]:
+    """What devices with these indexes answer: each its row of the matrix, without itself."""
+    indexes = range(len(matrix)) if indexes is None else indexes
+    return {
+        index: {
+            "devices": np.array([other for other in indexes if other != index], np.int64),
+            "values": np.array([matrix[i, j] for j, other in enumerate(indexes) if other != index]),
+        }
+        for i, index in enumerate(indexes)
+    }
+
+
+def one_shot(matrix: Matrix, there: Sequence[Candidate] | None = None, **options: Any) -> Plan:
+    """The plan made of rows of a matrix, of as many devices."""
+    devices = list(there or candidates(len(matrix)))
+    answers = Answers(devices, {RELEVANCE: rows(matrix, [device.device_index for device in devices])})
+    return made(OneShot, **options).plan(Moment.BEFORE, answers, None)
+
+
+# --- one-shot -----------------------------------------------------------------------------------------------
+
+
+def test_devices_of_one_block_form_one_cluster() -> None:
+    plan = one_shot(blocks(5, 3, 2), clusters=3)
+    assert plan.clusters == ((0, 1, 2, 3, 4), (5, 6, 7), (8, 9))
+    assert plan.rule == "3 as given"
+
+
+def test_average_linkage_joins_by_the_mean_distance() -> None:
+    # on a line: 0 and 1 are near (0.1); 2 is 0.3 from 1 but 0.5 from 0, on average 0.4; 3 is 0.35 from 2
+    matrix = 1 - np.array([
+        [0.0, 0.1, 0.5, 0.9],
+        [0.1, 0.0, 0.3, 0.8],
+        [0.5, 0.3, 0.0, 0.35],
+        [0.9, 0.8, 0.35, 0.0],
+    ])  # fmt: skip
+    np.testing.assert_allclose(merge_heights(matrix), [0.1, 0.35, (0.5 + 0.9 + 0.3 + 0.8) / 4], atol=1e-12)
+    assert one_shot(matrix, clusters=2).clusters == ((0, 1), (2, 3))
+
+
+def test_neither_the_nearest_nor_the_farthest_pair_decides() -> None:
+    # after 1 and 2 (0.1): on average 0 is nearest to them (0.4; 3: 0.525; 0 to 3: 0.5). By the nearest pair it would
+    # be 3 (0.15), by the farthest 0 and 3 would join (0.5)
+    distance = np.array([
+        [0.0, 0.6, 0.2, 0.5],
+        [0.6, 0.0, 0.1, 0.15],
+        [0.2, 0.1, 0.0, 0.9],
+        [0.5, 0.15, 0.9, 0.0],
+    ])  # fmt: skip
+    assert one_shot(1 - distance, clusters=2).clusters == ((0, 1, 2), (3,))
+
+
+def test_the_matrix_of_the_plan_is_the_mean_of_both_directions() -> None:
+    measured = np.array([[1.0, 0.2, 0.9], [0.4, 1.0, 0.5], [0.1, 0.7, 1.0]])
+    plan = one_shot(measured, clusters=1)
+    np.testing.assert_allclose(plan.affinity, [[1.0, 0.3, 0.5], [0.3, 1.0, 0.6], [0.5, 0.6, 1.0]], atol=1e-15)
+    assert plan.related == (0, 1, 2)
+
+
+def test_no_plan_depends_on_the_order_of_devices() -> None:
+    order = [7, 2, 9, 0, 4, 1, 8, 3, 6, 5]
+    shuffled = [candidates(10)[index] for index in order]
+    found = one_shot(blocks(5, 3, 2)[np.ix_(order, order)], shuffled, clusters=3)
+    expected = one_shot(blocks(5, 3, 2), clusters=3)
+    assert found.clusters == expected.clusters
+    assert found.related == expected.related
+    np.testing.assert_array_equal(found.affinity, expected.affinity)
+
+
+def test_indexes_with_gaps_stay_what_they_are() -> None:
+    there = [candidates(10)[index] for index in (1, 4, 6, 9)]
+    assert one_shot(blocks(2, 2), there, clusters=2).clusters == ((1, 4), (6, 9))
+
+
+def test_one_cluster_or_one_device_needs_no_dendrogram() -> None:
+    assert one_shot(blocks(2, 1), clusters=1).clusters == ((0, 1, 2),)
+    assert one_shot(np.ones((1, 1)), clusters=3).clusters == ((0,),)
+    assert one_shot(np.ones((1, 1))).clusters == ((0,),)
+
+
+def test_more_clusters_than_devices_that_came_are_not_made() -> None:
+    assert one_shot(blocks(1, 1), clusters=3).clusters == ((0,), (1,))
+
+
+def test_profiles_are_relayed_and_rows_are_not() -> None:
+    profile, row = made(OneShot, eigenvectors=3).questions()
+    assert (profile.name, profile.relayed, profile.arrays) == (PROFILE, True, {"eigenvectors": ("float32", (3, 4))})
+    assert (row.name, row.relayed) == (RELEVANCE, False)
+    assert row.arrays == {"devices": ("int64", (10,)), "values": ("float64", (10,))}
+
+
+@pytest.mark.parametrize(
+    ("devices", "values", "message"),
+    [
+        ([1], [0.5], "a row of 1 relevances that lacks 1 devices"),
+        ([1, 2], [0.5], "a row of 1 relevances that lacks 0 devices"),
+        ([1, 2], [0.5, 1.1], r"a relevance outside \[0, 1\]"),
+        ([1, 2], [0.5, -0.1], r"a relevance outside \[0, 1\]"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused(devices: list[int], values: list[float], message: str) -> None:
+    method = made(OneShot)
+    row = {"devices": np.array(devices, np.int64), "values": np.array(values)}
+    with pytest.raises(PayloadError, match=message):
+        method.check_answer(method.questions()[1], row, relayed_by=[1, 2])
+
+
+def test_a_row_is_what_was_heard() -> None:
+    method = made(OneShot)
+    row = {"devices": np.array([1, 2], np.int64), "values": np.array([0.0, 1.0 + 1e-12])}
+    method.check_answer(method.questions()[1], row, relayed_by=[1, 2])
+    method.check_answer(method.questions()[0], {"eigenvectors": np.array([[HALF, HALF, 0, 0]], np.float32)}, ())
+    with pytest.raises(PayloadError, match="of length one"):
+        method.check_answer(method.questions()[0], {"eigenvectors": np.ones((1, 4), np.float32)}, ())
+
+
+# --- many and late devices ----------------------------------------------------------------------------------
+
+
+def test_above_a_number_of_devices_the_others_join_the_landmarks_that_they_are_most_relevant_to() -> None:
+    method = made(OneShot, exact_up_to=4, landmarks=3, clusters=2)
+    landmarks = list(method.relays())
+    assert len(landmarks) == 3
+    task = {index: index % 2 for index in range(10)}
+    assert {task[index] for index in landmarks} == {0, 1}
+    told = {
+        index: {
+            "devices": np.array([other for other in landmarks if other != index], np.int64),
+            "values": np.array([0.9 if task[other] == task[index] else 0.1 for other in landmarks if other != index]),
+        }
+        for index in range(10)
+    }
+    plan = method.plan(Moment.BEFORE, Answers(candidates(10), {RELEVANCE: told}), None)
+    assert plan.clusters == ((0, 2, 4, 6, 8), (1, 3, 5, 7, 9))
+    assert plan.related == tuple(landmarks)
+    assert plan.rule == "2 as given; among 3 landmarks, 7 devices placed by relevance"
+
+
+def test_without_any_landmark_there_is_nothing_to_cluster() -> None:
+    method = made(OneShot, exact_up_to=4, landmarks=2)
+    absent = [device for device in candidates(10) if device.device_index not in method.relays()]
+    with pytest.raises(RunStoppedError, match=r"raise method\.landmarks"):
+        method.plan(Moment.BEFORE, Answers(absent, {RELEVANCE: {}}), None)
+
+
+def test_the_sponsors_of_a_cluster_are_those_most_relevant_to_it_on_average() -> None:
+    # within 0, 1, 2: the sums of rows are 0.9 + 0.8, 0.9 + 0.3 and 0.8 + 0.3
+    matrix = np.array([[1.0, 0.9, 0.8, 0.1], [0.9, 1.0, 0.3, 0.1], [0.8, 0.3, 1.0, 0.1], [0.1, 0.1, 0.1, 1.0]])
+    plan = one_shot(matrix, clusters=2)
+    assert made(OneShot).sponsors(plan) == ((0,), (3,))
+    assert made(OneShot, representatives=2).sponsors(plan) == ((0, 1), (3,))
+
+
+def late_row(values: Mapping[int, float]) -> Arrays:
+    return {"devices": np.array(list(values), np.int64), "values": np.array(list(values.values()))}
+
+
+def test_a_late_device_goes_to_the_cluster_that_it_is_most_relevant_to_on_average() -> None:
+    place = made(OneShot).place
+    assert place(late_row({0: 0.2, 4: 0.9, 7: 0.4}), [(0,), (4,), (7,)]) == 1
+    assert place(late_row({0: 0.2, 4: 0.9, 7: 0.6}), [(0, 4), (7,)]) == 1  # 0.55 and 0.6
+
+
+def test_among_equally_relevant_clusters_the_first_takes_the_late_device() -> None:
+    assert made(OneShot).place(late_row({0: 0.5, 1: 0.5}), [(1,), (0,)]) == 0
+
+
+# --- the number of clusters, read off the dendrogram --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heights", "clusters"),
+    [
+        ([0.1, 0.2, 0.7, 0.8], 3),  # gaps from the top: 0.1, 0.5 …: cut between 0.2 and 0.7, two merges done of 5
+        ([0.1, 0.2, 0.3, 0.9], 2),
+        ([0.05, 0.1, 0.15, 0.19], 1),  # even the last merge is below 0.2
+        ([0.7, 0.75, 0.8, 0.85], 5),  # the widest gap is below the first merge: nobody belongs together
+        ([0.25], 2),
+        ([0.19], 1),
+        ([0.2, 0.4], 2),  # equal gaps of 0.2: the fewer clusters
+        ([], 1),
+    ],
+)
+def test_the_widest_gap_between_merges_sets_the_number(heights: list[float], clusters: int) -> None:
+    count, rule = clusters_in_dendrogram(np.array(heights))
+    assert count == clusters
+    assert rule.startswith("auto: ")
+
+
+def test_auto_finds_blocks_and_says_how() -> None:
+    plan = one_shot(blocks(5, 3, 2))
+    assert [len(cluster) for cluster in plan.clusters] == [5, 3, 2]
+    assert plan.rule == "auto: 3, at the dendrogram's widest gap (0.700)"
+
+
+def test_auto_leaves_devices_of_one_task_together() -> None:
+    assert one_shot(blocks(6)).clusters == ((0, 1, 2, 3, 4, 5),)

@@ -1,0 +1,257 @@
+"""What the GPS keeps between global rounds, and how it moves: numbers to redo by hand."""
+
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gps_parts import GpsParts
+
+from fedstrata.errors import NoUpdatesError, PayloadError
+from fedstrata.methods import Channel, Facts, Method, Plan, Reach, all_layers, shared_and_rest
+from fedstrata.models import Model
+from fedstrata.store import AnyModel, ModelInMemory
+from fedstrata.store.model_file import joined
+from fedstrata.streams import WEIGHT_GRID, Streams, streams_of
+from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PartialSums, Sums
+from gps.journal import BEFORE
+from gps.keepers import Keeper, SharedKeeper, StreamsKeeper
+from gps.plan import Plans
+
+LAYOUT = Layout.of({"base": (2,), "head": (1,)})
+TWO_LPSS = ("topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}", "training.lps_rounds_per_global_round=1")
+
+
+def initial(seed: int) -> Flat:
+    return np.float32([1, 2, 3]) + np.float32(seed)
+
+
+MODEL = Model(layout=LAYOUT, shared=("base",), initial=initial, logits=lambda weights, inputs: inputs)
+
+
+class Heads(Method):
+    """`base` everywhere, a `head` in each cluster; the weights that cluster c begins with are c higher."""
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        return shared_and_rest(model, Reach.CLUSTER)
+
+    def initial(self, model: Model, cluster: int) -> Flat:
+        return model.initial(cluster)
+
+
+class Mixing(Heads):
+    """A whole model in each cluster, mixed from all devices."""
+
+    mixes = True
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        return all_layers(model, Reach.CLUSTER)
+
+
+def following(keeper: Keeper, model: AnyModel, sums: Sums, global_round: int = 0) -> list[float]:
+    """What the next global round starts from where the GPS has no optimiser of its own."""
+    found: list[float] = []
+    for move in keeper.moves(model, sums, global_round):
+        base = model.read(move.start, move.stop)
+        if move.update is not None:
+            base = move.update if move.is_absolute else base + move.update
+        found += base.tolist()
+    return found
+
+
+class Setting:
+    """Five devices with 10, 10, 10, 20 and 20 examples on two LPSs, and the keeper of their streams."""
+
+    def __init__(self, folder: Path, kind: type[Method] = Heads, *overrides: str) -> None:
+        gps = GpsParts(folder, *TWO_LPSS, *overrides)
+        gps.enrol(*range(5))
+        method = kind.of({"name": "own:method"}, Facts(device_count=5))
+        self.plans = Plans(gps.experiment, method, gps.roster, gps.journal)
+        self.streams: Streams = streams_of(gps.experiment, method, MODEL)
+        self.keeper = StreamsKeeper(gps.experiment, method, MODEL, self.streams, self.plans)
+        self.plans.make(BEFORE, Plan(clusters=((0, 2), (1, 3, 4)), rule="as given"))
+
+    def model(self, *values: float, global_round: int = 0) -> AnyModel:
+        return ModelInMemory(self.keeper.layout(global_round), np.float32(values), {})
+
+    def sums(self) -> PartialSums:
+        return self.keeper.sums(self.plans.examples())
+
+    def following(self, model: AnyModel, sums: PartialSums, global_round: int = 0) -> list[float]:
+        return following(self.keeper, model, sums, global_round)
+
+
+def part(*updates: tuple[Sequence[float], int]) -> tuple[list[int], int]:
+    """One LPS's partial sum of a stream, on the grid, and its weight."""
+    total = ExactSum(len(updates[0][0]), 1000)
+    for values, weight in updates:
+        total.add(np.float32(values), weight)
+    return total.sums().tolist(), total.num_examples
+
+
+def send(sums: PartialSums, lps_id: str, *parts: tuple[list[int], int]) -> None:
+    """What an LPS sends of all streams, element by element: a payload may be cut anywhere."""
+    values = np.int64([value for sums_of, _ in parts for value in sums_of])
+    weights = [weight for _, weight in parts]
+    sums.check(lps_id, weights)
+    for at in range(len(values)):
+        sums.fold(lps_id, at, values[at : at + 1], weights)
+    sums.count(lps_id, weights)
+
+
+NOBODY = ([0], 0)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+def test_a_vector_has_what_everybody_shares_and_then_each_clusters_own(setting: Setting) -> None:
+    assert setting.keeper.layout(0).names == ("base", "0/head", "1/head")
+    assert joined(setting.keeper.initial()).tolist() == [1, 2, 3, 4]
+    offer = setting.keeper.offer(setting.model(1, 2, 3, 4), 0)
+    assert offer.clusters == 2
+    assert offer.parts is not None
+    assert [name for name, _ in offer.parts] == ["shared", "0/head", "1/head"]
+
+
+def test_each_stream_moves_by_the_mean_update_of_the_devices_that_share_it(setting: Setting) -> None:
+    sums = setting.sums()
+    # on lps-0 device 0 (10 examples, cluster 0) and 1 (10, cluster 1); on lps-1 device 2 (10, cluster 0), 3 and 4 (20)
+    send(sums, "lps-0", part(([1, 0], 10), ([0, 0], 10)), part(([3], 10)), part(([7], 10)))
+    send(sums, "lps-1", part(([0, 0], 10), ([0, 7], 20), ([0, 0], 20)), part(([1], 10)), part(([2], 20), ([0.5], 20)))
+    # base: 10/70 and 140/70; head of cluster 0: (30 + 10)/20; of cluster 1: (70 + 40 + 10)/50
+    moved = setting.following(setting.model(1, 1, 1, 1), sums)
+    assert moved == [np.float32(1) + np.float32(1 / 7), 3.0, 3.0, np.float32(1) + np.float32(2.4)]
+
+
+def test_partial_sums_in_any_order_come_to_the_bits_of_one_sum(setting: Setting) -> None:
+    rng = np.random.default_rng(0)
+    updates, weights = rng.standard_normal((5, 2)).astype(np.float32), [10, 10, 10, 20, 20]
+    one = ExactSum(2, 70)
+    for update, weight in zip(updates, weights, strict=True):
+        one.add(update, weight)
+    expected = np.float32([5, 6]) + one.mean()
+    found = []
+    for order in permutations(range(5)):
+        sums = setting.sums()
+        for name, members in (("lps-0", {0, 1}), ("lps-1", {2, 3, 4})):
+            own = [(updates[index].tolist(), weights[index]) for index in order if index in members]
+            send(sums, name, part(*own), NOBODY, NOBODY)
+        found.append(setting.following(setting.model(5, 6, 0, 0), sums)[:2])
+    assert all(moved == expected.tolist() for moved in found)
+
+
+def test_a_stream_that_nobody_is_in_stays_as_it_is(setting: Setting) -> None:
+    sums = setting.sums()
+    send(sums, "lps-0", part(([1, 1], 10)), part(([1], 10)), NOBODY)
+    assert setting.following(setting.model(5, 6, 7, 8), sums) == [6, 7, 8, 8]
+
+
+def test_an_empty_cluster_takes_nothing_and_keeps_its_model(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    setting.plans.make(0, Plan(clusters=((), (0, 1, 2, 3, 4)), rule="all in the second"))
+    sums = setting.sums()
+    with pytest.raises(PayloadError, match="has weights"):
+        sums.check("lps-0", [20, 1, 20])
+    send(sums, "lps-0", part(([0, 0], 20)), NOBODY, part(([2], 20)))
+    assert setting.following(setting.model(5, 6, 7, 8), sums) == [5, 6, 7, 10]
+
+
+def test_a_new_cluster_goes_on_from_its_parents_model_and_this_rounds_updates_count_for_it(setting: Setting) -> None:
+    plan = Plan(clusters=((0,), (1, 3, 4), (2,)), rule="3 by bipartition", parents=(0, 1, 0))
+    setting.plans.make(0, plan)
+    assert setting.keeper.layout(0).names == ("base", "0/head", "1/head")
+    assert setting.keeper.layout(1).names == ("base", "0/head", "1/head", "2/head")
+    sums = setting.sums()
+    send(sums, "lps-0", part(([0, 0], 20)), part(([1], 10)), part(([0], 10)), NOBODY)
+    send(sums, "lps-1", part(([0, 0], 50)), NOBODY, part(([0], 40)), part(([-1], 10)))
+    assert setting.following(setting.model(1, 2, 30, 40), sums) == [1, 2, 31, 40, 29]
+
+
+def test_clusters_that_change_their_numbers_take_their_models_along(setting: Setting) -> None:
+    setting.plans.make(0, Plan(clusters=((1, 3, 4), (0, 2)), rule="the other way round", parents=(1, 0)))
+    assert setting.following(setting.model(1, 2, 30, 40), setting.sums()) == [1, 2, 40, 30]
+
+
+def test_a_mixed_stream_is_the_mean_itself_by_the_plans_weights(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, Mixing)
+    mixed = {"model": ({0: 0.75, 3: 0.25}, {4: 1.0})}
+    setting.plans.make(0, Plan(clusters=((0, 2), (1, 3, 4)), rule="mixed", weights=mixed))
+    sums = setting.sums()
+    quarter = WEIGHT_GRID // 4
+    send(sums, "lps-0", ([3 * quarter << 32, 0, 0], 3 * quarter), ([0, 0, 0], 0))  # 0.75 of (1, 0, 0)
+    send(sums, "lps-1", ([quarter << 33, 0, 0], quarter), ([0, 4 * quarter << 32, 0], 4 * quarter))  # 0.25 of (2, 0, 0)
+    # whatever the streams were before: 0.75 · 1 + 0.25 · 2, and the model of device 4 alone
+    assert setting.following(setting.model(9, 9, 9, 9, 9, 9), sums) == [1.25, 0, 0, 0, 1, 0]
+
+
+def test_an_lps_has_at_most_the_weight_of_its_devices_in_a_stream(setting: Setting) -> None:
+    sums = setting.sums()
+    for weights in ([20, 10, 10], [0, 0, 0]):
+        sums.check("lps-0", weights)
+    for weights in ([21, 10, 10], [20, 11, 10], [20, 10, -1], [20, 10], [20, 10, 10, 0]):
+        with pytest.raises(PayloadError, match=r"lps-0 has weights .* expected at most \[20, 10, 10\]"):
+            sums.check("lps-0", weights)
+
+
+def test_sums_beyond_what_an_lpss_devices_can_come_to_are_refused(setting: Setting) -> None:
+    sums = setting.sums()
+    with pytest.raises(PayloadError, match="10 examples come to at most"):
+        sums.fold("lps-0", 2, np.int64([2**62]), [20, 10, 10])
+    send(sums, "lps-0", part(([0, 0], 20)), part(([1], 10)), part(([1], 10)))
+    assert setting.following(setting.model(0, 0, 0, 0), sums) == [0, 0, 1, 1]
+
+
+def test_lpss_with_rounds_of_their_own_send_means_not_sums(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, Heads, "training.lps_rounds_per_global_round=2")
+    sums = setting.sums()
+    sums.fold("lps-0", 0, np.float32([1, 0, 3, 7]), [20, 10, 10])
+    sums.count("lps-0", [20, 10, 10])
+    sums.fold("lps-1", 0, np.float32([0, 2, 1, 2]), [50, 10, 0])  # of cluster 1 nobody took part: its 2 is nobody's
+    sums.count("lps-1", [50, 10, 0])
+    moved = setting.following(setting.model(0, 0, 0, 0), sums)
+    assert moved == pytest.approx([20 / 70, 100 / 70, 2, 7])
+
+
+def test_the_clusters_models_are_read_out_of_the_streams(setting: Setting) -> None:
+    models = setting.keeper.models(setting.model(1, 2, 30, 40), 0)
+    assert {name: model.read(0, 3).tolist() for name, model in models.items()} == {
+        "cluster-0": [1, 2, 30],
+        "cluster-1": [1, 2, 40],
+    }
+    assert all(model.layout == LAYOUT for model in models.values())
+
+
+# --- the layers shared everywhere ---------------------------------------------------------------------------
+
+
+def shared_keeper(folder: Path) -> SharedKeeper:
+    gps = GpsParts(folder)
+    method = Heads.of({"name": "own:method"}, Facts(device_count=5))
+    return SharedKeeper(gps.experiment, method, MODEL, streams_of(gps.experiment, method, MODEL), "update")
+
+
+def test_where_each_cluster_has_an_lps_only_what_is_shared_everywhere_is_kept(tmp_path: Path) -> None:
+    keeper = shared_keeper(tmp_path)
+    assert keeper.layout(7).names == ("base",)
+    assert joined(keeper.initial()).tolist() == [1, 2]
+    model = ModelInMemory(keeper.layout(0), np.float32([1, 2]), {})
+    assert keeper.offer(model, 0).clusters == 0
+    assert keeper.models(model, 3) == {}
+
+
+def test_shared_layers_move_by_the_clusters_mean_update_each_by_its_examples(tmp_path: Path) -> None:
+    keeper = shared_keeper(tmp_path)
+    model, sums = ModelInMemory(keeper.layout(0), np.float32([1, 2]), {}), keeper.sums({"lps-0": 20, "lps-1": 60})
+    for name, update, examples in (("lps-0", [4, 0], 20), ("lps-1", [0, 1], 60)):
+        sums.fold(name, 0, np.float32(update), [examples])
+        sums.count(name, [examples])
+    assert following(keeper, model, sums) == [2, 2.75]
+    with pytest.raises(NoUpdatesError):
+        following(keeper, model, OneSum(2, {"lps-0": 20}))

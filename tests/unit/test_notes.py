@@ -1,0 +1,65 @@
+"""Numbers that children report: none so large that a sum of them is no number any more."""
+
+import math
+from typing import Any
+
+import pytest
+
+from fedstrata.errors import PayloadError
+from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_notes, check_rows
+from fedstrata.v1 import rounds_pb2 as pb
+
+NO_NUMBERS = [math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e40]
+
+
+def row(**changed: Any) -> pb.LpsRound:
+    fields = {"lps_round": 5, "global_round": 2, "devices": 2, "seconds": 0.5, "train_loss": 2.3}
+    return pb.LpsRound(**{**fields, **changed})
+
+
+@pytest.mark.parametrize("loss", NO_NUMBERS)
+def test_losses_that_no_sum_can_hold_are_refused(loss: float) -> None:
+    with pytest.raises(PayloadError, match="a reports a training loss of"):
+        check_notes(pb.UpdateHeader(child_id="a", train_loss=loss))
+    with pytest.raises(PayloadError, match="'a' measured a loss of"):
+        check_evaluation(pb.Evaluation(device_id="a", loss_sum=loss, num_examples=1))
+    with pytest.raises(PayloadError, match="reported with losses"):
+        check_rows([row(train_loss=loss)], rounds_per_global=2)
+
+
+def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
+    check_notes(pb.UpdateHeader(child_id="a", train_loss=3.4e38))
+    check_evaluation(pb.Evaluation(device_id="a", loss_sum=3.4e38 * 600, num_examples=600))
+    check_rows([row(train_loss=3.4e38, loss_sum=3.4e38 * 1200, evaluated_examples=1200)], rounds_per_global=2)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lps_round": -1, "global_round": -1},
+        {"lps_round": 2**62},
+        {"global_round": 2**62},
+        {"devices": -1},
+        {"num_examples": 2**63 - 1},
+        {"bytes_up": 2**63 - 1},
+        {"bytes_down": -1},
+        {"evaluated_examples": 2**62},
+        {"correct": 3, "evaluated_examples": 2},
+        {"loss_sum": 1e42, "evaluated_examples": 2},
+        {"seconds": math.nan},
+        {"seconds": math.inf},
+        {"seconds": -0.1},
+        {"seconds": 1e10},
+    ],
+)
+def test_rows_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
+    check_rows([row()], rounds_per_global=2)
+    with pytest.raises(PayloadError, match="LPS round"):
+        check_rows([row(), row(**changed)], rounds_per_global=2)
+
+
+@pytest.mark.parametrize("count", [-1, 2**53, 2**63 - 1])
+def test_counts_of_bytes_that_cannot_be_are_refused(count: int) -> None:
+    check_link_bytes([pb.LinkBytes(bytes=2**53 - 1)])
+    with pytest.raises(PayloadError, match=f"{count} bytes are reported"):
+        check_link_bytes([pb.LinkBytes(bytes=1), pb.LinkBytes(bytes=count)])

@@ -1,0 +1,48 @@
+"""The folder of a run that is to go on: refused where it was altered, and a record that is cut made again."""
+
+from pathlib import Path
+
+import pytest
+
+from emulator.output import prepare_folder, resume_folder
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment, parse_experiment
+
+TEXT = "name: five\npartition: {kind: iid, devices: 5, examples_per_device: 20}\nmethod: {name: random, clusters: 1}\n"
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    """An experiment whose run has begun in the folder."""
+    made = parse_experiment(TEXT)
+    prepare_folder(tmp_path, made)
+    (tmp_path / "state" / "gps" / made.run_id / "record").mkdir(parents=True)
+    return made
+
+
+def summary_of(folder: Path, experiment: Experiment) -> Path:
+    return folder / "state" / "gps" / experiment.run_id / "record" / "summary.json"
+
+
+def test_an_experiment_file_that_was_altered_is_told_and_no_other_run_begun(
+    tmp_path: Path, experiment: Experiment
+) -> None:
+    assert resume_folder(tmp_path).run_id == experiment.run_id
+    (tmp_path / "experiment.yaml").write_text(TEXT + "seed: 7\n", encoding="utf-8")
+    with pytest.raises(ExperimentError, match=rf"was altered: it describes run five-.* is of {experiment.run_id}"):
+        resume_folder(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['{"status": "comp', "", "[]", '{"status": "failed"}', "[" * 100_000])
+def test_a_record_that_is_cut_or_of_a_failed_end_is_made_again(
+    tmp_path: Path, experiment: Experiment, text: str
+) -> None:
+    summary_of(tmp_path, experiment).write_text(text, encoding="utf-8")
+    resume_folder(tmp_path)
+    assert not summary_of(tmp_path, experiment).exists()
+
+
+def test_the_record_of_a_completed_run_stays(tmp_path: Path, experiment: Experiment) -> None:
+    summary_of(tmp_path, experiment).write_text('{"status": "completed"}', encoding="utf-8")
+    resume_folder(tmp_path)
+    assert summary_of(tmp_path, experiment).exists()

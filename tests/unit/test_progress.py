@@ -1,0 +1,50 @@
+"""What a run tells while it goes on: whom it waits for, and its own clock."""
+
+import io
+
+from rich.console import Console
+
+from emulator.progress import LogLines, drawn, status_fields, waits_line
+from fedstrata.v1 import gps_service_pb2 as pb
+
+
+def status(*names: str, seconds: float = 7.0) -> pb.RunStatus:
+    waits = [pb.Wait(name=name, what="its update of round 3 of lps-1", seconds=seconds) for name in names]
+    return pb.RunStatus(run_id="lab-1", phase="training", global_round=1, global_rounds=4, waits=waits, seconds=90.0)
+
+
+def text_of(found: pb.RunStatus) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(drawn(found, [], seconds=found.seconds))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_status_names_whom_the_run_waits_for_and_how_long_it_has_taken() -> None:
+    found = status("device-003")
+    assert waits_line(found) == "waits for device-003 (its update of round 3 of lps-1, 7.0\N{NO-BREAK SPACE}s)"
+    assert waits_line(found) in text_of(found)
+    assert status_fields(found)["waits"] == [
+        {"name": "device-003", "what": "its update of round 3 of lps-1", "seconds": 7.0}
+    ]
+    assert status_fields(found)["seconds"] == 90.0
+    assert waits_line(status()) == ""
+
+
+def test_of_many_five_are_named() -> None:
+    line = waits_line(status(*(f"device-{n:03d}" for n in range(12))))
+    assert line.count("device-") == 5
+    assert line.endswith(" and 7 more")
+
+
+def test_a_log_says_once_that_somebody_is_waited_for_and_again_when_that_is_somebody_else() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    lines = LogLines(console)
+    for found in (
+        status("device-003"),
+        status("device-003", seconds=8.0),
+        status("device-003", "device-004"),
+        status(),
+    ):
+        lines.show(found)
+    said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.count("device-") for line in said if line.startswith("waits for")] == [1, 2]

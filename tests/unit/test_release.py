@@ -1,0 +1,108 @@
+"""What `make release` leaves: archives with the same bytes each time, that are what they say."""
+
+import base64
+import gzip
+import hashlib
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_python import Chart, lint
+
+ROOT = Path(__file__).parents[2]
+VERSION = "0.1.0"
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made from a git repository")
+
+
+def release(out: Path) -> Path:
+    words = ["scripts/release.py", "--without-images", "--out", out, "--home", "https://example.org/fedstrata"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return release(tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture(scope="module")
+def chart(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packed chart, unpacked."""
+    folder = tmp_path_factory.mktemp("chart")
+    with tarfile.open(released / f"fedstrata-{VERSION}.tgz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "fedstrata"
+
+
+def test_a_release_is_the_same_bytes_each_time(released: Path, tmp_path: Path) -> None:
+    again = release(tmp_path)
+    names = {"SHA256SUMS", f"fedstrata-{VERSION}.tar.gz", f"fedstrata-{VERSION}.tgz"}
+    assert names | {f"fedstrata-{VERSION}-py3-none-any.whl"} == {path.name for path in released.iterdir()}
+    for path in released.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+
+
+def test_the_checksums_are_those_of_the_files(released: Path) -> None:
+    lines = (released / "SHA256SUMS").read_text().splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        digest, _, name = line.partition("  ")
+        assert hashlib.sha256((released / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_source_archive_holds_what_is_committed(released: Path) -> None:
+    with tarfile.open(released / f"fedstrata-{VERSION}.tar.gz") as archive:
+        there = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(["git", "ls-tree", "-r", "--name-only", "HEAD"], cwd=ROOT, capture_output=True, check=True)
+    committed = {name for name in listed.stdout.decode().splitlines() if not name.startswith((".ci/", ".gitignore"))}
+    assert committed
+    assert committed - there == set()
+
+
+def test_an_archive_names_nobody_and_has_one_time(released: Path) -> None:
+    committed = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, check=True)
+    for suffix in ("tar.gz", "tgz"):
+        content = gzip.decompress((released / f"fedstrata-{VERSION}.{suffix}").read_bytes())
+        assert b"root" not in content[:512]
+        with tarfile.open(released / f"fedstrata-{VERSION}.{suffix}") as archive:
+            assert {member.mtime for member in archive} == {int(committed.stdout)}
+            assert {(member.uid, member.uname) for member in archive} == {(0, "")}
+
+
+def test_helm_reads_the_packed_chart_and_finds_nothing_to_mend(released: Path, chart: Path) -> None:
+    with Chart.load_archive((released / f"fedstrata-{VERSION}.tgz").read_bytes()) as loaded:
+        assert loaded.name == "fedstrata"
+        assert loaded.schema is not None
+    assert lint(chart, strict=True)["messages"] == []
+    assert not (chart / "ci").exists()
+
+
+def test_the_chart_says_where_it_is_from_and_how_it_looks(chart: Path) -> None:
+    metadata = yaml.safe_load((chart / "Chart.yaml").read_text())
+    assert metadata["home"] == "https://example.org/fedstrata"
+    assert base64.b64decode(metadata["icon"].partition("base64,")[2]).startswith(b"<svg ")
+    assert metadata["annotations"]["artifacthub.io/license"] == "Apache-2.0"
+    assert "federated-learning" in metadata["keywords"]
+
+
+def at(values: Any, name: str) -> Any:
+    for key in name.split("."):
+        values = values[key]
+    return values
+
+
+def test_the_charts_readme_has_a_row_with_default_and_meaning_for_every_value(chart: Path) -> None:
+    text = (chart / "values.yaml").read_text()
+    rows = re.findall(r"^\| `([\w.]+)` \| `(.*)` \| (.+) \|$", (chart / "README.md").read_text(), re.MULTILINE)
+    assert ("ports.grpc", "50051", "The protocol.") in rows
+    assert ("gps.podDisruptionBudget.enabled", "true", "Whether a drain of its node waits.") in rows
+    keys_with_values = re.findall(r"^ *(\w+): +\S", text, re.MULTILINE)
+    assert [name.rpartition(".")[2] for name, _, _ in rows if name != "networkPolicy.metricsFrom"] == keys_with_values
+    for name, default, _ in rows:
+        assert yaml.safe_load(default) == at(yaml.safe_load(text), name), name

@@ -1,0 +1,109 @@
+"""How far a release's pods have come, judged from objects as Kubernetes gives them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from emulator.rollout import Seen, current_pods, is_ready, is_set_ready, progress
+
+SCHEDULER = "0/3 nodes are available: 3 node(s) didn't match node selector."
+QUOTA = 'create Pod lab-lps-0 in StatefulSet lab-lps failed error: pods "lab-lps-0" is forbidden: exceeded quota: small'
+
+
+def a_set(name: str = "lab-lps", *, wanted: int = 3, ready: int = 3, seen: int = 2, updated: int = 3) -> Any:
+    status = SimpleNamespace(
+        observed_generation=seen, ready_replicas=ready, updated_replicas=updated,
+        current_revision="old", update_revision="new",
+    )  # fmt: skip
+    metadata = SimpleNamespace(name=name, uid=f"uid-{name}", generation=2, annotations=None)
+    return SimpleNamespace(metadata=metadata, spec=SimpleNamespace(replicas=wanted), status=status)
+
+
+def a_pod(
+    name: str, *, owner: str = "lab-lps", revision: str = "new", ready: bool = True, going: bool = False,
+    waiting: str = "", message: str = "", last: str = "", unscheduled: str = "",
+) -> Any:  # fmt: skip
+    conditions = [SimpleNamespace(type="Ready", status=str(ready), message=None)]
+    if unscheduled:
+        conditions.append(SimpleNamespace(type="PodScheduled", status="False", message=unscheduled))
+    state = SimpleNamespace(waiting=SimpleNamespace(reason=waiting, message=message) if waiting else None)
+    terminated = SimpleNamespace(message=last) if last else None
+    container = SimpleNamespace(state=state, last_state=SimpleNamespace(terminated=terminated))
+    metadata = SimpleNamespace(
+        name=name, uid=f"uid-{name}", labels={"controller-revision-hash": revision},
+        deletion_timestamp="2026-01-01T00:00:00Z" if going else None,
+        owner_references=[SimpleNamespace(kind="StatefulSet", name=owner)] if owner else None,
+    )  # fmt: skip
+    return SimpleNamespace(
+        metadata=metadata, status=SimpleNamespace(conditions=conditions, container_statuses=[container])
+    )
+
+
+def a_warning(kind: str, name: str, message: str, *, reason: str = "FailedCreate", uid: str = "") -> Any:
+    about = SimpleNamespace(kind=kind, name=name, uid=uid or f"uid-{name}")
+    return SimpleNamespace(involved_object=about, message=message, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("workload", "is_done"),
+    [
+        (a_set(), True),
+        (a_set(seen=1), False),
+        (a_set(ready=2), False),
+        (a_set(updated=1), False),
+    ],
+)
+def test_a_workload_is_ready_when_all_pods_of_its_newest_form_are(workload: Any, is_done: bool) -> None:
+    assert is_set_ready(workload) is is_done
+
+
+def test_a_pod_without_conditions_is_not_ready() -> None:
+    assert not is_ready(SimpleNamespace(status=SimpleNamespace(conditions=None)))
+
+
+@pytest.mark.parametrize("left", [{"going": True}, {"revision": "old"}])
+def test_a_pod_that_is_going_or_outdated_says_nothing_about_the_new_image(left: dict[str, Any]) -> None:
+    broken = a_pod("lab-lps-0", waiting="ErrImagePull", message="no tag wrong", ready=False, **left)
+    found = progress(Seen(sets=[a_set(ready=2)], pods=[broken, a_pod("lab-lps-1"), a_pod("lab-lps-2")]))
+    assert found.hopeless == ""
+    assert (found.ready, found.wanted) == (2, 3)
+
+
+def test_before_kubernetes_has_looked_at_a_new_form_no_pod_counts() -> None:
+    broken = a_pod("lab-lps-0", waiting="ErrImagePull", message="no tag wrong", ready=False)
+    assert progress(Seen(sets=[a_set(seen=1)], pods=[broken])).hopeless == ""
+
+
+def test_a_pod_of_the_newest_form_that_cannot_start_is_named_with_its_last_words() -> None:
+    pods = [
+        a_pod("lab-lps-0", waiting="CrashLoopBackOff", message="back-off", last="error: no\n such key", ready=False)
+    ]
+    assert progress(Seen(sets=[a_set()], pods=pods)).hopeless == "pod lab-lps-0: CrashLoopBackOff: error: no such key"
+
+
+def test_the_schedulers_reason_is_told_once_with_the_pods_it_holds_up() -> None:
+    pods = [a_pod(f"lab-lps-{n}", ready=False, unscheduled=SCHEDULER) for n in range(7)]
+    line = progress(Seen(sets=[a_set(wanted=7, ready=0)], pods=pods)).line
+    held_up = "lab-lps-0, lab-lps-1, lab-lps-2, lab-lps-3, lab-lps-4 and 2 more"
+    assert line == f"0 of 7 pods are ready; no node for {held_up}: {SCHEDULER}"
+
+
+def test_a_quota_that_lets_no_pod_be_made_is_told() -> None:
+    seen = Seen(sets=[a_set(ready=0)], warnings=[a_warning("StatefulSet", "lab-lps", QUOTA)] * 3)
+    assert progress(seen).line == f"0 of 3 pods are ready; StatefulSet lab-lps: {QUOTA}"
+
+
+def test_a_claim_that_is_not_bound_is_told_and_an_earlier_objects_warning_is_not() -> None:
+    claim = SimpleNamespace(metadata=SimpleNamespace(name="lab-gps", uid="uid-lab-gps"))
+    missing = a_warning(
+        "PersistentVolumeClaim", "lab-gps", 'storageclass "fast" not found', reason="ProvisioningFailed"
+    )
+    earlier = a_warning("StatefulSet", "lab-lps", QUOTA, uid="of another lab-lps")
+    found = progress(Seen(sets=[a_set(ready=0)], claims=[claim], warnings=[missing, earlier]))
+    assert found.reasons == ('PersistentVolumeClaim lab-gps: storageclass "fast" not found',)
+
+
+def test_pods_that_the_release_did_not_make_are_not_counted() -> None:
+    seen = Seen(sets=[a_set()], pods=[a_pod("board", owner="", ready=False), a_pod("lab-lps-0")])
+    assert [pod.metadata.name for pod in current_pods(seen)] == ["lab-lps-0"]

@@ -1,0 +1,337 @@
+"""One LPS round at a device: what it answers, trains and sends, and what it keeps for the next round."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from device.__main__ import load
+from device.personal import KeptInMemory, PersonalStore
+from device.round_job import OWN_LAYERS, RoundJob
+from device.work import DeviceProcess, DeviceWork, put_together
+from fedstrata.errors import PayloadError, PluginError
+from fedstrata.experiment import LinkSettings, parse_experiment
+from fedstrata.logs import EventLog
+from fedstrata.methods import Arrays, Facts, Method, Moment, Outcome, Plan, Question, Reach, Work, all_layers
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.partitions import device_data
+from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
+from fedstrata.rpc.answers import arrays_of
+from fedstrata.streams import UPDATE_PART, streams_of
+from fedstrata.tensors import Flat, taken
+from fedstrata.v1.answers_pb2 import Answer
+
+TEXT = """
+name: one-round
+partition: {kind: iid, devices: 3, examples_per_device: 40}
+model: {name: mlp, hidden: [4]}
+method: METHOD
+training: {global_rounds: 4, lps_rounds_per_global_round: 2, local_steps: 2, batch_size: 16}
+"""
+
+
+def host_of(method: str, *, own: type[Method] | None = None, **fields: Any) -> DeviceProcess:
+    """What a device process has; with a method of the test's own, if it gives one."""
+    experiment = parse_experiment(TEXT.replace("METHOD", method), overrides=[f"{k}={v}" for k, v in fields.items()])
+    host = load(experiment, cast(Any, None), ProcessMetrics("device"), None)
+    if own is None:
+        return host
+    made = own.of({"name": "own:Method"}, Facts(device_count=3))
+    changed = {"method": made, "streams": streams_of(experiment, made, host.model)}
+    return DeviceProcess(**{**vars(host), **changed})
+
+
+def job_of(
+    host: DeviceProcess,
+    flat: Flat,
+    *,
+    lps_round: int = 0,
+    cluster: int = 0,
+    clusters: int = 0,
+    store: PersonalStore | KeptInMemory | None = None,
+) -> RoundJob:
+    """What device 1 does with a model that it has received."""
+    received = ReceivedModel(
+        round=lps_round, global_round=lps_round // 2, evaluate_only=False, plan_version=1, flat=flat, digest=b"d",
+        cluster=cluster, clusters=clusters,
+    )  # fmt: skip
+    calls = ParentCalls(fetch=None, submit=None, locate=None)
+    identity = Identity(run_id="run", child_id="device-001", cluster_id="lps-0")
+    client = RoundClient(
+        calls, identity, host.streams.travelling, link=LinkSettings(), part=UPDATE_PART, log=EventLog("test")
+    )
+    return RoundJob(
+        host, device_data(host.experiment, host.dataset, 1), received, device_index=1, device_id="device-001",
+        client=client, store=store or KeptInMemory(), made={},
+    )  # fmt: skip
+
+
+def values_of(sent: Any) -> Flat:
+    assert isinstance(sent, Update)
+    return sent.read(0, sent.codec.layout.size)
+
+
+def answered(host: DeviceProcess, sent: Any) -> Arrays:
+    assert isinstance(sent, Answer)
+    (question,) = host.method.questions()
+    return arrays_of(question, sent)
+
+
+# --- a round in which nobody is asked -------------------------------------------------------------
+
+
+async def test_an_update_is_what_was_trained_minus_what_was_received() -> None:
+    host = host_of("fedavg")
+    start = host.model.initial(7)
+    sent = await job_of(host, start, lps_round=3).begin()
+    work = DeviceWork(
+        host, device_data(host.experiment, host.dataset, 1), 1, received=[start], lps_round=3, global_round=1
+    )
+    trained = await work.train(start)
+    assert values_of(sent).tobytes() == (trained.weights - start).tobytes()
+    assert isinstance(sent, Update)
+    assert (sent.round, sent.num_examples, sent.base_digest, sent.train_loss) == (3, 40, b"d", trained.train_loss)
+    (evaluation,) = sent.evaluations
+    assert (evaluation.device_id, evaluation.round, evaluation.has_received) == ("device-001", 3, False)
+
+
+async def test_where_the_round_is_not_measured_no_measurement_goes_up() -> None:
+    host = host_of("fedavg", **{"training.evaluate_every": 3})
+    sent = await job_of(host, host.model.initial(7), lps_round=2).begin()
+    assert isinstance(sent, Update)
+    assert sent.evaluations == ()
+
+
+async def test_a_second_training_of_a_round_draws_other_batches() -> None:
+    host = host_of("fedavg")
+    start = host.model.initial(0)
+    work = DeviceWork(host, device_data(host.experiment, host.dataset, 1), 1, received=[start], lps_round=0)
+    first, again, second = [await work.train(start, stream=stream) for stream in (0, 0, 1)]
+    assert first.weights.tobytes() == again.weights.tobytes()
+    assert first.weights.tobytes() != second.weights.tobytes()
+
+
+async def test_arithmetic_that_is_done_once_is_done_once_for_all_rounds_of_a_process() -> None:
+    host, made, count = host_of("fedavg"), {}, 0
+    data = device_data(host.experiment, host.dataset, 1)
+
+    def make() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    works = [DeviceWork(host, data, 1, made=made, lps_round=number) for number in (-1, 0, 1)]
+    assert await asyncio.gather(*(work.once("spectrum", make) for work in works)) == [1, 1, 1]
+    assert await works[0].once("another", make) == 2
+
+
+def test_before_training_a_device_starts_from_the_initial_weights() -> None:
+    host = host_of("fedavg")
+    work = DeviceWork(host, device_data(host.experiment, host.dataset, 1), 1)
+    assert work.start.tobytes() == host.method.initial(host.model, 0).tobytes()
+
+
+# --- a question when the models have come ---------------------------------------------------------
+
+
+async def test_a_device_tells_how_each_clusters_model_does_and_trains_the_one_that_it_is_put_into() -> None:
+    host = host_of("{name: ifca, clusters: 2}")
+    models = [host.method.initial(host.model, cluster) for cluster in (0, 1)]
+    job = job_of(host, np.concatenate(models), clusters=2)
+    losses = answered(host, await job.begin())["losses"]
+    measured = [await job.work.measure(model, on_own=True) for model in models]
+    assert losses.tolist() == [each.loss for each in measured]
+    assert losses[0] != losses[1]
+    alone = host_of("fedavg")
+    for cluster in (1, 0):
+        sent = await job_of_cluster(host, models, cluster)
+        expected = await job_of(alone, models[cluster]).begin()
+        assert values_of(sent).tobytes() == values_of(expected).tobytes()
+
+
+async def job_of_cluster(host: DeviceProcess, models: list[Flat], cluster: int) -> Update:
+    job = job_of(host, np.concatenate(models), clusters=2)
+    await job.begin()
+    return await job.go_on(cluster)
+
+
+async def test_devices_are_asked_in_the_first_lps_round_of_a_global_round_and_not_in_the_others() -> None:
+    host = host_of("{name: ifca, clusters: 2}")
+    both = np.concatenate([host.method.initial(host.model, cluster) for cluster in (0, 1)])
+    kinds = [type(await job_of(host, both, lps_round=number, clusters=2).begin()) for number in range(4)]
+    assert kinds == [Answer, Update, Answer, Update]
+
+
+@pytest.mark.parametrize("cluster", [-1, 3, 1 << 40])
+async def test_a_cluster_that_there_is_not_is_none_to_go_on_in(cluster: int) -> None:
+    host = host_of("{name: ifca, clusters: 2}")
+    job = job_of(host, np.concatenate([host.model.initial(0)] * 2), clusters=2)
+    with pytest.raises(PayloadError, match="which there is not"):
+        await job.go_on(cluster)
+
+
+# --- a question when devices have trained ---------------------------------------------------------
+
+
+class Norms(Method):
+    """Asks for the norm of the update, and counts trainings."""
+
+    trained = 0
+
+    def channels(self, model: Any) -> Any:
+        return all_layers(model, Reach.CLUSTER)
+
+    def questions(self) -> tuple[Question, ...]:
+        return (Question(name="norm", moment=Moment.TRAINED, arrays={"norm": ("float64", (1,))}),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        return {"norm": np.linalg.norm(work.update.astype(np.float64)).reshape(1)}
+
+    async def local(self, work: Work) -> Outcome:
+        Norms.trained += 1
+        return await super().local(work)
+
+    def plan(self, moment: Moment, answers: Any, before: Plan | None) -> Plan:
+        return Plan(clusters=((0, 1, 2),), rule="one")
+
+
+async def test_what_was_trained_before_the_question_goes_up_after_it_and_nothing_is_trained_twice() -> None:
+    host = host_of("fedavg", own=Norms)
+    job = job_of(host, host.model.initial(3))
+    before = Norms.trained
+    norm = answered(host, await job.begin())["norm"]
+    update = values_of(await job.go_on(2))  # one model was received, whatever the number of clusters has become
+    again = values_of(await job.go_on(0))
+    assert Norms.trained == before + 1
+    assert norm[0] == np.linalg.norm(update.astype(np.float64))
+    assert again.tobytes() == update.tobytes()
+
+
+class Verbose(Norms):
+    """Answers with more than a message holds."""
+
+    def questions(self) -> tuple[Question, ...]:
+        return (Question(name="norm", moment=Moment.TRAINED, arrays={"norm": ("float64", (1 << 20,))}),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        return {"norm": np.zeros(1 << 20)}
+
+
+async def test_an_answer_in_a_round_that_fits_no_message_is_refused_with_both_sizes() -> None:
+    host = host_of("fedavg", own=Verbose)
+    with pytest.raises(PluginError, match="norm of 8388608 bytes: 1048576 at most"):
+        await job_of(host, host.model.initial(3)).begin()
+
+
+# --- what stays at the device ---------------------------------------------------------------------
+
+
+@pytest.fixture
+async def fed_per() -> AsyncIterator[DeviceProcess]:
+    yield host_of("fedper")
+
+
+async def test_layers_of_its_own_stay_at_the_device_and_are_trained_on_in_the_next_round(
+    fed_per: DeviceProcess,
+) -> None:
+    host, store = fed_per, KeptInMemory()
+    places = host.model.layout.slices_of(host.streams.travelling)
+    initial = host.method.initial(host.model, 0)
+    base = taken(initial, places)
+    first = job_of(host, base, lps_round=0, store=store)
+    assert first.work.start.tobytes() == initial.tobytes()
+    sent = await first.begin()
+    assert values_of(sent).size == base.size < initial.size
+    (number, kept) = store.at(1) or (None, {})
+    assert number == 1
+    second = job_of(host, base + values_of(sent), lps_round=1, store=store)
+    head = second.work.start[base.size :]
+    assert head.tobytes() == kept[OWN_LAYERS].tobytes()
+    assert np.abs(head - initial[base.size :]).max() > 0
+
+
+async def test_a_round_that_is_done_again_by_another_process_has_the_same_bits(tmp_path: Path) -> None:
+    host = host_of("{name: ditto, pull: 0.5}")
+    model = host.model.initial(1)
+
+    def store() -> PersonalStore:
+        return PersonalStore(tmp_path, "run", "device-001")
+
+    await job_of(host, model, lps_round=0, store=store()).begin()
+    sent = values_of(await job_of(host, model, lps_round=1, store=store()).begin())
+    kept = store().at(2)
+    again = values_of(await job_of(host, model, lps_round=1, store=store()).begin())  # killed before it was heard
+    assert again.tobytes() == sent.tobytes()
+    assert kept is not None
+    assert (store().at(2) or (0, {}))[1]["model"].tobytes() == kept[1]["model"].tobytes()
+    assert kept[1]["model"].tobytes() != (store().at(1) or (0, {}))[1]["model"].tobytes()
+
+
+async def test_what_the_device_uses_and_what_it_received_are_both_measured_and_the_end_has_a_hash() -> None:
+    host, store = host_of("{name: ditto, pull: 0.5}"), KeptInMemory()
+    model = host.model.initial(1)
+    await job_of(host, model, lps_round=0, store=store).begin()
+    sent = await job_of(host, model, lps_round=1, store=store).begin()
+    assert isinstance(sent, Update)
+    (evaluation,) = sent.evaluations
+    assert evaluation.has_received
+    assert evaluation.loss_sum != evaluation.received_loss_sum
+    final = job_of(host, model, lps_round=2, store=store)
+    told = await final.measured()
+    assert (told.round, told.has_received, len(told.personal_sha256)) == (2, True, 64)
+    assert (await job_of(host, model, lps_round=2).measured()).personal_sha256 != told.personal_sha256
+
+
+async def test_a_device_that_keeps_nothing_has_nothing_to_hash_or_to_write(tmp_path: Path) -> None:
+    host = host_of("fedavg")
+    store = PersonalStore(tmp_path, "run", "device-001")
+    job = job_of(host, host.model.initial(1), store=store)
+    await job.begin()
+    assert store.at(99) is None
+    assert (await job.measured()).personal_sha256 == ""
+
+
+async def test_states_that_nobody_can_go_back_to_are_removed(fed_per: DeviceProcess, tmp_path: Path) -> None:
+    host = fed_per
+    base = taken(host.method.initial(host.model, 0), host.model.layout.slices_of(host.streams.travelling))
+    store = PersonalStore(tmp_path, "run", "device-001")
+    for number in range(7):
+        await job_of(host, base, lps_round=number, store=store).begin()
+    # in round 6 a global round began: both tiers above may go back to round 4, or to the round before it
+    assert sorted(int(path.stem) for path in tmp_path.glob("*.personal")) == [3, 4, 5, 6, 7]
+
+
+class Secretive(Method):
+    """Keeps something and does not say that it does."""
+
+    async def local(self, work: Work) -> Outcome:
+        outcome = await super().local(work)
+        return Outcome(weights=outcome.weights, train_loss=0.0, personal={"model": outcome.weights})
+
+
+async def test_a_method_that_keeps_state_says_so() -> None:
+    host = host_of("fedavg", own=Secretive)
+    with pytest.raises(PluginError, match="say has_personal_state = True"):
+        await job_of(host, host.model.initial(0)).begin()
+
+
+# --- putting models together ----------------------------------------------------------------------
+
+
+def test_what_was_received_and_what_was_kept_make_the_whole_model(fed_per: DeviceProcess) -> None:
+    streams = fed_per.streams
+    whole = np.arange(streams.model.size, dtype=np.float32)
+    travelling = taken(whole, streams.model.slices_of(streams.travelling))
+    own = taken(whole, streams.model.slices_of(streams.own))
+    assert travelling.size + own.size == whole.size
+    assert put_together(streams, travelling, own).tobytes() == whole.tobytes()
+
+
+def test_a_vector_that_is_taken_whole_is_not_copied() -> None:
+    whole = np.arange(6, dtype=np.float32)
+    assert taken(whole, [slice(0, 6)]) is whole
+    assert taken(whole, [slice(4, 6), slice(0, 1)]).tolist() == [4, 5, 0]
+    assert taken(whole, []).size == 0

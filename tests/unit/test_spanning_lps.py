@@ -1,0 +1,214 @@
+"""What an LPS holds where clusters span LPSs: its members and their routes, the vector of all streams, its reports."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gps_parts import TEXT
+
+from fedstrata.experiment import parse_experiment
+from fedstrata.logs import EventLog
+from fedstrata.methods import Channel, Reach
+from fedstrata.store import ModelFile, ModelInMemory, write_model
+from fedstrata.store.model_view import ModelView
+from fedstrata.streams import Route, Streams
+from fedstrata.tensors import Flat, Layout, RoutedSums
+from fedstrata.v1 import gps_service_pb2 as pb
+from lps.members import Members
+from lps.report_files import ReportFiles
+from lps.stream_vector import StreamVector, UpwardStreams, parts_of
+
+MODEL = Layout.of({"base": (3,), "head": (2,)})
+STREAMS = Streams(
+    model=MODEL,
+    channels=(
+        Channel(name="shared", tensors=MODEL.select(["base"]), reach=Reach.EVERYWHERE),
+        Channel(name="head", tensors=MODEL.select(["head"]), reach=Reach.CLUSTER),
+    ),
+    spans=True,
+)
+ALL = np.float32([1, 2, 3, 10, 11, 20, 21])  # the shared layer, then two clusters' heads
+
+
+def f32(*values: float) -> Flat:
+    return np.array(values, np.float32)
+
+
+# --- some stretches of a vector, as a model -------------------------------------------------------
+
+
+def test_a_view_reads_the_stretches_of_its_source_one_after_the_other() -> None:
+    view = ModelView(ModelInMemory(STREAMS.layout(2), ALL), STREAMS.of_cluster(1, 2), MODEL)
+    assert view.read_all().tolist() == [1, 2, 3, 20, 21]
+    for start in range(6):
+        for stop in range(start, 6):
+            assert view.read(start, stop).tolist() == [1, 2, 3, 20, 21][start:stop]
+
+
+def test_a_view_has_the_digest_of_a_file_of_what_it_shows(tmp_path: Path) -> None:
+    metadata = {"format": "fedstrata", "run_id": "run-1"}
+    view = ModelView(ModelInMemory(STREAMS.layout(2), ALL, metadata), STREAMS.of_cluster(0, 2), MODEL)
+    path = tmp_path / "cluster-0.safetensors"
+    write_model(path, MODEL, view.pieces(), view.metadata)
+    written = ModelFile(path, MODEL)
+    written.verify()
+    assert written.digest == view.digest
+    assert written.scales() == view.scales()
+    written.close()
+    other = ModelView(ModelInMemory(STREAMS.layout(2), ALL, metadata), STREAMS.of_cluster(1, 2), MODEL)
+    assert other.digest != view.digest
+
+
+def test_an_empty_stretch_is_passed_over() -> None:
+    source = ModelInMemory(Layout.of({"w": (4,)}), f32(0, 1, 2, 3))
+    view = ModelView(source, [slice(0, 0), slice(3, 4), slice(2, 2), slice(0, 2)], Layout.of({"w": (3,)}))
+    assert view.read_all().tolist() == [3, 0, 1]
+    assert view.read(1, 1).tolist() == []
+
+
+# --- the vector of all streams --------------------------------------------------------------------
+
+
+def vector() -> StreamVector:
+    return StreamVector(STREAMS, 2, ALL)
+
+
+def test_each_cluster_is_offered_its_own_model() -> None:
+    offers = vector().offers(of_all=False)
+    assert {cluster: offer.model.read_all().tolist() for cluster, offer in offers.items()} == {
+        0: [1, 2, 3, 10, 11],
+        1: [1, 2, 3, 20, 21],
+    }
+    assert [(offer.cluster, offer.clusters) for offer in offers.values()] == [(0, 0), (1, 0)]
+
+
+def test_who_fetches_all_is_offered_every_stream_and_told_which_cluster_it_is_in() -> None:
+    offers = vector().offers(of_all=True)
+    assert [(offer.cluster, offer.clusters) for offer in offers.values()] == [(0, 2), (1, 2)]
+    assert all(offer.model.read_all().tolist() == ALL.tolist() for offer in offers.values())
+    assert [name for name, _ in parts_of(STREAMS, 2)] == ["shared", "0/head", "1/head"]
+
+
+def sums_of(**updates: tuple[int, int, Flat]) -> RoutedSums:
+    """The sums of devices, by name their cluster, examples and update."""
+    routes = {name: STREAMS.routes(cluster, 2, examples, {}) for name, (cluster, examples, _) in updates.items()}
+    sums = RoutedSums([3, 2, 2], routes, {name: examples for name, (_, examples, _) in updates.items()})
+    for name, (_, examples, update) in updates.items():
+        sums.fold(name, 0, update, (examples,))
+        sums.count(name, (examples,))
+    return sums
+
+
+def test_a_vector_moves_by_the_mean_update_of_each_stream_and_one_without_stays() -> None:
+    sums = sums_of(a=(0, 1, f32(4, 4, 4, 8, 8)), b=(0, 3, f32(0, 0, 0, 0, 4)))
+    moved = vector().moved(sums)
+    assert moved.flat.tolist() == [2, 3, 4, 12, 16, 20, 21]
+    assert vector().flat.tolist() == ALL.tolist()
+
+
+def test_partial_sums_go_up_as_they_stand_with_the_weight_of_each_stream() -> None:
+    sums = sums_of(a=(0, 1, f32(4, 4, 4, 8, 8)), b=(0, 3, f32(0, 0, 0, 0, 4)))
+    upward = UpwardStreams(vector(), sums, None)
+    codec = upward.codec("float32")
+    assert (codec.encoding, codec.payload_bytes) == ("exact", 7 * 8)
+    header = upward.header(codec, parts_of(STREAMS, 2))
+    assert [(part.name, part.num_examples) for part in header.parts] == [("shared", 4), ("0/head", 4), ("1/head", 0)]
+    grid = 2**32
+    expected = [4 * grid, 4 * grid, 4 * grid, 8 * grid, 20 * grid, 0, 0]
+    assert upward.read(0, 7).tolist() == expected
+    assert np.concatenate([upward.read(0, 2), upward.read(2, 4), upward.read(4, 7)]).tolist() == expected
+
+
+@pytest.mark.parametrize("encoding", ["float32", "int8"])
+def test_after_rounds_of_its_own_an_lps_sends_how_far_each_stream_has_moved(encoding: str) -> None:
+    sums = sums_of(a=(1, 2, f32(127, 0, 0, 0, 254)))
+    upward = UpwardStreams(vector().moved(sums), sums, vector())
+    codec = upward.codec(encoding)  # type: ignore[arg-type]
+    assert upward.read(0, 7).tolist() == [127, 0, 0, 0, 0, 0, 254]
+    assert codec.scales == (() if encoding == "float32" else (1.0, 0.0, 2.0))
+
+
+# --- members --------------------------------------------------------------------------------------
+
+
+def members_of(*members: pb.Member, participation: float | None = None, mixed: tuple[str, ...] = ()) -> Members:
+    overrides = [] if participation is None else [f"training.participation={participation}"]
+    experiment = parse_experiment(TEXT, overrides=overrides)
+    return Members(experiment, pb.Cluster(cluster_id="lps-0", members=members, clusters=2, mixed=mixed))
+
+
+def member(index: int, **fields: int) -> pb.Member:
+    return pb.Member(device_id=f"device-{index:03d}", device_index=index, **{"num_examples": 10, **fields})
+
+
+def test_a_late_member_takes_part_from_its_first_global_round_on() -> None:
+    members = members_of(member(0), member(1, num_examples=20, from_global_round=2))
+    assert members.in_round(1, 1) == {"device-000": 10}
+    assert members.in_round(2, 2) == {"device-000": 10, "device-001": 20}
+    assert members.ids == {"device-000", "device-001"}
+
+
+def test_of_many_members_those_take_part_that_are_drawn_and_all_measure() -> None:
+    members = members_of(*(member(index) for index in range(5)), participation=0.4)
+    drawn = [set(members.in_round(0, lps_round)) for lps_round in range(40)]
+    assert {len(each) for each in drawn} == {2}
+    assert set().union(*drawn) == members.ids
+    assert members.in_round(0, 7) == members.in_round(0, 7)
+    assert len(members.in_global_round(0)) == 5
+
+
+def test_updates_go_to_the_streams_of_the_members_cluster_by_its_examples() -> None:
+    members = members_of(member(0, cluster=1, num_examples=7))
+    assert members.clusters_of() == {"device-000": 1}
+    assert members.index_of("device-000") == 0
+    assert members.routes(STREAMS, members.in_round(0, 0))["device-000"] == [
+        Route(place=slice(0, 3), stream=0, offset=0, weight=7),
+        Route(place=slice(3, 5), stream=2, offset=0, weight=7),
+    ]
+
+
+def test_updates_go_into_mixed_streams_by_the_members_shares() -> None:
+    shares = [pb.Share(channel="head", stream=0, weight=3), pb.Share(channel="head", stream=1, weight=5)]
+    one = member(0, cluster=1)
+    one.shares.extend(shares)
+    members = members_of(one, member(1), mixed=("head",))
+    routes = members.routes(STREAMS, members.in_round(0, 0))
+    assert [(route.stream, route.weight) for route in routes["device-000"]] == [(0, 10), (1, 3), (2, 5)]
+    assert [(route.stream, route.weight) for route in routes["device-001"]] == [(0, 10)]  # it has no share in any head
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+LOG = EventLog("test_spanning_lps")
+
+
+def report(lps_round: int) -> pb.ReportHeader:
+    told = pb.ReportHeader(run_id="run-1", cluster_id="lps-0")
+    told.lps_rounds.add(lps_round=lps_round)
+    return told
+
+
+def test_what_was_not_told_outlives_the_lps_by_global_round(tmp_path: Path) -> None:
+    files = ReportFiles(tmp_path, LOG)
+    for number in range(4):
+        files.save(number, report(number))
+    again = ReportFiles(tmp_path, LOG)
+    assert again.at(3) == report(3)
+    assert again.at(2) == report(2)  # the GPS may go back one global round
+    assert again.at(1) is None
+    assert again.at(4) is None
+
+
+def test_a_damaged_report_is_passed_over(tmp_path: Path) -> None:
+    files = ReportFiles(tmp_path, LOG)
+    files.save(0, report(0))
+    files.save_final(report(9))
+    assert ReportFiles(tmp_path, LOG).final() == report(9)
+    for name in ("round-000000.pb", "final.pb"):
+        (tmp_path / name).write_bytes(b"\0" * 50)
+    assert (files.at(0), files.final()) == (None, None)
+
+
+def test_an_lps_that_is_new_has_reported_nothing(tmp_path: Path) -> None:
+    files = ReportFiles(tmp_path / "lps-0", LOG)
+    assert (files.at(0), files.final()) == (None, None)

@@ -1,0 +1,270 @@
+"""Streams: which tensors travel how far, where they lie, into which sums an update goes, and what is refused by key."""
+
+import pytest
+from gps_parts import TEXT
+
+from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.methods import (
+    Candidate,
+    Channel,
+    Facts,
+    Method,
+    MethodSettings,
+    Moment,
+    Plan,
+    Question,
+    Reach,
+    make_method,
+)
+from fedstrata.streams import (
+    WEIGHT_GRID,
+    Route,
+    Streams,
+    asks_in_training,
+    check_streams,
+    home_of,
+    homes_of,
+    shares_of,
+    spans_lps,
+)
+from fedstrata.tensors import Layout
+
+MODEL = Layout.of({"fc1": (2, 2), "fc1.bias": (2,), "fc2": (3,), "own": (1,)})
+CHANNELS = (
+    Channel(name="shared", tensors=MODEL.select(["fc1.bias"]), reach=Reach.EVERYWHERE),
+    Channel(name="head", tensors=MODEL.select(["fc1", "fc2"]), reach=Reach.CLUSTER),
+    Channel(name="mine", tensors=MODEL.select(["own"]), reach=Reach.DEVICE),
+)
+STREAMS = Streams(model=MODEL, channels=CHANNELS, spans=True)
+
+
+def experiment(*overrides: str) -> Experiment:
+    return parse_experiment(TEXT, overrides=overrides)
+
+
+# --- which and where ----------------------------------------------------------------------------------------
+
+
+def test_what_travels_is_in_the_models_order_and_what_a_device_keeps_is_left_out() -> None:
+    assert STREAMS.travelling.names == ("fc1", "fc1.bias", "fc2")
+    assert STREAMS.everywhere.names == ("fc1.bias",)
+    assert STREAMS.own.names == ("own",)
+
+
+def test_streams_are_everybodys_and_then_cluster_by_cluster() -> None:
+    assert [stream.name for stream in STREAMS.streams(2)] == ["shared", "0/head", "1/head"]
+    assert STREAMS.layout(2).names == ("fc1.bias", "0/fc1", "0/fc2", "1/fc1", "1/fc2")
+    assert STREAMS.places(2) == [slice(0, 2), slice(2, 9), slice(9, 16)]
+
+
+def test_a_clusters_model_lies_in_the_vector_of_all_streams_in_stretches() -> None:
+    # fc1 of cluster 1 is at 9 to 13, everybody's bias at 0 to 2, its fc2 at 13 to 16
+    assert STREAMS.of_cluster(1, 2) == [slice(9, 13), slice(0, 2), slice(13, 16)]
+    whole = Streams(model=MODEL, channels=(Channel(name="model", tensors=MODEL, reach=Reach.CLUSTER),), spans=True)
+    assert whole.of_cluster(1, 3) == [slice(10, 20)]
+
+
+@pytest.mark.parametrize(
+    "channels", [CHANNELS[:2], (*CHANNELS, CHANNELS[0]), ()], ids=["one is missing", "one stands twice", "none"]
+)
+def test_a_method_says_of_every_tensor_once_how_far_it_travels(channels: tuple[Channel, ...]) -> None:
+    with pytest.raises(PluginError, match=r"once how far it travels; of fc1, fc1.bias, fc2, own this one names"):
+        Streams(model=MODEL, channels=channels, spans=False)
+
+
+# --- routes -------------------------------------------------------------------------------------------------
+
+
+def test_an_update_goes_to_everybodys_stream_and_to_its_clusters_own_by_its_examples() -> None:
+    # an update has fc1 at 0 to 4, the bias at 4 to 6 and fc2 at 6 to 9
+    assert STREAMS.routes(1, 2, 30, {}) == [
+        Route(place=slice(4, 6), stream=0, offset=0, weight=30),
+        Route(place=slice(0, 4), stream=2, offset=0, weight=30),
+        Route(place=slice(6, 9), stream=2, offset=4, weight=30),
+    ]
+    assert STREAMS.weights(1, 2, 30, {}) == [30, 0, 30]
+
+
+def test_an_update_goes_into_every_stream_of_a_mixed_channel_that_it_has_a_share_in() -> None:
+    shares = {"head": {0: 7, 1: 5}}
+    assert STREAMS.weights(1, 3, 30, shares) == [30, 7, 5, 0]
+    assert STREAMS.weights(1, 3, 30, {"head": {}}) == [30, 0, 0, 0]
+    assert STREAMS.weights(1, 2, 30, {"shared": {0: 4}}) == [4, 0, 30]
+
+
+def test_shares_are_rounded_to_the_grid_and_those_that_come_to_nothing_left_out() -> None:
+    plan = Plan(clusters=((0,), (1,)), rule="", weights={"head": ({0: 1 / 3, 1: 0.4 / WEIGHT_GRID}, {1: 1})})
+    assert shares_of(plan, 0) == {"head": {0: round(WEIGHT_GRID / 3)}}
+    assert shares_of(plan, 1) == {"head": {1: WEIGHT_GRID}}
+    assert shares_of(plan, 2) == {"head": {}}
+
+
+# --- plans --------------------------------------------------------------------------------------------------
+
+
+class Mixing(Method):
+    mixes = True
+
+
+def own(kind: type[Method]) -> Method:
+    return kind.of({"name": "own:method"}, Facts(device_count=2))
+
+
+BOTH = ((0,), (1,))
+BEFORE = Plan(clusters=BOTH, rule="before")
+
+
+@pytest.mark.parametrize(
+    ("plan", "before"),
+    [
+        (Plan(clusters=BOTH, rule="", weights={"head": ({0: 1}, {1: 0.5})}), None),
+        (Plan(clusters=BOTH, rule="", weights={"shared": ({0: 1, 1: 2},)}), None),
+        (Plan(clusters=BOTH, rule="", parents=(1, 1)), BEFORE),
+        (Plan(clusters=((0, 1),), rule=""), BEFORE),
+    ],
+)
+def test_a_plan_may_say_weights_for_all_streams_of_a_channel_and_parents_for_all_clusters(
+    plan: Plan, before: Plan | None
+) -> None:
+    STREAMS.check_plan(plan, own(Mixing), before)
+
+
+@pytest.mark.parametrize(
+    ("plan", "before", "reason"),
+    [
+        (Plan(clusters=BOTH, rule="", weights={"heads": ({0: 1}, {1: 1})}), None, "2 streams of 'heads', which has 0"),
+        (Plan(clusters=BOTH, rule="", weights={"mine": ({0: 1}, {1: 1})}), None, "2 streams of 'mine', which has 0"),
+        (Plan(clusters=BOTH, rule="", weights={"head": ({0: 1},)}), None, "1 streams of 'head', which has 2"),
+        (Plan(clusters=BOTH, rule="", weights={"head": ({0: -1}, {1: 1})}), None, "'head' is negative or not finite"),
+        (Plan(clusters=BOTH, rule="", weights={"head": ({0: float("nan")}, {})}), None, "is negative or not finite"),
+        (Plan(clusters=BOTH, rule="", parents=(0, 1)), None, "after one of 0 with parents [0, 1]"),
+        (Plan(clusters=BOTH, rule="", parents=(0, 2)), BEFORE, "after one of 2 with parents [0, 2]"),
+        (Plan(clusters=BOTH, rule="", parents=(0,)), BEFORE, "of 2 clusters after one of 2 with parents [0]"),
+        (Plan(clusters=((0,), (1,), ()), rule=""), BEFORE, "3 clusters after one of 2 with parents []; say for each"),
+    ],
+)
+def test_a_plan_that_says_what_could_only_be_passed_over_is_refused(
+    plan: Plan, before: Plan | None, reason: str
+) -> None:
+    with pytest.raises(PluginError) as raised:
+        STREAMS.check_plan(plan, own(Mixing), before)
+    assert reason in str(raised.value)
+
+
+def test_weights_of_a_method_that_says_it_does_not_mix_are_refused() -> None:
+    with pytest.raises(PluginError, match="which count for methods with mixes = True only"):
+        STREAMS.check_plan(Plan(clusters=BOTH, rule="", weights={"head": ({0: 1}, {1: 1})}), own(Method), None)
+
+
+def test_a_plan_has_every_device_in_one_cluster() -> None:
+    devices = [Candidate(device_index=index) for index in (0, 1)]
+    BEFORE.check_covers(devices)
+    Plan(clusters=((), (0, 1)), rule="").check_covers(devices, may_be_empty=True)
+    for clusters in (((0,),), ((0, 1), (1,)), ((0, 1, 2),), ((), (0, 1))):
+        with pytest.raises(PluginError, match="puts every device into one cluster"):
+            Plan(clusters=clusters, rule="").check_covers(devices)
+
+
+# --- LPSs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "spans"),
+    [
+        ([], False),
+        (["method=fedavg"], False),
+        (["topology={lps: 2}"], True),
+        (["method={name: ifca, clusters: 2}"], True),
+        (["method=cfl", "training.lps_rounds_per_global_round=1"], True),
+    ],
+)
+def test_clusters_span_lpss_where_a_topology_says_so_or_devices_are_asked_in_rounds(
+    overrides: list[str], spans: bool
+) -> None:
+    found = experiment(*overrides)
+    assert spans_lps(found, make_method(found)) == spans
+
+
+def test_questions_in_rounds_have_one_moment() -> None:
+    ifca = experiment("method={name: ifca, clusters: 2}")
+    cfl = experiment("method=cfl", "training.lps_rounds_per_global_round=1")
+    assert asks_in_training(make_method(ifca)) is Moment.RECEIVED
+    assert asks_in_training(make_method(cfl)) is Moment.TRAINED
+    assert asks_in_training(make_method(experiment())) is None
+
+
+def test_a_cluster_has_an_lps_of_its_own_unless_clusters_span() -> None:
+    clusters = [(0, 2), (1, 3, 4)]
+    alone, dealt = experiment(), experiment("topology={lps: 2}")
+    said = experiment("topology={lps: 2, devices: [[4, 0], [1, 2, 3]]}")
+    asking = experiment("method={name: ifca, clusters: 2}")
+    assert homes_of(alone, make_method(alone), clusters) == clusters
+    assert homes_of(dealt, make_method(dealt), clusters) == [(0, 2, 4), (1, 3)]
+    assert homes_of(said, make_method(said), clusters) == [(0, 4), (1, 2, 3)]
+    assert homes_of(asking, make_method(asking), clusters) == [(0, 1, 2, 3, 4)]
+    assert [home_of(said, index) for index in range(5)] == [0, 1, 1, 1, 0]
+
+
+def test_mixed_clusters_without_a_topology_hang_each_on_an_lps_of_its_own() -> None:
+    found = experiment()
+    assert spans_lps(found, own(Mixing))
+    assert homes_of(found, own(Mixing), [(0, 2), (1, 3, 4)]) == [(0, 2), (1, 3, 4)]
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["topology={lps: 6}"], "topology.lps is 6, more than the 5 devices"),
+        (["topology={lps: 0}"], "topology.lps: "),
+        (["topology={lps: 2, devices: [[0, 1], [2, 3]]}"], "topology.devices names 4 of the devices 0 to 4"),
+        (["topology={lps: 2, devices: [[0, 1], [2, 3, 5]]}"], "topology.devices names 5 of the devices 0 to 4"),
+        (
+            ["topology={lps: 2, devices: [[0, 1], [1, 2, 3, 4]]}"],
+            "a device hangs on one LPS, and here one stands twice",
+        ),
+        (["topology={lps: 3, devices: [[0, 1], [2, 3, 4]]}"], "devices has 2 lists, each with a device, for lps 3"),
+        (["topology={lps: 2, devices: [[], [0, 1, 2, 3, 4]]}"], "devices has 2 lists, each with a device, for lps 2"),
+        (["topology={lps: 2, edges: 2}"], "topology.edges: unknown key"),
+        (
+            ["topology={lps: 2}", "training.lps_rounds_per_global_round=1", "links.lps-gps.up=int8"],
+            "links.lps-gps.up is int8: where clusters span LPSs partial sums travel, which are exact; say float32",
+        ),
+        (
+            ["method=cfl", "training.lps_rounds_per_global_round=2"],
+            "training.lps_rounds_per_global_round is 2, and method cfl decides in the cloud over every update; say 1",
+        ),
+    ],
+)
+def test_what_the_tiers_cannot_give_is_refused_with_its_key(overrides: list[str], message: str) -> None:
+    with pytest.raises(ExperimentError) as raised:
+        experiment(*overrides)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_lpss_with_rounds_of_their_own_may_send_what_the_link_encodes() -> None:
+    found = experiment("topology={lps: 2}", "training.lps_rounds_per_global_round=2", "links.lps-gps.up=int8")
+    assert found.links.lps_gps.up == "int8"
+
+
+def test_a_method_that_asks_twice_in_a_global_round_is_refused() -> None:
+    class Curious(Method):
+        Options = MethodSettings
+
+        def questions(self) -> tuple[Question, ...]:
+            return tuple(
+                Question(name=name, moment=moment, arrays={})
+                for name, moment in (("how", Moment.RECEIVED), ("why", Moment.TRAINED))
+            )
+
+    with pytest.raises(ExperimentError, match="asks 2 questions in a global round; one can be asked"):
+        check_streams(experiment("training.lps_rounds_per_global_round=1"), own(Curious))
+
+
+def test_a_method_that_mixes_decides_over_every_update() -> None:
+    with pytest.raises(ExperimentError, match=r"lps_rounds_per_global_round is 2, and method .* say 1"):
+        check_streams(experiment("training.lps_rounds_per_global_round=2"), own(Mixing))

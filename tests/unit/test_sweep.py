@@ -1,0 +1,236 @@
+"""A sweep's folder, its tables and its pace: what is done again, and numbers to redo by hand."""
+
+import csv
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_files import write_record
+
+from emulator.compare import MEAN
+from emulator.output import prepare_folder
+from emulator.sweep import Cost
+from emulator.sweep_file import Place, Sweep, sweep_of
+from emulator.sweep_folder import SWEEP, RoundStart, clear, held, records_of, standing, write_sweep
+from emulator.sweep_page import write_results
+from emulator.sweep_progress import Pace
+from emulator.sweep_results import ARI, SweepResults
+from fedstrata.errors import OutputError
+
+BASE = {
+    "name": "tiny",
+    "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20},
+    "method": {"name": "random", "clusters": 1},
+}
+CELLS = {"ours": {"training.local_epochs": 2}, "plain": {}}
+BATCHES = {"training.batch_size": [8, 16]}
+# ours is better by 0.1 with seed 3 and by 0.3 with seed 4; of seed 5 only one is done
+BAGS = {"ours": {3: 0.7, 4: 0.8}, "plain": {3: 0.6, 4: 0.5, 5: 0.1}}
+
+
+def sweep(**keys: Any) -> Sweep:
+    document = {"base": BASE, "seeds": [3, 4, 5], "cells": CELLS, "baseline": "plain", **keys}
+    return sweep_of(document, name="tiny", where="tiny", beside=Path())
+
+
+def place_of(cell: str) -> Place:
+    return Place(cell=cell)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> SweepResults:
+    """The records of five runs out of six, with the accuracies above on the task bags."""
+    for cell, by_seed in BAGS.items():
+        for seed, bags in by_seed.items():
+            write_record(tmp_path / "runs" / cell / f"seed-{seed}", seed=seed, task_accuracy={"bags": bags})
+    return SweepResults(sweep=sweep(), records=records_of(tmp_path, sweep()))
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+def test_means_and_deviations_are_over_the_seeds_that_are_done(results: SweepResults) -> None:
+    ours, plain = (results.spread(place_of(cell), "bags") for cell in ("ours", "plain"))
+    assert (ours.mean, ours.count) == (pytest.approx(0.75), 2)
+    assert ours.deviation == pytest.approx(math.sqrt(0.005))
+    assert (plain.mean, plain.count) == (pytest.approx(0.4), 3)
+
+
+def test_differences_are_of_the_seeds_that_both_have(results: SweepResults) -> None:
+    difference = results.difference(place_of("ours"), "bags")
+    assert difference is not None
+    assert difference.spread.mean == pytest.approx(0.2)  # (0.1 + 0.3) / 2, not 0.75 − 0.4
+    assert difference.spread.deviation == pytest.approx(math.sqrt(0.02))
+    assert (difference.spread.count, difference.above) == (2, 2)
+    assert results.difference(place_of("plain"), "bags") is None
+
+
+def test_the_tables_say_the_numbers(results: SweepResults) -> None:
+    assert results.measures == (ARI, MEAN, "bags")
+    assert results.table() == (
+        ["cell", "seeds", "ARI", "Mean %", "bags %"],
+        [
+            ["ours", "2", "1.00 ± 0.00", "86.0 ± 0.0", "75.0 ± 7.1"],
+            ["plain", "3", "1.00 ± 0.00", "86.0 ± 0.0", "40.0 ± 26.5"],
+        ],
+    )
+    assert results.differences() == (
+        ["cell", "ARI", "Mean %", "bags %"],
+        [["ours", "+0.00 ± 0.00 (0/2)", "+0.0 ± 0.0 (0/2)", "+20.0 ± 14.1 (2/2)"]],
+    )
+    assert "| ours | 2 | 1.00 ± 0.00 | 86.0 ± 0.0 | 75.0 ± 7.1 |\n" in results.markdown()
+
+
+def test_the_csv_has_a_row_a_cell_and_measure_in_full(results: SweepResults) -> None:
+    rows = list(csv.DictReader(results.csv_text().splitlines()))
+    assert [(row["cell"], row["measure"]) for row in rows][:3] == [
+        ("ours", "adjusted_rand_index"), ("ours", "mean_accuracy"), ("ours", "accuracy_bags"),
+    ]  # fmt: skip
+    assert float(rows[2]["difference_mean"]) == pytest.approx(0.2)
+    assert (rows[2]["baseline"], rows[2]["pairs"], rows[2]["above"]) == ("plain", "2", "2")
+    assert (rows[5]["baseline"], rows[5]["difference_mean"]) == ("", "")
+
+
+def test_a_difference_is_to_the_baseline_in_the_same_setting(tmp_path: Path) -> None:
+    accuracies = {("ours", "8"): 0.9, ("plain", "8"): 0.8, ("ours", "16"): 0.5, ("plain", "16"): 0.7}
+    for (cell, batch), mean in accuracies.items():
+        folder = tmp_path / "runs" / cell / f"training.batch_size={batch}" / "seed-3"
+        write_record(folder, seed=3, accuracy={"mean": mean}, task_accuracy=None, adjusted_rand_index=None)
+    varied = sweep(vary=BATCHES)
+    found = SweepResults(sweep=varied, records=records_of(tmp_path, varied))
+    head, rows = found.differences()
+    assert head == ["cell", "training.batch_size", "Mean %"]
+    assert rows == [["ours", "8", "+10.0 (1/1)"], ["ours", "16", "−20.0 (0/1)"]]
+
+
+def test_the_page_leads_to_every_report_and_the_same_records_give_the_same_files(
+    results: SweepResults, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        write_results(results, tmp_path / name)
+    files = sorted(path.name for path in (tmp_path / "first").iterdir())
+    assert files == ["figure.png", "figure.svg", "index.html", "table.csv", "table.md"]
+    for file in files:
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+    page = (tmp_path / "first" / "index.html").read_text(encoding="utf-8")
+    for cell, by_seed in BAGS.items():
+        for seed in by_seed:
+            assert f'href="runs/{cell}/seed-{seed}/report.html"' in page
+    assert 'href="runs/ours/seed-5/report.html"' not in page
+
+
+def test_nothing_done_yet_is_a_page_all_the_same(tmp_path: Path) -> None:
+    write_results(SweepResults(sweep=sweep(vary=BATCHES), records={}), tmp_path)
+    assert "no run was completed" in (tmp_path / "figure.svg").read_text(encoding="utf-8")
+
+
+# --- the folder ---------------------------------------------------------------------------------------------
+
+
+def stand(folder: Path, run: int = 0) -> RoundStart:
+    return standing(folder, sweep().runs[run].experiment)
+
+
+def finished(folder: Path, **changes: Any) -> Path:
+    """A record of the sweep's first run."""
+    write_record(folder, seed=3, **changes)
+    (folder / "experiment.yaml").write_text(sweep().runs[0].experiment.to_yaml(), encoding="utf-8")
+    return folder
+
+
+def test_a_run_with_a_complete_record_is_done(tmp_path: Path) -> None:
+    assert stand(finished(tmp_path / "run")) is RoundStart.DONE
+
+
+def test_a_run_without_a_folder_or_with_the_beginning_of_one_is_begun(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert stand(folder) is RoundStart.NEW
+    (folder / "state").mkdir(parents=True)
+    (folder / "logs").mkdir()
+    (folder / "experiment.yaml").touch()
+    assert stand(folder) is RoundStart.NEW
+    clear(folder)
+    assert not folder.exists()
+
+
+def test_a_run_that_had_begun_goes_on(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "run", sweep().runs[0].experiment)
+    assert stand(tmp_path / "run") is RoundStart.HALF
+
+
+@pytest.mark.parametrize("damage", [{"status": "failed", "accuracy": {}}, {"clusters": {}}])
+def test_a_run_that_failed_or_whose_record_is_damaged_goes_on(tmp_path: Path, damage: Mapping[str, Any]) -> None:
+    folder = finished(tmp_path / "run", **damage)
+    (folder / "state").mkdir()
+    assert stand(folder) is RoundStart.HALF
+
+
+def test_a_run_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    with pytest.raises(OutputError, match="holds a run of another experiment"):
+        stand(folder, run=1)
+
+
+def test_what_is_not_of_a_run_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(OutputError, match=r"thesis\.tex is not of a run"):
+        stand(tmp_path)
+
+
+def test_a_folder_is_one_sweeps_at_a_time_and_may_be_taken_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with held(out) as file:
+        write_sweep(file, sweep())
+        with pytest.raises(OutputError, match="another sweep is at work"), held(out):
+            pass
+    with held(out) as file:
+        write_sweep(file, sweep(seeds=[3]))
+    assert (out / SWEEP).read_text(encoding="utf-8") == sweep(seeds=[3]).text
+
+
+def test_a_sweep_that_is_refused_leaves_no_folder_and_an_older_file_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OutputError), held(tmp_path / "new"):
+        raise OutputError("refused")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / SWEEP).write_text("older", encoding="utf-8")
+    with pytest.raises(OutputError), held(tmp_path):
+        raise OutputError("refused")
+    assert (tmp_path / SWEEP).read_text(encoding="utf-8") == "older"
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(OutputError, match="exists and is not empty"), held(tmp_path):
+        pass
+    assert not (tmp_path / SWEEP).exists()
+
+
+# --- the pace -----------------------------------------------------------------------------------------------
+
+
+def test_the_time_left_is_that_of_runs_of_the_same_cell() -> None:
+    now = [0.0]
+    waiting = sweep(seeds=[3, 4]).runs  # ours, plain, ours, plain
+    pace = Pace(waiting=waiting, done=6, jobs=2, clock=lambda: now[0])
+    assert (str(pace), pace.seconds_left()) == ("6/10", None)
+    pace.began(waiting[0])
+    pace.began(waiting[1])
+    now[0] = 10.0
+    pace.ended(waiting[0])
+    # plain is taken to need 10 s too, which have passed; one of each is to be done by two at once
+    assert pace.seconds_left() == 10.0
+    pace.began(waiting[2])
+    now[0] = 14.0
+    pace.ended(waiting[1])
+    pace.began(waiting[3])
+    # ours has 6 s of 10 left, plain 14 s: no less than the longest, and no less than half of both
+    assert pace.seconds_left() == 14.0
+    assert (pace.done, pace.runs) == (8, 10)
+
+
+def test_the_cost_is_told_against_cores_that_are_busy_all_the_time() -> None:
+    assert Cost(runs=4, seconds=30.0, cpu_seconds=50.0, cores=2).ratio == pytest.approx(1.2)  # 30 of 25 s
+    assert Cost(runs=0, seconds=0.1, cpu_seconds=0.1, cores=2).ratio is None

@@ -1,0 +1,150 @@
+"""The sweep file: which runs it means, and what it is refused for."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from emulator import cli
+from emulator.sweep_file import Place, Sweep, load_sweep
+from fedstrata.errors import ExperimentError
+
+BASE = {
+    "name": "tiny",
+    "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20},
+    "method": {"name": "random", "clusters": 1},
+}
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a sweep of the tiny experiment, changed by keywords; gives its path."""
+
+    def path_of(**keys: object) -> Path:
+        path = tmp_path / "tiny.yaml"
+        path.write_text(yaml.safe_dump({"base": BASE, "seeds": [3, 4], **keys}, sort_keys=False), encoding="utf-8")
+        return path
+
+    return path_of
+
+
+def paths(sweep: Sweep) -> list[str]:
+    return [run.path.as_posix() for run in sweep.runs]
+
+
+def test_without_cells_every_seed_is_run_once(write: Write) -> None:
+    sweep = load_sweep(write())
+    assert paths(sweep) == ["runs/base/seed-3", "runs/base/seed-4"]
+    assert [run.experiment.seed for run in sweep.runs] == [3, 4]
+    assert (sweep.name, sweep.baseline) == ("tiny", None)
+
+
+def test_every_cell_is_run_in_every_setting_and_seed(write: Write) -> None:
+    cells = {"one": None, "two": {"method.clusters": 2}}
+    vary = {"training.local_epochs": [1, 5], "rate": {"slow": {"training.optimiser.learning_rate": 0.01}}}
+    sweep = load_sweep(write(cells=cells, vary=vary, baseline="one"))
+    assert len(sweep.runs) == 2 * 2 * 1 * 2
+    last = sweep.runs[-1]
+    assert last.place == Place(cell="two", setting=(("training.local_epochs", "5"), ("rate", "slow")))
+    assert last.path.as_posix() == "runs/two/training.local_epochs=5,rate=slow/seed-4"
+    assert last.label == "two, training.local_epochs=5, rate=slow, seed 4"
+    assert last.experiment.training.local_epochs == 5
+    assert last.experiment.training.optimiser.learning_rate == 0.01
+    assert last.experiment.method.model_dump()["clusters"] == 2
+    assert [run.seed for run in sweep.runs] == [3] * 4 + [4] * 4
+
+
+def test_a_cells_own_change_comes_after_the_settings(write: Write) -> None:
+    cells = {"free": {}, "fixed": {"training.local_epochs": 7}}
+    sweep = load_sweep(write(cells=cells, vary={"training.local_epochs": [1]}))
+    assert [run.experiment.training.local_epochs for run in sweep.runs] == [1, 7, 1, 7]
+
+
+def test_a_base_is_a_file_beside_the_sweep_or_an_example(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**BASE, "name": "mine"}), encoding="utf-8")
+    assert load_sweep(write(base="mine.yaml")).runs[0].experiment.name == "mine"
+    assert load_sweep(write(base="digits")).runs[0].experiment.name == "digits"
+
+
+def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
+    sweep = load_sweep(write(base="mine.yaml", cells={"one": {}, "two": {"method.clusters": 2}}))
+    kept = tmp_path / "out" / "sweep.yaml"
+    kept.parent.mkdir()
+    kept.write_text(sweep.text, encoding="utf-8")
+    again = load_sweep(kept)
+    assert again.runs == sweep.runs
+    assert again.name == "out"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"seed": 3}, "seed: unknown key; a sweep has base, seeds, cells, vary, baseline"),
+        ({"seeds": []}, "seeds: "),
+        ({"seeds": [3, 4, 3]}, "seeds: seed 3 stands twice"),
+        ({"seeds": [-1]}, "base: seed: "),
+        ({"base": "digit"}, "base digit: there is no file digit, and no example"),
+        ({"base": 3}, "base: "),
+        ({"base": {"name": "x"}}, "base: partition: "),
+        ({"cells": {"a b": {}}}, "'a b' cannot name a folder"),
+        ({"cells": {"..": {}}}, "'..' cannot name a folder"),
+        ({"cells": {}}, "cells: "),
+        ({"cells": {"one": {"seed": 5}}}, "one sets the seed"),
+        ({"cells": {"one": {"trainings.global_rounds": 5}}}, "one: trainings: unknown key"),
+        ({"cells": {"one": {"partition.devices.x": 5}}}, "one: partition.devices.x=5: devices holds a value"),
+        ({"cells": {"one": {}, "two": {"method": "nothing"}}}, "two: method"),
+        ({"cells": {"one": {}, "two": {"training.global_rounds": 5}}}, "'one' and 'two' are the same experiment"),
+        ({"cells": {"one": {}, "two": {"name": "other"}}}, "'one' and 'two' are the same experiment"),
+        ({"vary": {"training.batch_size": [8, 8]}}, "training.batch_size has 8 twice"),
+        ({"vary": {"training.batch_size": 8}}, "training.batch_size takes a list of values"),
+        ({"vary": {"model.hidden": [[8], [16]]}}, "model.hidden has a value with parts; give each choice a name"),
+        ({"vary": {"training.batch_size": [8, 0]}}, "base, training.batch_size=0: training.batch_size: "),
+        ({"baseline": "other"}, "baseline 'other' is not a cell; there are base"),
+    ],
+)
+def test_what_is_not_allowed_is_told_in_one_line_that_names_the_cell(
+    write: Write, keys: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ExperimentError, match=re.escape(said)) as refused:
+        load_sweep(write(**keys))
+    assert "\n" not in str(refused.value)
+    assert "tiny.yaml" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seeds: [", "is not YAML"),
+        ("- 1", "must be a mapping"),
+        ("base: digits\nseeds: [1]\ncells:\n  one: {}\n  one: {}\n", "'one' stands twice"),
+    ],
+)
+def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ExperimentError, match=re.escape(said)):
+        load_sweep(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="cannot read the sweep file"):
+        load_sweep(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("cell", "code"), [({"partition.examples_per_device": 5000}, 3), ({"model": {"name": "mlp", "shared": ["fc9"]}}, 2)]
+)
+def test_a_run_that_would_be_refused_is_named_before_anything_starts(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], cell: dict[str, object], code: int
+) -> None:
+    path = write(cells={"good": {}, "bad": cell})
+    assert cli.execute(["sweep", str(path), "--out", str(tmp_path / "out")]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: bad, seed 3: ")
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()

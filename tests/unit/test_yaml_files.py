@@ -1,0 +1,40 @@
+"""YAML of others: plain values, and no more of them than can be walked through."""
+
+from pathlib import Path
+
+import pytest
+
+from emulator.record import load_record
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.experiment import parse_experiment
+from fedstrata.yaml_files import MOST_VALUES, read_yaml
+
+NINE_EACH = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))
+BOMB = "\n".join(["a0: &a0 x", *NINE_EACH])
+
+
+def test_values_and_aliases_of_them_are_read() -> None:
+    assert read_yaml("a: &a {b: [1, 2]}\nc: *a") == {"a": {"b": [1, 2]}, "c": {"b": [1, 2]}}
+
+
+@pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {b: *a}"], ids=["nine of nine of nine", "a list", "a map"])
+def test_aliases_that_stand_for_more_than_can_be_walked_through_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"stands for more than {MOST_VALUES} values"):
+        read_yaml(text)
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: 2026-99-99", "[" * 100_000])
+def test_what_is_not_yaml_is_told_in_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^is not YAML: [^\n]+$"):
+        read_yaml(text)
+
+
+def test_an_experiment_and_a_record_with_a_bomb_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="experiment stands for more than"):
+        parse_experiment(BOMB)
+    (tmp_path / "summary.json").write_text(
+        '{"run_id": "r", "seed": 0, "method": "m", "status": "failed", "devices": 1}', encoding="utf-8"
+    )
+    (tmp_path / "experiment.yaml").write_text(BOMB, encoding="utf-8")
+    with pytest.raises(DataError, match=r"experiment\.yaml stands for more than"):
+        load_record(tmp_path)

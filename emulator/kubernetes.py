@@ -1,17 +1,16 @@
 """Kubernetes as the experimenter sees it: a release's objects, and a way to the GPS.
 
-The only module of the emulator that speaks to the Kubernetes API.
+With `emulator/forward.py` the only module of the emulator that speaks to the Kubernetes API.
 """
 
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import urllib3
 
+from emulator.forward import PodPort
 from emulator.place import Release
 from emulator.rollout import Progress, Seen, listed, outdated_pods, progress
 from fedstrata.errors import AddressError, RunStoppedError
@@ -25,8 +24,8 @@ LOOK_S = 1
 GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
 
 
-class Cluster:
-    """A release's namespace in the Kubernetes of its context."""
+class InstalledRelease:
+    """What Kubernetes knows of a release: its pods, its claims and a way to its GPS."""
 
     def __init__(self, release: Release) -> None:
         """Raises AddressError when there is no usable context."""
@@ -201,56 +200,8 @@ class Cluster:
             AddressError: there is no GPS that runs, or this account may not forward ports.
         """
         pod, port = self.gps_pod()
-        self._check_forward(pod, port)
-        with closing(socket.create_server(("127.0.0.1", 0))) as server:
-            threading.Thread(target=self._accept, args=(server, pod, port), daemon=True).start()
-            yield f"127.0.0.1:{server.getsockname()[1]}"
-
-    def _check_forward(self, pod: str, port: int) -> None:
-        from kubernetes import client
-
-        try:
-            self._open_forward(pod, port).close()
-        except (client.ApiException, OSError, ValueError) as error:
-            said = " ".join(str(getattr(error, "reason", None) or error).split())[:300]
-            if "403" in said:
-                raise AddressError(
-                    f"this account may not forward ports to pods in namespace {self._namespace}; ask for the verbs get "
-                    "and create on pods/portforward (kubectl auth can-i create pods/portforward)"
-                ) from None
-            raise AddressError(f"cannot forward a port to pod {pod}: {said}") from None
-
-    def _open_forward(self, pod: str, port: int) -> Any:
-        from kubernetes import client
-        from kubernetes.stream import portforward
-
-        # a client of its own: the stream replaces how its client makes requests
-        core = client.CoreV1Api(client.ApiClient(self._configuration))
-        return portforward(core.connect_get_namespaced_pod_portforward, pod, self._namespace, ports=str(port))
-
-    def _accept(self, server: socket.socket, pod: str, port: int) -> None:
-        while True:
-            try:
-                local, _ = server.accept()
-            except OSError:  # closed: the block is over
-                return
-            threading.Thread(target=self._forward, args=(local, pod, port), daemon=True).start()
-
-    def _forward(self, local: socket.socket, pod: str, port: int) -> None:
-        """Carry one connection through the Kubernetes API to a pod."""
-        from kubernetes import client
-
-        with closing(local):
-            try:
-                forward = self._open_forward(pod, port)
-            except (client.ApiException, OSError, ValueError):
-                return  # the caller sees its connection closed, and tries again
-            remote = forward.socket(port)
-            remote.setblocking(True)
-            upward = threading.Thread(target=_pump, args=(local, remote), daemon=True)
-            upward.start()
-            _pump(remote, local)
-            forward.close()
+        with PodPort(self._configuration, self._namespace, pod, port).forwarded() as address:
+            yield address
 
 
 def _grpc_port(pod: Any) -> int:
@@ -259,12 +210,3 @@ def _grpc_port(pod: Any) -> int:
         if port.name == "grpc":
             return int(port.container_port)
     raise AddressError(f"pod {pod.metadata.name} has no port called grpc; it is not of this chart")
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Carry bytes one way until either side ends."""
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-    with suppress(OSError):
-        sink.shutdown(socket.SHUT_WR)

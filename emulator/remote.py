@@ -15,7 +15,7 @@ from emulator.faults import refuse_faults
 from emulator.follow import Outcome, follow
 from emulator.helm import Helm
 from emulator.interrupts import run_interruptibly
-from emulator.kubernetes import Cluster
+from emulator.kubernetes import InstalledRelease
 from emulator.output import check_unused
 from emulator.place import Release
 from emulator.progress import Display
@@ -55,7 +55,7 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     defaults = load_values(chart / "values.yaml") if request.value_overrides else {}
     asked = [load_values(path) for path in request.values]
     asked += [value_of(text, defaults) for text in request.value_overrides]
-    helm, cluster = Helm(release), Cluster(release)
+    helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
     if not is_there:
@@ -157,7 +157,7 @@ def status(release: Release, display: Display, *, once: bool) -> pb.RunStatus:
                 return Outcome(status=await _first(client, display), failure=None)
             return await follow(client, _Elsewhere(), display.show)
 
-    with Cluster(release).gps_address() as address, display.open():
+    with InstalledRelease(release).gps_address() as address, display.open():
         outcome = run_interruptibly(watch(address))
     if outcome.failure is not None:
         raise _failed(release, outcome.failure)
@@ -201,7 +201,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
                 await client.fetch_record(outcome.status.run_id, out)
             return outcome
 
-    with Cluster(release).gps_address() as address, display.open():
+    with InstalledRelease(release).gps_address() as address, display.open():
         outcome = run_interruptibly(fetch(address))
     report = write_report(out)
     if outcome.failure is not None:
@@ -226,7 +226,7 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
     Raises:
         ExperimentError: the release is of another chart. AddressError: there is nothing of that name.
     """
-    helm, cluster = Helm(release), Cluster(release)
+    helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     was_installed = helm.check_ours()
     if not was_installed and not (deletes_records and cluster.claims()):
@@ -244,7 +244,7 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
 
 def claims_of(release: Release) -> list[str]:
     """Names of a release's volume claims, whether it is installed or not."""
-    return Cluster(release).claims()
+    return InstalledRelease(release).claims()
 
 
 def load_for_cluster(

@@ -23,10 +23,12 @@ INSTANCE = "app.kubernetes.io/instance"
 # Small requests, so that the tests fit on a laptop; images are in the nodes already.
 VALUES: dict[str, Any] = {
     "image": {"pullPolicy": os.environ.get("FEDSTRATA_PULL_POLICY", "Never")},
-    "gps": {"nodeSelector": {"tier": "cloud"}, "persistence": {"retain": "delete"}},
+    # A volume only where a test needs one: a small cluster has no more than twenty.
+    "gps": {"nodeSelector": {"tier": "cloud"}, "persistence": {"enabled": False, "retain": "delete"}},
     "lps": {"nodeSelector": {"tier": "edge"}},
     "device": {"nodeSelector": {"tier": "edge"}, "resources": {"requests": {"cpu": "10m", "memory": "128Mi"}}},
 }
+PERSISTENT: dict[str, Any] = {"gps": {"persistence": {"enabled": True}}}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,8 +75,7 @@ class Lab:
 
     def status(self, release: str = "lab") -> dict[str, Any]:
         """How a run stands."""
-        said = self.here("status", "--once", "--json", release=release).splitlines()
-        found: dict[str, Any] = json.loads([line for line in said if line.startswith("{")][-1])
+        found: dict[str, Any] = json.loads(self.here("status", "--once", "--json", release=release))
         return found
 
     def wait_global_round(self, number: int, release: str) -> None:

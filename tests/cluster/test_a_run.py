@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from tests.cluster.conftest import INSTANCE, Lab
+from tests.cluster.conftest import INSTANCE, PERSISTENT, Lab
 from tests.cluster.records import assert_same_result, summary
 
 
 @pytest.fixture(scope="module")
 def record(lab: Lab) -> Path:
-    lab.up("experiments/digits.yaml")
+    lab.up("experiments/digits.yaml", PERSISTENT)
     folder = lab.folder / "record"
     lab.here("collect", "--out", str(folder), "--quiet")
     return folder

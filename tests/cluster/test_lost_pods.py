@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import LONG, Lab
+from tests.cluster.conftest import LONG, PERSISTENT, Lab
 from tests.cluster.records import assert_same_result, summary
 
 STOP, START = os.environ.get("FEDSTRATA_STOP_NODE", ""), os.environ.get("FEDSTRATA_START_NODE", "")
@@ -25,7 +25,8 @@ DEADLINES = ("deadlines.lps.deadline_s=30", "deadlines.gps.deadline_s=10", "dead
 @pytest.mark.parametrize("tier", ["gps", "lps", "device"])
 def test_a_pod_deleted_by_force_during_training_changes_no_bit(lab: Lab, local_long_digits: Path, tier: str) -> None:
     release = f"killed-{tier}"
-    lab.up("experiments/digits.yaml", {"device": {"devicesPerPod": 5}}, sets=LONG, release=release)
+    kept = PERSISTENT if tier == "gps" else {}
+    lab.up("experiments/digits.yaml", {**kept, "device": {"devicesPerPod": 5}}, sets=LONG, release=release)
     lab.wait_global_round(5, release)
     victim = lab.pods(tier, release)[0]
     lab.core.delete_namespaced_pod(victim.metadata.name, lab.namespace, grace_period_seconds=0)

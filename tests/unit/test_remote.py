@@ -15,7 +15,7 @@ from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 from emulator import remote
 from emulator.cli import execute
 from emulator.helm import Helm, _refused, chart_of
-from emulator.kubernetes import Cluster
+from emulator.kubernetes import InstalledRelease
 from emulator.place import Release
 from emulator.remote import UpRequest, load_for_cluster, load_values, merge_values, value_of
 from emulator.rollout import Seen
@@ -66,14 +66,14 @@ def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
 def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.kubernetes.REQUEST_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        cluster = Cluster.__new__(Cluster)
+        found = InstalledRelease.__new__(InstalledRelease)
         configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
         configuration.retries = False
         api = client.ApiClient(configuration)
-        cluster._namespace, cluster._selector = "default", "app.kubernetes.io/instance=run"
-        cluster._core, cluster._apps = client.CoreV1Api(api), client.AppsV1Api(api)
+        found._namespace, found._selector = "default", "app.kubernetes.io/instance=run"
+        found._core, found._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         with pytest.raises(AddressError, match="does not answer"):
-            cluster._look()
+            found._look()
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ class Noted:
         monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
         monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
         for name, answer in (("wait_gone", None), ("wait_ready", None), ("delete_claims", claims), ("claims", claims)):
-            monkeypatch.setattr(Cluster, name, self._noting(name, answer))
-        monkeypatch.setattr(Cluster, "__init__", lambda *_: None)
+            monkeypatch.setattr(InstalledRelease, name, self._noting(name, answer))
+        monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
 
     def _noting(self, name: str, answer: object) -> Any:
         def note(*_: object, **__: object) -> object:
@@ -224,24 +224,24 @@ def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys
 # --- waiting --------------------------------------------------------------------------------------------------------
 
 
-def cluster_that_sees(monkeypatch: pytest.MonkeyPatch, *moments: Seen) -> Cluster:
+def release_that_sees(monkeypatch: pytest.MonkeyPatch, *moments: Seen) -> InstalledRelease:
     """A release's Kubernetes as it looks at one moment after the other; no time passes between them."""
-    monkeypatch.setattr(Cluster, "__init__", lambda *_: None)
+    monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
     monkeypatch.setattr("emulator.kubernetes.pass_time", lambda _: None)
     left = list(moments)
-    monkeypatch.setattr(Cluster, "_look", lambda _: left.pop(0) if left[1:] else left[0])
-    monkeypatch.setattr(Cluster, "_delete_outdated", lambda *_: None)
-    cluster = Cluster(LAB)
-    cluster._release, cluster._namespace = LAB, "default"
-    return cluster
+    monkeypatch.setattr(InstalledRelease, "_look", lambda _: left.pop(0) if left[1:] else left[0])
+    monkeypatch.setattr(InstalledRelease, "_delete_outdated", lambda *_: None)
+    found = InstalledRelease(LAB)
+    found._release, found._namespace, found._configuration = LAB, "default", client.Configuration()
+    return found
 
 
 def test_who_waits_is_told_how_far_it_is_each_time_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     pods = [a_pod(f"lab-lps-{n}") for n in range(3)]
     none, one = Seen(sets=[a_set(ready=0)]), Seen(sets=[a_set(ready=1)], pods=pods[:1])
-    cluster = cluster_that_sees(monkeypatch, none, none, one, one, Seen(sets=[a_set()], pods=pods))
+    found = release_that_sees(monkeypatch, none, none, one, one, Seen(sets=[a_set()], pods=pods))
     told: list[str] = []
-    cluster.wait_ready(60, told.append)
+    found.wait_ready(60, told.append)
     assert told == ["0 of 3 pods are ready", "1 of 3 pods are ready"]
 
 
@@ -249,10 +249,10 @@ def test_a_right_tag_after_a_wrong_one_is_not_judged_by_the_wrong_ones_pods(monk
     broken: dict[str, Any] = {"ready": False, "waiting": "ErrImagePull", "message": "no tag wrong"}
     outdated = Seen(sets=[a_set(ready=0)], pods=[a_pod("lab-lps-0", revision="old", **broken)])
     going = Seen(sets=[a_set(ready=0)], pods=[a_pod("lab-lps-0", going=True, **broken)])
-    cluster_that_sees(monkeypatch, outdated, going, Seen(sets=[a_set()])).wait_ready(60, lambda _: None)
+    release_that_sees(monkeypatch, outdated, going, Seen(sets=[a_set()])).wait_ready(60, lambda _: None)
     newest = Seen(sets=[a_set(ready=0)], pods=[a_pod("lab-lps-0", **broken)])
     with pytest.raises(RunStoppedError, match="no tag wrong"):
-        cluster_that_sees(monkeypatch, newest).wait_ready(60, lambda _: None)
+        release_that_sees(monkeypatch, newest).wait_ready(60, lambda _: None)
 
 
 def test_when_the_time_is_up_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,25 +260,25 @@ def test_when_the_time_is_up_the_reason_is_said(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(
         AddressError, match=r"not ready after -1 s: 0 of 3 pods are ready; StatefulSet lab-lps: .*quota"
     ):
-        cluster_that_sees(monkeypatch, seen).wait_ready(-1, lambda _: None)
+        release_that_sees(monkeypatch, seen).wait_ready(-1, lambda _: None)
 
 
 def test_what_is_going_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    cluster = cluster_that_sees(monkeypatch, Seen(pods=[a_pod("lab-lps-0", going=True)]), Seen())
-    cluster.wait_gone(60, told.append, pods=True)
+    found = release_that_sees(monkeypatch, Seen(pods=[a_pod("lab-lps-0", going=True)]), Seen())
+    found.wait_gone(60, told.append, pods=True)
     assert told == ["waiting for the end of pod lab-lps-0"]
 
 
 def test_without_the_right_to_forward_ports_that_is_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = cluster_that_sees(monkeypatch, Seen())
-    monkeypatch.setattr(Cluster, "gps_pod", lambda _: ("lab-gps-0", 50051))
+    found = release_that_sees(monkeypatch, Seen())
+    monkeypatch.setattr(InstalledRelease, "gps_pod", lambda _: ("lab-gps-0", 50051))
 
     def refused(*_: object) -> None:
         raise client.ApiException(status=0, reason="Handshake status 403 Forbidden -+-+- {'date': 'today'}")
 
-    monkeypatch.setattr(Cluster, "_open_forward", refused)
-    with pytest.raises(AddressError, match="verbs get and create on pods/portforward"), cluster.gps_address():
+    monkeypatch.setattr("emulator.forward.PodPort._open", refused)
+    with pytest.raises(AddressError, match="verbs get and create on pods/portforward"), found.gps_address():
         pass
 
 
@@ -286,9 +286,9 @@ def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.Mo
     monkeypatch.setattr("emulator.kubernetes.GPS_START_S", -1)
     pod = a_pod("lab-gps-0", owner="lab-gps", ready=False, unscheduled=SCHEDULER)
     pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Pending"
-    cluster = cluster_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
+    found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
     with pytest.raises(AddressError, match="the GPS's pod lab-gps-0 is Pending: no node for lab-gps-0: 0/3 nodes"):
-        cluster.gps_pod()
+        found.gps_pod()
 
 
 def test_helms_library_runs_under_the_name_of_helm_so_that_both_manage_the_same_fields(

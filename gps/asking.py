@@ -4,6 +4,7 @@ import asyncio
 
 from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.link import Changes
+from fedstrata.logs import EventLog
 from fedstrata.methods import Answers, Method, Moment, Plan, Question
 from fedstrata.plugins import describe
 from fedstrata.rpc.answers import arrays_of
@@ -16,12 +17,15 @@ from gps.plan import Plans
 class Asking:
     """Gathers the bundles of a global round; each is kept before it is answered: a killed GPS asks nobody twice."""
 
-    def __init__(self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes) -> None:
+    def __init__(
+        self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes, log: EventLog
+    ) -> None:
         self._method = method
         self._streams = streams
         self._plans = plans
         self._journal = journal
         self._changes = changes
+        self._log = log
         self.question: Question | None = next((q for q in method.questions() if q.moment is not Moment.BEFORE), None)
 
     def take(self, header: pb.BundleHeader, answers: dict[int, pb.Answer]) -> None:
@@ -62,6 +66,7 @@ class Asking:
         plan.check_covers(devices, may_be_empty=True)
         self._streams.check_plan(plan, self._method, before)
         self._plans.make(global_round, plan)
+        self._log.info("planned_again", global_round=global_round, rule=plan.rule)
         return True
 
 

@@ -18,8 +18,10 @@ class Enrolment:
     """Decides when no device is waited for any more before training."""
 
     def __init__(
-        self, experiment: Experiment, *, questions: Questions, roster: Roster, journal: Journal, log: EventLog
-    ) -> None:
+        self, experiment: Experiment, *, questions: Questions, roster: Roster, journal: Journal, log: EventLog,
+        on_return: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`on_return` is called when a device that has a cluster enrols anew."""
         self._experiment = experiment
         self._questions = questions
         self._roster = roster
@@ -27,7 +29,7 @@ class Enrolment:
         self._log = log
         self._wait = experiment.deadlines.enrolment
         self._closes_at: float | None = None
-        self.on_return: Callable[[Device], None] = lambda device: None  # one that has a cluster enrols anew
+        self._on_return = on_return
         questions.is_closed = "relevance" in journal.phases() or bool(journal.plans())
 
     @property
@@ -123,5 +125,5 @@ class Enrolment:
             self._log.info("device_enrolled", device=device.device_id, examples=device.num_examples)
             self._questions.tell()
         elif device.cluster is not None:
-            self.on_return(device)
+            self._on_return()
         return pb.EnrollResponse(run_id=self._experiment.run_id, is_late=device.is_late, is_known=not is_new)

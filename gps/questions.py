@@ -22,7 +22,10 @@ from gps.roster import Device, Roster
 class Questions:
     """The answers of a run's devices before training."""
 
-    def __init__(self, method: Method, *, roster: Roster, journal: Journal, log: EventLog) -> None:
+    def __init__(
+        self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
+        on_late_answer: Callable[[Device, Arrays], None],
+    ) -> None:  # fmt: skip
         self._method = method
         self._roster = roster
         self._journal = journal
@@ -33,15 +36,15 @@ class Questions:
         self.changes = Changes()
         self.is_closed = False  # whether no answer to a relayed question is waited for any more
         self.sponsors: Sequence[Sequence[int]] | None = None  # by cluster, once there are clusters
-        self.on_change: Callable[[], None] = lambda: None
-        self.on_late_answer: Callable[[Device, Arrays], None] = lambda device, arrays: None
+        self._on_change = on_change
+        self._on_late_answer = on_late_answer
 
     def tell(self) -> None:
         """Let every held call look again."""
         for index in [index for index in self._decided if self._is_decided(index)]:
             self._decided.pop(index).set()
         self.changes.tell()
-        self.on_change()
+        self._on_change()
 
     def has_begun(self, device: Device) -> bool:
         """Whether a device has answered the first question, if there is one, and takes part in the plan."""
@@ -117,7 +120,7 @@ class Questions:
         is_waiting = device.is_late and device.cluster is None and not device.refused
         if self.sponsors is not None and is_waiting and last is not None and last.name in device.answered:
             answer = pb.Answer.FromString(self._journal.answer(last.name, device.device_index))
-            self.on_late_answer(device, arrays_of(last, answer))
+            self._on_late_answer(device, arrays_of(last, answer))
 
     def _heard_by(self, device: Device) -> set[int]:
         """The devices whose relayed answers a device has heard."""

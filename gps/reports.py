@@ -36,8 +36,10 @@ class Reports:
 
     def __init__(
         self, experiment: Experiment, *, plan: Plans, serving: Serving, journal: Journal, metrics: ProcessMetrics,
-        models: Path, layout: Layout,
+        models: Path, layout: Layout, exclude: Callable[[str, str, str], None],
     ) -> None:  # fmt: skip
+        """`exclude` is called with who was excluded, at what stage and why."""
+        self._global_rounds = experiment.training.global_rounds
         self._lps_rounds = experiment.training.lps_rounds
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
         self._plan = plan
@@ -54,8 +56,7 @@ class Reports:
         self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
         self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
         self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
-        self.is_trained: Callable[[], bool] = lambda: True  # whether reports can be there by now
-        self.on_exclusion: Callable[[str, str, str], None] = lambda who, stage, reason: None
+        self._exclude = exclude
         clear_asides(models)
         self._recall_link_bytes()
 
@@ -94,7 +95,7 @@ class Reports:
                 (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
             )
             for exclusion in header.exclusions:
-                self.on_exclusion(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
+                self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
         for row in rows:
             self.latest_rows[row.cluster_id] = row
             measured = loss_and_accuracy(row)
@@ -137,7 +138,7 @@ class Reports:
         """
         self._check_said(header)
         self._check_current(header)
-        if not self.is_trained():
+        if self._journal.global_rounds_closed() < self._global_rounds:
             raise NotReadyError(f"{header.cluster_id} reports before the last global round; try again after it")
         self._check_evaluations(header)
         if not self._plan.spans_lps:  # else the models are here already

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,24 +13,40 @@ from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.optimiser_files import OptimiserFiles
-from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
+from fedstrata.rounds import Intake, OpenRound, RoundResult, RoundServer, RoundTerms
 from fedstrata.server_optimiser import Move, server_optimiser
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
+from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, Sums
+from gps.asking import Asking
 from gps.journal import Journal
 from gps.keepers import Keeper
+from gps.plan import Plans
+
+
+@dataclass(frozen=True)
+class ClosedRound:
+    """A global round that is over."""
+
+    done: int  # global rounds, with it
+    missing: Sequence[str]  # the clusters that missed its deadline
 
 
 class GlobalRounds:
     """Opens each global round for the LPSs and moves what the GPS keeps by what comes back."""
 
     def __init__(
-        self, experiment: Experiment, *, keeper: Keeper, part: str, folder: Path, journal: Journal,
-        metrics: ProcessMetrics, log: EventLog,
+        self, experiment: Experiment, *, keeper: Keeper, plans: Plans, asking: Asking, folder: Path, journal: Journal,
+        keep_counts: Callable[[], None], tell: Callable[[], None], metrics: ProcessMetrics, log: EventLog,
     ) -> None:  # fmt: skip
+        """`keep_counts` is called in the transaction that closes a round, `tell` whenever a round is open."""
         self._experiment = experiment
         self._keeper = keeper
+        self._plans = plans
+        self._asking = asking
+        self._keep_counts = keep_counts
+        self._tell = tell
         self._folder = folder
         self._journal = journal
         self._metrics = metrics
@@ -37,7 +54,7 @@ class GlobalRounds:
         exchange = RoundTerms(
             run_id=experiment.run_id,
             layout=Layout(()),  # each round says what it takes
-            part=part,
+            part=UPDATE_PART,
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
         )
@@ -47,23 +64,16 @@ class GlobalRounds:
         self.server = RoundServer(exchange, metrics, log, self._executor)
         self.server.accepts_updates = keeper.acceptance
         self.global_round = journal.global_rounds_closed()
-        self.plan_version: Callable[[], int] = lambda: 0
-        self.on_closing: Callable[[], None] = lambda: None  # in the transaction that closes a round
-        self.on_closed: Callable[[int], None] = lambda global_round: None
-        self.on_open: Callable[[], None] = lambda: None
-        self.plan_round: Callable[[int], Awaitable[None]] | None = None  # where devices are asked in a global round
-        self.on_going_back: Callable[[int], None] = lambda global_round: None
-        self.on_missing: Callable[[str, str], None] = lambda cluster_id, stage: None
 
-    async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
-        """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""
+    async def closed(self) -> AsyncIterator[ClosedRound]:
+        """All global rounds that are still to do, each when it is closed, before the next is opened."""
         model: AnyModel = await asyncio.to_thread(self._begin)
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
-            children = dict(examples())
+            children = dict(self._plans.examples())
             self._open(model, children, evaluate_only=False)
-            if self.plan_round is not None:
-                await self.plan_round(self.global_round)
+            if await self._asking.plan_round(self.global_round, self._experiment.deadlines.gps.deadline_s):
+                self._tell()
             sums = self._keeper.sums(children)
             self.server.go_on({}, sums)
             gathered = await self.server.gather()
@@ -72,23 +82,23 @@ class GlobalRounds:
             model = following
             with self._journal.together(durable=True):  # from here to the next round's opening nothing is waited for
                 self._journal.close_global_round(self.global_round)
-                self.on_closing()
-            seconds = time.monotonic() - started
-            self._metrics.round_closed(seconds)
-            self._log.info(
-                "global_round_closed",
-                global_round=self.global_round,
-                clusters=gathered.children,
-                train_loss=round(gathered.train_loss, 6),
-                seconds=round(seconds, 4),
-                missing=list(gathered.missing),
-            )
-            for cluster_id in gathered.missing:
-                self.on_missing(cluster_id, f"global round {self.global_round + 1}")
+                self._keep_counts()
+            self._note_closed(gathered, time.monotonic() - started)
             self.global_round += 1
-            self.on_closed(self.global_round)
+            yield ClosedRound(self.global_round, gathered.missing)
         self.final = model
-        self._open(model, dict(examples()), evaluate_only=True)
+        self._open(model, dict(self._plans.examples()), evaluate_only=True)
+
+    def _note_closed(self, gathered: RoundResult, seconds: float) -> None:
+        self._metrics.round_closed(seconds)
+        self._log.info(
+            "global_round_closed",
+            global_round=self.global_round,
+            clusters=gathered.children,
+            train_loss=round(gathered.train_loss, 6),
+            seconds=round(seconds, 4),
+            missing=list(gathered.missing),
+        )
 
     def final_models(self) -> dict[str, AnyModel]:
         """The clusters' models, by name, that the GPS has once training is over."""
@@ -122,10 +132,10 @@ class GlobalRounds:
             offers={0: self._keeper.offer(model, self.global_round)},
             intake=intake,
             evaluate_only=evaluate_only,
-            plan_version=self.plan_version(),
+            plan_version=self._plans.version,
         )
         self.server.open(opened)
-        self.on_open()
+        self._tell()  # after the LPSs, who are waited for
 
     def _begin(self) -> ModelFile:
         """What the open global round starts from, or of the one before if that file is damaged.
@@ -147,7 +157,7 @@ class GlobalRounds:
                 raise
             self._log.warning("state_passed_over", reason=str(error))
             self.global_round -= 1
-            self.on_going_back(self.global_round)
+            self._plans.go_back_to(self.global_round)
             found = self._open_whole(self.global_round)
         self._log.info("rounds_resumed", global_round=self.global_round)
         return found

@@ -1,7 +1,6 @@
 """A run from its first device to its record: the phases in order, each entered again after a restart."""
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,20 +14,22 @@ from fedstrata.methods import Answers, Arrays, Moment, make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rpc.answers import largest_bytes
-from fedstrata.streams import UPDATE_PART, streams_of
+from fedstrata.streams import streams_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from gps.adoption import Adoption
 from gps.asking import Asking, planned
 from gps.backend import Backend
 from gps.enrolment import Enrolment
 from gps.journal import BEFORE, Journal
-from gps.keepers import keeper_of
+from gps.keepers import Keeper, keeper_of
+from gps.operator import Operator
 from gps.plan import Plans
 from gps.questions import Questions
 from gps.record import RunResult, recorded_end, wall_seconds, write_models, write_record
 from gps.reports import Reports
 from gps.roster import Device, Roster
-from gps.rounds import GlobalRounds
+from gps.rounds import ClosedRound, GlobalRounds
 from gps.serving import Serving
 from gps.waiting import Waiting
 
@@ -45,36 +46,8 @@ class Run:
         self.experiment = experiment
         self._log = log
         self._metrics = metrics
-        self._backend = backend
         self.journal = Journal(state / "journal.sqlite", run_id=experiment.run_id, experiment=experiment.to_yaml())
         self.record_folder = state / "record"
-        info = dataset_info(experiment.data)
-        self.method = make_method(experiment)
-        metrics.links.questions = frozenset(question.name for question in self.method.questions())
-        self.roster = Roster(experiment, self.journal)
-        self.questions = Questions(self.method, roster=self.roster, journal=self.journal, log=log)
-        self.enrolment = Enrolment(
-            experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=log
-        )
-        model = build_model(experiment.model, info)
-        self.streams = streams_of(experiment, self.method, model)
-        self.plan = Plans(experiment, self.method, self.roster, self.journal)
-        keeper = keeper_of(experiment, self.method, model, self.streams, self.plan)
-        self.rounds = GlobalRounds(
-            experiment, keeper=keeper, part=UPDATE_PART, folder=state, journal=self.journal, metrics=metrics, log=log
-        )
-        self.serving = Serving(experiment, self.plan, self.journal)
-        self.reports = Reports(
-            experiment,
-            plan=self.plan,
-            serving=self.serving,
-            journal=self.journal,
-            metrics=metrics,
-            models=self.record_folder / "models",
-            layout=self.streams.travelling,
-        )
-        asked = [question.name for question in self.questions.asked]
-        self.waiting = Waiting(self.roster, self.plan, self.serving, questions=asked, metrics=metrics, log=log)
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
         self.is_over = self.has_record  # nothing more is wanted of devices and LPSs
@@ -82,21 +55,50 @@ class Run:
         self._own_models: dict[str, str] = {}  # SHA-256 by cluster, of the final models that the GPS has itself
         self._telling: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
-        self._notes: set[asyncio.Task[None]] = set()
-        self.questions.on_change = self.tell_soon
-        self.questions.on_late_answer = self._place
-        self.enrolment.on_return = lambda device: self._label_pods()
-        self.rounds.on_closing = self.reports.keep_link_bytes
-        self.rounds.on_closed = self._round_closed
-        self.rounds.on_open = self.tell  # after the LPSs, who are waited for
-        self.rounds.on_missing = lambda cluster_id, stage: self._exclude(cluster_id, stage, "missed the deadline")
-        self.rounds.plan_version = lambda: self.plan.version
-        self.rounds.on_going_back = self.plan.go_back_to
-        self.asking = Asking(self.method, self.streams, plans=self.plan, journal=self.journal, changes=self.changes)
-        if self.asking.question is not None:
-            self.rounds.plan_round = self._plan_round
-        self.reports.on_exclusion = self._exclude
-        self.reports.is_trained = lambda: self.rounds.global_round == experiment.training.global_rounds
+
+        self.method = make_method(experiment)
+        metrics.links.questions = frozenset(question.name for question in self.method.questions())
+        model = build_model(experiment.model, dataset_info(experiment.data))
+        self.streams = streams_of(experiment, self.method, model)
+        self.roster = Roster(experiment, self.journal)
+        self.plan = Plans(experiment, self.method, self.roster, self.journal)
+        self.serving = Serving(experiment, self.plan, self.journal)
+        self._operator = Operator(backend, serving=self.serving, journal=self.journal)
+        self._open_enrolment()
+        self._open_training(state, keeper_of(experiment, self.method, model, self.streams, self.plan))
+
+    def _open_enrolment(self) -> None:
+        """What is needed until devices are grouped."""
+        self.questions = Questions(
+            self.method, roster=self.roster, journal=self.journal, log=self._log, on_change=self.tell_soon,
+            on_late_answer=self._place,
+        )  # fmt: skip
+        self.enrolment = Enrolment(
+            self.experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=self._log,
+            on_return=self._operator.label_pods,
+        )  # fmt: skip
+        asked = [question.name for question in self.questions.asked]
+        self.waiting = Waiting(
+            self.roster, self.plan, self.serving, questions=asked, metrics=self._metrics, log=self._log
+        )
+
+    def _open_training(self, state: Path, keeper: Keeper) -> None:
+        """What is needed from then on."""
+        self.reports = Reports(
+            self.experiment, plan=self.plan, serving=self.serving, journal=self.journal, metrics=self._metrics,
+            models=self.record_folder / "models", layout=self.streams.travelling, exclude=self._operator.exclude,
+        )  # fmt: skip
+        self.asking = Asking(
+            self.method, self.streams, plans=self.plan, journal=self.journal, changes=self.changes, log=self._log
+        )
+        self.rounds = GlobalRounds(
+            self.experiment, keeper=keeper, plans=self.plan, asking=self.asking, folder=state, journal=self.journal,
+            keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,
+        )  # fmt: skip
+        self._adoption = Adoption(
+            self.experiment, serving=self.serving, rounds=self.rounds, journal=self.journal, operator=self._operator,
+            changes=self.changes, tell=self.tell, log=self._log,
+        )  # fmt: skip
 
     @property
     def largest_payload_bytes(self) -> int:
@@ -126,7 +128,7 @@ class Run:
             self.rounds.server.finish(self.reason)
             self.tell()
             return
-        watching = asyncio.ensure_future(self.waiting.watch(self, self._tell_operator))
+        watching = asyncio.ensure_future(self.waiting.watch(self, self._operator.tell))
         work, stopped = asyncio.ensure_future(self._phases()), asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,7 +145,7 @@ class Run:
                 self._enter("failed")
             self.phase, self.is_over = "failed", True
             self.tell()
-            self._tell_operator("RunFailed", self.reason, is_warning=True)
+            self._operator.tell("RunFailed", self.reason, is_warning=True)
         finally:
             watching.cancel()
             stopped.cancel()
@@ -157,7 +159,7 @@ class Run:
         if not self.plan.is_made:
             self._enter("enrolment")
             if self.plan.lps_known:
-                self._soon(self._backend.scale_lps(self.plan.lps_known))
+                self._operator.scale_lps(self.plan.lps_known)
             await self.enrolment.gather_devices()
             if len(self.questions.asked) > 1:
                 self._enter("relevance")
@@ -166,11 +168,12 @@ class Run:
             await asyncio.to_thread(self._group)
         self._publish_plan()
         self._enter("training")
-        watching = asyncio.ensure_future(self._watch_lps())
+        watching = asyncio.ensure_future(self._adoption.watch())
         watching.add_done_callback(self._watch_ended)
         try:
-            await self._until_served()
-            await self.rounds.run(self.plan.examples)
+            await self._adoption.until_served()
+            async for closed in self.rounds.closed():
+                self._after(closed)
             models = self.rounds.final_models()
             self._own_models = await asyncio.to_thread(write_models, self.record_folder, models, self.experiment)
             self._enter("evaluation")
@@ -184,7 +187,7 @@ class Run:
         await asyncio.to_thread(write_record, self.record_folder, self._result())
         self._enter("completed")
         self.has_record = True  # not before: who watches takes the status with the record for the last
-        self._tell_operator("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
+        self._operator.tell("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
 
     async def _gather_reports(self) -> None:
         """Wait until every cluster has reported, or for the deadline of global rounds, anew after an adoption."""
@@ -199,47 +202,12 @@ class Run:
                 return
         for cluster_id in self.reports.missing():
             self._log.warning("report_missing", cluster=cluster_id)
-            self._exclude(cluster_id, "evaluation", "no report by the deadline")
-
-    # --- LPSs that stay away ------------------------------------------------------------------
-
-    async def _until_served(self) -> None:
-        """With deadlines, open no global round before every cluster's LPS, or another in its place, is there."""
-        deadline_s = self.experiment.deadlines.gps.deadline_s
-        if deadline_s is not None:
-            longest_s = deadline_s + self.serving.hold_s
-            await self.changes.wait_until(lambda: self.serving.are_all_there, longest_s)
-
-    async def _watch_lps(self) -> None:
-        """Have the clusters of an LPS that is away adopted by another, as soon as there is one."""
-        loop = asyncio.get_running_loop()
-        self.serving.listen()
-        while (check_again_s := self.serving.check_again_s()) is not None:
-            due = loop.time() + check_again_s
-            await self.changes.wait_until(lambda: bool(self._adoptable()), check_again_s)
-            if loop.time() > due + self.serving.hold_s:
-                self.serving.listen()  # it was the GPS that stood still
-            for cluster_id, lps_id in self._adoptable().items():
-                self._hand_over(cluster_id, lps_id)
+            self._operator.exclude(cluster_id, "evaluation", "no report by the deadline")
 
     def _watch_ended(self, watching: "asyncio.Future[None]") -> None:
         """A handover that cannot be written down ends the run."""
         if not watching.cancelled() and (error := watching.exception()):
             self.stop(str(error))
-
-    def _adoptable(self) -> dict[str, str]:
-        return self.serving.adoptable(self.journal.reported())
-
-    def _hand_over(self, cluster_id: str, lps_id: str) -> None:
-        """Let another LPS serve a cluster; it hears of it by the call that is held for it."""
-        before = self.serving.lps_of(cluster_id)
-        handover = self.serving.hand_over(cluster_id, lps_id, self.rounds.global_round)
-        self.rounds.server.restart(cluster_id)
-        told = f"{cluster_id} from {before} to {lps_id}, {self.serving.stage_of(handover)}"
-        self._log.warning("returned" if handover.is_return else "adopted", cluster=cluster_id, lps=lps_id, was=before)
-        self._tell_operator("Returned" if handover.is_return else "Adopted", told, is_warning=not handover.is_return)
-        self._label_pods()
-        self.tell()
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -258,43 +226,34 @@ class Run:
         reach("grouping")
         self.plan.make(BEFORE, plan)
 
-    async def _plan_round(self, global_round: int) -> None:
-        """Have the plan of a global round made of what devices answer in it."""
-        deadline_s = self.experiment.deadlines.gps.deadline_s
-        if await self.asking.plan_round(global_round, deadline_s):
-            self._log.info("planned_again", global_round=global_round, rule=self.plan.rule)
-            self.tell()
-
     def _publish_plan(self) -> None:
         """Let devices, LPSs and the operator know the clusters."""
         sizes = {name: len(devices) for name, devices in self.plan.homes.items()}
         self._log.info("grouped", rule=self.plan.rule, clusters=sizes)
-        self._soon(self._backend.scale_lps(self.plan.lps_known))
-        self._label_pods()
+        self._operator.scale_lps(self.plan.lps_known)
+        self._operator.label_pods()
         for who, stage, reason in self.journal.exclusions():
-            self._tell_operator("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
-        self._tell_operator("Grouped", f"{self.plan.rule}: {sizes}")
+            self._operator.tell_excluded(who, stage, reason)
+        self._operator.tell("Grouped", f"{self.plan.rule}: {sizes}")
         self.questions.publish_sponsors(self.method.sponsors(self.plan.first) if self.plan.first is not None else ())
-
-    def _exclude(self, who: str, stage: str, reason: str) -> None:
-        """Note an exclusion, and tell the operator the first time it is heard of."""
-        if self.journal.exclude(who, stage, reason):
-            self._tell_operator("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
 
     def _place(self, device: Device, arrays: Arrays) -> None:
         """Put a late device into the cluster that its answer speaks for."""
         cluster = self.method.place(arrays, self.questions.sponsors or ())
         self.plan.place(device, cluster, self.rounds.global_round + 1)
         self._log.info("device_placed_late", device=device.device_id, cluster=self.plan.cluster_name(cluster))
-        self._label_pods()
+        self._operator.label_pods()
         self.tell()
 
-    def _round_closed(self, done: int) -> None:
-        if done < self.experiment.training.global_rounds:  # else who trained last has the model measured, too
-            for cluster_id, lps_id in self.serving.returnable().items():
-                self._hand_over(cluster_id, lps_id)
-        if done % EVENT_EVERY == 0:
-            self._tell_operator("RoundsDone", f"{done} of {self.experiment.training.global_rounds} global rounds")
+    def _after(self, closed: ClosedRound) -> None:
+        """What a closed global round leads to."""
+        for cluster_id in closed.missing:
+            self._operator.exclude(cluster_id, f"global round {closed.done}", "missed the deadline")
+        if closed.done < self.experiment.training.global_rounds:  # else who trained last has the model measured, too
+            self._adoption.hand_back()
+        if closed.done % EVENT_EVERY == 0:
+            rounds = f"{closed.done} of {self.experiment.training.global_rounds} global rounds"
+            self._operator.tell("RoundsDone", rounds)
 
     def has_news(self, known_version: int) -> bool:
         """Whether there is something to tell an LPS that knows the plan of a version."""
@@ -338,14 +297,3 @@ class Run:
             relevance=first.affinity if first is not None else None,
             relevance_ids=[ids[index] for index in first.related] if first is not None else [],
         )
-
-    def _tell_operator(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        self._soon(self._backend.record_event(reason, message, is_warning=is_warning))
-
-    def _label_pods(self) -> None:
-        self._soon(self._backend.label_pods(self.serving.pods()))
-
-    def _soon(self, note: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(note)
-        self._notes.add(task)
-        task.add_done_callback(self._notes.discard)

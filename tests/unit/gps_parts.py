@@ -1,6 +1,6 @@
 """A GPS's parts for tests: an experiment of five devices, and calls as devices make them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.logs import EventLog
-from fedstrata.methods import Arrays, make_method
+from fedstrata.methods import Arrays, Method, make_method
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.enrolment import Enrolment
 from gps.journal import Journal
 from gps.plan import Plans
 from gps.questions import Questions
-from gps.roster import Roster
+from gps.roster import Device, Roster
 
 FEATURES = 4
 TEXT = """
@@ -37,6 +37,8 @@ class GpsParts:
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.experiment: Experiment = parse_experiment(TEXT, overrides=overrides)
         self.folder = folder
+        self.returns = 0  # devices with a cluster that have enrolled anew
+        self.place: Callable[[Device, Arrays], None] = lambda device, arrays: None  # a late device
         self.open()
 
     def open(self) -> None:
@@ -47,11 +49,25 @@ class GpsParts:
             self.folder / "journal.sqlite", run_id=experiment.run_id, experiment=experiment.to_yaml()
         )
         self.roster = Roster(experiment, self.journal)
-        self.questions = Questions(self.method, roster=self.roster, journal=self.journal, log=log)
+        self.ask(self.method)
         self.enrolment = Enrolment(
-            experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=log
-        )
+            experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=log,
+            on_return=self._count_return,
+        )  # fmt: skip
         self.plans = Plans(experiment, self.method, self.roster, self.journal)
+
+    def ask(self, method: Method) -> None:
+        """Have a method's questions asked."""
+        self.questions = Questions(
+            method, roster=self.roster, journal=self.journal, log=EventLog("test"), on_change=lambda: None,
+            on_late_answer=self._hand_on,
+        )  # fmt: skip
+
+    def _hand_on(self, device: Device, arrays: Arrays) -> None:
+        self.place(device, arrays)
+
+    def _count_return(self) -> None:
+        self.returns += 1
 
     def restart(self) -> None:
         """As after the death of the process."""

@@ -10,6 +10,7 @@ from gps_parts import IDS, GpsParts
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.link import Changes
+from fedstrata.logs import EventLog
 from fedstrata.methods import Plan
 from fedstrata.methods.ifca import Ifca
 from fedstrata.models import build_model
@@ -37,7 +38,9 @@ class Setting:
         gps = self.gps
         model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
         streams = streams_of(gps.experiment, gps.method, model)
-        self.asking = Asking(gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes())
+        self.asking = Asking(
+            gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test")
+        )
 
     def restart(self) -> None:
         self.gps.restart()
@@ -148,7 +151,7 @@ def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Path) ->
     gps = GpsParts(tmp_path)
     model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
     streams = streams_of(gps.experiment, gps.method, model)
-    asking = Asking(gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes())
+    asking = Asking(gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test"))
     assert asking.question is None
     with pytest.raises(PayloadError, match="nobody is asked in the global rounds of this run"):
         asking.take(pb.BundleHeader(cluster_id="lps-0"), {})

@@ -289,7 +289,7 @@ async def test_a_device_that_comes_after_the_close_is_late(grouped: GpsParts) ->
 
 async def test_a_late_device_relates_itself_to_the_sponsors_only(grouped: GpsParts) -> None:
     placed: list[Device] = []
-    grouped.questions.on_late_answer = lambda device, arrays: placed.append(device)
+    grouped.place = lambda device, arrays: placed.append(device)
     grouped.enrol(4)
     assert headers(await grouped.relayed(4)) == [0, 3]
     with pytest.raises(PayloadError, match="lacks 1 devices"):
@@ -304,7 +304,7 @@ async def test_a_late_devices_row_is_handed_on_for_placing_once(grouped: GpsPart
         placed.append((device.device_id, arrays))
         device.cluster = 0
 
-    grouped.questions.on_late_answer = place
+    grouped.place = place
     grouped.enrol(4)
     await grouped.profile(4)
     assert placed == []  # its eigenvectors are of no use to anybody any more
@@ -333,11 +333,9 @@ async def test_who_comes_late_to_a_method_that_places_nobody_is_told_so(tmp_path
 
 
 async def test_a_device_of_a_cluster_that_enrols_anew_is_told_of_so_that_its_pod_is_marked_again(gps: GpsParts) -> None:
-    returned: list[Device] = []
-    gps.enrolment.on_return = returned.append
     gps.enrol(1, 2)
     gps.enrol(2)  # it has no cluster yet
-    assert returned == []
+    assert gps.returns == 0
     gps.roster.devices[2].cluster = 0
     gps.enrol(2)
-    assert [device.device_id for device in returned] == [IDS[2]]
+    assert gps.returns == 1

@@ -9,7 +9,6 @@ from gps_parts import FEATURES, IDS, GpsParts
 
 from fedstrata.errors import ExcludedError, PayloadError
 from fedstrata.methods import Answers, Arrays, Method, Moment, Question
-from gps.questions import Questions
 from gps.roster import Device
 
 DEADLINE = ("deadlines.enrolment.deadline_s=0.001", "deadlines.enrolment.quorum_ratio=0.4")
@@ -43,8 +42,7 @@ def asking_two_numbers(gps: GpsParts) -> GpsParts:
     """The same GPS with the method above."""
     method = TwoNumbers.of(PAIR, gps.method.facts)
     gps.method = method  # type: ignore[assignment]
-    log = gps.questions._log
-    gps.questions = Questions(method, roster=gps.roster, journal=gps.journal, log=log)
+    gps.ask(method)  # type: ignore[arg-type]
     gps.enrolment._questions = gps.questions
     return gps
 
@@ -129,9 +127,9 @@ async def test_questions_in_rounds_are_none_before_training(tmp_path: Path) -> N
 class Placed:
     """Notes the late devices that are handed on, and puts them into cluster 1."""
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, gps: GpsParts) -> None:
         self.told: list[tuple[str, int]] = []
-        questions.on_late_answer = self
+        gps.place = self
 
     def __call__(self, device: Device, arrays: Arrays) -> None:
         self.told.append((device.device_id, int(arrays["number"][0])))
@@ -150,7 +148,7 @@ async def closed_with_two(tmp_path: Path) -> GpsParts:
 
 async def test_a_late_device_is_placed_by_its_last_answer(tmp_path: Path) -> None:
     gps = await closed_with_two(tmp_path)
-    placed = Placed(gps.questions)
+    placed = Placed(gps)
     gps.questions.publish_sponsors(())
     gps.enrol(4)
     await gps.answer(4, "first", number=number(7))
@@ -161,7 +159,7 @@ async def test_a_late_device_is_placed_by_its_last_answer(tmp_path: Path) -> Non
 
 async def test_a_late_device_that_answers_before_there_are_clusters_is_placed_once_there_are(tmp_path: Path) -> None:
     gps = await closed_with_two(tmp_path)
-    placed = Placed(gps.questions)
+    placed = Placed(gps)
     gps.enrol(4)
     await gps.answer(4, "first", number=number(7))
     await gps.answer(4, "second", number=number(8))
@@ -189,7 +187,7 @@ async def test_a_gps_killed_between_a_late_answer_and_the_placing_places_the_dev
     monkeypatch.undo()
     gps.restart()
     asking_two_numbers(gps)
-    placed = Placed(gps.questions)
+    placed = Placed(gps)
     gps.questions.publish_sponsors(())
     assert placed.told == [(IDS[4], 8)]
 

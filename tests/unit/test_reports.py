@@ -43,12 +43,16 @@ MODEL = model_file(1.0)
 class Setting:
     """Two clusters, and what is taken of their LPSs."""
 
-    def __init__(self, folder: Path, *overrides: str) -> None:
+    def __init__(self, folder: Path, *overrides: str, closed: int | None = None) -> None:
+        """`closed` global rounds are done; all of them unless said."""
         self.folder = folder
         self.gps = GpsParts(folder, *overrides)
         self.gps.enrol(*range(5))
+        self.excluded: list[str] = []  # for what reasons
         self._open()
         self.plan.make(BEFORE, Plan(clusters=((0, 2), (1, 3, 4)), rule="2 as given"))
+        for global_round in range(self.gps.experiment.training.global_rounds if closed is None else closed):
+            self.gps.journal.close_global_round(global_round)
 
     def _open(self) -> None:
         gps = self.gps
@@ -62,6 +66,7 @@ class Setting:
             metrics=ProcessMetrics("gps"),
             models=self.folder / "models",
             layout=LAYOUT,
+            exclude=lambda who, stage, reason: self.excluded.append(reason),
         )
 
     def restart(self) -> None:
@@ -107,13 +112,11 @@ def devices_told(setting: Setting) -> list[int]:
 
 
 def test_rounds_and_exclusions_are_those_that_the_serving_lps_tells_of(setting: Setting) -> None:
-    told: list[str] = []
-    setting.reports.on_exclusion = lambda who, stage, reason: told.append(reason)
     setting.serving.hand_over("lps-0", "lps-1", 1)
     setting.note("lps-1", term=1, devices=2)
     setting.note("lps-0", term=0, devices=1)  # it stood still, and tells of a round that was trained anew
     assert devices_told(setting) == [2]
-    assert told == ["lps-1"]
+    assert setting.excluded == ["lps-1"]
 
 
 def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(setting: Setting) -> None:
@@ -220,8 +223,8 @@ async def test_a_report_whose_cluster_changes_hands_meanwhile_is_void(setting: S
     assert not list((setting.folder / "models").iterdir())
 
 
-async def test_before_the_last_global_round_no_report_is_taken(setting: Setting) -> None:
-    setting.reports.is_trained = lambda: False
+async def test_before_the_last_global_round_no_report_is_taken(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, closed=2)
     with pytest.raises(NotReadyError, match="lps-0 reports before the last global round"):
         await setting.take("lps-0")
     assert setting.reports.missing() == ["lps-0", "lps-1"]
@@ -256,8 +259,6 @@ async def test_of_each_cluster_one_report_is_taken_at_a_time_and_the_newest_coun
     [("nobody", "round 1"), (IDS[1], "round 1"), (IDS[0], "enrolment"), (IDS[0], "round 0"), (IDS[0], "x" * 9999)],
 )
 def test_an_lps_excludes_its_own_devices_at_its_own_stages(setting: Setting, device: str, stage: str) -> None:
-    told: list[str] = []
-    setting.reports.on_exclusion = lambda who, at, reason: told.append(reason)
     for who, at, reason in ((IDS[0], "round 2", "late " * 999), (device, stage, "refused: it is said")):
         gone = rounds_pb2.Exclusion(device_id=who, stage=at, reason=reason)
         header = rounds_pb2.UpdateHeader(cluster_id="lps-0", exclusions=[gone])
@@ -266,7 +267,7 @@ def test_an_lps_excludes_its_own_devices_at_its_own_stages(setting: Setting, dev
                 setting.reports.note(header)
         else:
             setting.reports.note(header)
-    assert [len(reason) for reason in told] == [300]
+    assert [len(reason) for reason in setting.excluded] == [300]
 
 
 def test_a_journal_with_an_exclusion_of_nobody_is_gone_on_from(setting: Setting) -> None:

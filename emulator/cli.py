@@ -178,7 +178,7 @@ def execute(arguments: Sequence[str]) -> int:
         return EXIT_FAULT
     except Exception as error:  # the last resort; every kind is told and none passed on
         return _told_error(error)
-    return _told("interrupted", code) if code == EXIT_INTERRUPTED else code
+    return _end("interrupted", code) if code == EXIT_INTERRUPTED else code
 
 
 def _told_error(error: Exception) -> int:
@@ -186,17 +186,17 @@ def _told_error(error: Exception) -> int:
     from fedstrata.quoting import printable
 
     if isinstance(error, FedstrataError):
-        return _told(f"error: {printable(str(error))}", error.exit_code)
+        return _end(f"error: {printable(str(error))}", error.exit_code)
     if UsageError is not None and isinstance(error, UsageError):
         message = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]  # of Click's class
-        return _told(f"error: {message} See fedstrata --help.", EXIT_USAGE)
+        return _end(f"error: {message} See fedstrata --help.", EXIT_USAGE)
     reason = printable(f"{type(error).__name__}: {error}")[:300]
-    return _told(
+    return _end(
         f"error: a fault of Fedstrata's own: {reason}; the traceback is in {_keep_traceback(error)}", EXIT_FAULT
     )
 
 
-def _told(line: str, code: int) -> int:
+def _end(line: str, code: int) -> int:
     print(line, file=sys.stderr, flush=True)
     return code
 

@@ -7,7 +7,6 @@ global round again.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from itertools import pairwise
 
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
@@ -24,7 +23,7 @@ from lps.members import Members
 from lps.notes import Notes
 from lps.report_files import ReportFiles
 from lps.rows import split_rows
-from lps.stream_vector import StreamVector, UpwardStreams, parts_of
+from lps.stream_vector import StreamVector, Upward, UpwardChanges, UpwardSums, parts_of
 from lps.uplink import exchanged, model_of
 
 
@@ -94,18 +93,23 @@ class SpanningSession:
     async def _global_round(self, received: ReceivedModel) -> ReceivedModel:
         """The LPS rounds of a global round, and the exchange with the GPS; gives what the next one starts from."""
         await self.on_plan(received.plan_version)
-        base = vector = StreamVector(self._streams, received.clusters, received.flat)
+        base = StreamVector(self._streams, received.clusters, received.flat)
         first = received.round * self._rounds
-        for number, following in pairwise(range(first, first + self._rounds + 1)):
-            started = time.monotonic()
-            sums = await self._gather(number, received.round, vector)
-            if following < first + self._rounds:
-                vector = await asyncio.to_thread(vector.moved, sums)
-            self._around.metrics.round_closed(time.monotonic() - started)
-        if self._rounds > 1:
-            return await self._exchange(received, UpwardStreams(vector.moved(sums), sums, base))
-        await asyncio.to_thread(self._add_bases, vector, sums)
-        return await self._exchange(received, UpwardStreams(self._of_plan(vector), sums, None))
+        if self._rounds == 1:
+            sums = await self._gather(first, received.round, base)
+            await asyncio.to_thread(self._add_bases, base, sums)
+            return await self._exchange(received, UpwardSums(self._of_plan(base), sums))
+        vector, weights = base, list[int]()
+        for number in range(first, first + self._rounds):
+            vector, weights = await self._move(number, received.round, vector)
+        changes = UpwardChanges(vector, base, weights)
+        del vector  # where the next one comes, this one is in the way
+        return await self._exchange(received, changes)
+
+    async def _move(self, number: int, global_round: int, vector: StreamVector) -> tuple[StreamVector, list[int]]:
+        """One LPS round; gives what the streams have moved to, and their weights. The sums are let go of."""
+        sums = await self._gather(number, global_round, vector)
+        return await asyncio.to_thread(vector.moved, sums), sums.weights
 
     def _of_plan(self, vector: StreamVector) -> StreamVector:
         """A vector laid out for as many clusters as the plan has now; its values count for nothing."""
@@ -131,6 +135,7 @@ class SpanningSession:
         self.server.go_on(self._members.clusters_of(), sums)
         gathered = await self.server.gather()
         seconds = time.monotonic() - started
+        self._around.metrics.round_closed(seconds)
         self._report = self._notes.of_round(self._report, number, global_round, gathered, seconds)
         return sums
 
@@ -186,7 +191,7 @@ class SpanningSession:
 
     # --- the global round ---------------------------------------------------------------------
 
-    async def _exchange(self, received: ReceivedModel, streams: UpwardStreams) -> ReceivedModel:
+    async def _exchange(self, received: ReceivedModel, streams: Upward) -> ReceivedModel:
         """Send this LPS's part of every stream up, and wait for the next global round."""
         global_round = received.round
         codec = streams.codec(self._uplink.link.up)

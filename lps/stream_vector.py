@@ -1,7 +1,7 @@
 """The vector of all streams at an LPS: what devices get of it, how it moves, and what goes up."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,34 +53,63 @@ class StreamVector:
         return StreamVector(self._streams, self.clusters, flat)
 
 
-class UpwardStreams:
-    """What an LPS sends up of its streams: exact partial sums, or differences of its own rounds with their weights."""
-
-    def __init__(self, vector: StreamVector, sums: RoutedSums, base: StreamVector | None) -> None:
-        """`base` is what the differences are from; None for partial sums."""
-        self._vector, self._sums, self._base = vector, sums, base
+class Upward(Protocol):
+    """What an LPS sends up of its streams, by stretches."""
 
     def codec(self, encoding: AnyEncoding) -> PayloadCodec:
         """How it travels."""
-        if self._base is None:
-            return PayloadCodec(self._vector.layout, "exact")
-        if encoding != "int8":
-            return PayloadCodec(self._vector.layout, encoding)
-        return PayloadCodec.for_vector(self._vector.layout, encoding, self._vector.flat - self._base.flat)
 
     def header(self, codec: PayloadCodec, parts: PartLayouts) -> tensors_pb2.PayloadHeader:
         """What announces it: each stream's part with its weight."""
-        return parts_header(codec, parts, [stream.num_examples for stream in self._sums.streams])
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """The elements [start, stop)."""
-        if self._base is not None:
-            difference: Flat = self._vector.flat[start:stop] - self._base.flat[start:stop]
-            return difference
-        return np.concatenate([np.empty(0, np.int64), *self._sums_between(start, stop)])
 
-    def _sums_between(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
+
+class UpwardSums:
+    """Exact partial sums of one LPS round."""
+
+    def __init__(self, vector: StreamVector, sums: RoutedSums) -> None:
+        """`vector` says how the streams lie; its values count for nothing."""
+        self._vector, self._sums = vector, sums
+
+    def codec(self, encoding: AnyEncoding) -> PayloadCodec:
+        """On the grid, whatever the link's encoding."""
+        return PayloadCodec(self._vector.layout, "exact")
+
+    def header(self, codec: PayloadCodec, parts: PartLayouts) -> tensors_pb2.PayloadHeader:
+        """What announces it: each stream's part with its weight."""
+        return parts_header(codec, parts, self._sums.weights)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """The elements [start, stop)."""
+        return np.concatenate([np.empty(0, np.int64), *self._between(start, stop)])
+
+    def _between(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
         for place, stream in zip(self._vector.places, self._sums.streams, strict=True):
             first, last = max(start, place.start), min(stop, place.stop)
             if first < last:
                 yield stream.sums(first - place.start, last - place.start)
+
+
+class UpwardChanges:
+    """How far the streams have moved in several LPS rounds, with the weights of the last one."""
+
+    def __init__(self, moved: StreamVector, base: StreamVector, weights: Sequence[int]) -> None:
+        self._moved, self._base, self._weights = moved, base, weights
+
+    def codec(self, encoding: AnyEncoding) -> PayloadCodec:
+        """How it travels."""
+        layout = self._moved.layout
+        if encoding != "int8":
+            return PayloadCodec(layout, encoding)
+        return PayloadCodec.for_vector(layout, encoding, self.read(0, layout.size))
+
+    def header(self, codec: PayloadCodec, parts: PartLayouts) -> tensors_pb2.PayloadHeader:
+        """What announces it: each stream's part with its weight."""
+        return parts_header(codec, parts, self._weights)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """The elements [start, stop)."""
+        difference: Flat = self._moved.flat[start:stop] - self._base.flat[start:stop]
+        return difference

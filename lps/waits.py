@@ -44,7 +44,7 @@ class Waits:
         self._clusters = clusters
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._opened: dict[str, _Opened] = {}
-        self._told: list[tuple[str, str]] = []
+        self._said: list[tuple[str, str]] = []
 
     def now(self) -> list[pb.Wait]:
         """Whom the open rounds have waited for longer than is usual."""
@@ -72,7 +72,7 @@ class Waits:
         while True:
             await Changes().wait_until(lambda: False, LOOK_S)
             waited = [(wait.name, wait.what) for wait in self.now()]
-            if waited != self._told:
+            if waited != self._said:
                 with suppress(FedstrataError):  # the call that is held for this LPS says what is wrong
                     await ask()
-                    self._told = waited
+                    self._said = waited

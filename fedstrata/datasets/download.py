@@ -29,7 +29,7 @@ def download(url: str, target: Path, *, content_sha256: str) -> None:
     Raises:
         DataError: the address cannot be reached, the content is another, or the folder cannot be written.
     """
-    with _told(url, target), _fetched(url, target) as aside:
+    with _with_both_names(url, target), _fetched(url, target) as aside:
         _check(idx.content_sha256(aside), content_sha256)
         aside.replace(target)
 
@@ -46,13 +46,13 @@ def download_members(url: str, folder: Path, members: Mapping[str, str], *, arch
     Raises:
         DataError: as `download`, or the archive is damaged or lacks one of the files.
     """
-    with _told(url, folder), _fetched(url, folder / url.rpartition("/")[2]) as aside:
+    with _with_both_names(url, folder), _fetched(url, folder / url.rpartition("/")[2]) as aside:
         _check(idx.file_sha256(aside), archive_sha256)
         unpack(aside, folder, members)
 
 
 @contextmanager
-def _told(url: str, target: Path) -> Iterator[None]:
+def _with_both_names(url: str, target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, http.client.HTTPException, DataError) as error:

@@ -58,7 +58,7 @@ class RoundServer:
         self._round: OpenRound | None = None
         self._finished: str | None = None
         self._banned: dict[str, str] = {}
-        self._told: set[str] = set()
+        self._know_end: set[str] = set()
         self._is_released = False
         self._changes = Changes()
         self._turns = Turns()
@@ -137,7 +137,7 @@ class RoundServer:
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
         """Wait, for a time, until these children have been told that the run is over."""
-        return await self._changes.wait_until(lambda: children <= self._told, timeout_s)
+        return await self._changes.wait_until(lambda: children <= self._know_end, timeout_s)
 
     def has_refused(self, child_id: str) -> bool:
         """Whether a child was refused for the rest of the run."""
@@ -165,7 +165,7 @@ class RoundServer:
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
             if self._round is not None and self._round.intake.state_of(child_id) is not None:
-                self._told.add(child_id)
+                self._know_end.add(child_id)
             self._changes.tell()
         elif not self._has_news(request):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))

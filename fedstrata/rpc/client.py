@@ -69,10 +69,10 @@ def is_passing(error: grpc.aio.AioRpcError) -> bool:
     """Whether the same call may succeed later."""
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and TOO_LARGE in (error.details() or ""):
         return False
-    return error.code() in PASSING or (error.code() in BROKEN and _told(error) is None)
+    return error.code() in PASSING or (error.code() in BROKEN and _error_name(error) is None)
 
 
-def _told(error: grpc.aio.AioRpcError) -> str | None:
+def _error_name(error: grpc.aio.AioRpcError) -> str | None:
     """Which error of ours the parent named, if it was the parent that ended the call."""
     metadata: Any = error.trailing_metadata() or ()
     told = dict(tuple(metadata)).get(ERROR_KEY)
@@ -81,7 +81,7 @@ def _told(error: grpc.aio.AioRpcError) -> str | None:
 
 def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
     """The domain error that a parent answered with, with its reason."""
-    kind = _BY_NAME.get(_told(error) or "") or _BY_STATUS.get(error.code(), AddressError)
+    kind = _BY_NAME.get(_error_name(error) or "") or _BY_STATUS.get(error.code(), AddressError)
     return kind(brief(error.details() or error.code().name))
 
 

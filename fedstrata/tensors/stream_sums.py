@@ -73,6 +73,11 @@ class RoutedSums:
         self.streams = [ExactSum(size, max(1, weight)) for size, weight in zip(sizes, most, strict=True)]
         self.counted: set[str] = set()
 
+    @property
+    def weights(self) -> list[int]:
+        """By stream, of those who are counted in it."""
+        return [stream.num_examples for stream in self.streams]
+
     def weight(self, child_id: str, stream: int) -> int:
         """How often a child counts in a stream."""
         return self._weights[child_id].get(stream, 0)

@@ -16,7 +16,7 @@ from fedstrata.tensors import Flat, Layout, RoutedSums
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.members import Members
 from lps.report_files import ReportFiles
-from lps.stream_vector import StreamVector, UpwardStreams, parts_of
+from lps.stream_vector import StreamVector, UpwardChanges, UpwardSums, parts_of
 
 MODEL = Layout.of({"base": (3,), "head": (2,)})
 STREAMS = Streams(
@@ -108,7 +108,7 @@ def test_a_vector_moves_by_the_mean_update_of_each_stream_and_one_without_stays(
 
 def test_partial_sums_go_up_as_they_stand_with_the_weight_of_each_stream() -> None:
     sums = sums_of(a=(0, 1, f32(4, 4, 4, 8, 8)), b=(0, 3, f32(0, 0, 0, 0, 4)))
-    upward = UpwardStreams(vector(), sums, None)
+    upward = UpwardSums(vector(), sums)
     codec = upward.codec("float32")
     assert (codec.encoding, codec.payload_bytes) == ("exact", 7 * 8)
     header = upward.header(codec, parts_of(STREAMS, 2))
@@ -122,7 +122,7 @@ def test_partial_sums_go_up_as_they_stand_with_the_weight_of_each_stream() -> No
 @pytest.mark.parametrize("encoding", ["float32", "int8"])
 def test_after_rounds_of_its_own_an_lps_sends_how_far_each_stream_has_moved(encoding: str) -> None:
     sums = sums_of(a=(1, 2, f32(127, 0, 0, 0, 254)))
-    upward = UpwardStreams(vector().moved(sums), sums, vector())
+    upward = UpwardChanges(vector().moved(sums), vector(), sums.weights)
     codec = upward.codec(encoding)  # type: ignore[arg-type]
     assert upward.read(0, 7).tolist() == [127, 0, 0, 0, 0, 0, 254]
     assert codec.scales == (() if encoding == "float32" else (1.0, 0.0, 2.0))

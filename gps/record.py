@@ -19,7 +19,7 @@ from fedstrata.metrics import LinkKey
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
-from gps.rows import loss_and_accuracy
+from gps.measured import loss_and_accuracy
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 ROUND_COLUMNS = (
@@ -41,7 +41,7 @@ class RunResult:
     evaluations: Sequence[rounds_pb2.Evaluation]  # of the final models, by the devices
     model_sha256: Mapping[str, str]  # by cluster
     lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
-    rows: list[rounds_pb2.LpsRound]
+    lps_rounds: list[rounds_pb2.LpsRound]
     link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
     exclusions: list[tuple[str, str, str]]
     adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
@@ -55,7 +55,7 @@ class RunResult:
 def write_record(folder: Path, result: RunResult) -> None:
     """Write the record's files; the models are there already."""
     _write(folder / "experiment.yaml", result.experiment.to_yaml())
-    _write(folder / "rounds.csv", rounds_csv(result.rows))
+    _write(folder / "rounds.csv", rounds_csv(result.lps_rounds))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
     _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")

@@ -12,7 +12,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.link import HOLD_S, Changes
 from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.quoting import brief, quoted
-from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_rows
+from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.store import ModelFile, clear_asides, write_aside
@@ -20,8 +20,8 @@ from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.journal import Journal
+from gps.measured import loss_and_accuracy
 from gps.plan import Plans
-from gps.rows import loss_and_accuracy
 from gps.serving import Serving
 
 DIRECTIONS, KINDS = ("up", "down"), ("model", "update", "control", "answer")
@@ -54,7 +54,7 @@ class Reports:
         self._under_way = 0
         self._changes = Changes()
         self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
-        self.latest_rows: dict[str, rounds_pb2.LpsRound] = {}
+        self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
         self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
         self._exclude = exclude
         clear_asides(models)
@@ -97,7 +97,7 @@ class Reports:
             for exclusion in header.exclusions:
                 self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
         for row in rows:
-            self.latest_rows[row.cluster_id] = row
+            self.latest_rounds[row.cluster_id] = row
             measured = loss_and_accuracy(row)
             if measured is not None:
                 self.latest_measured[row.cluster_id] = measured
@@ -114,7 +114,7 @@ class Reports:
         _check_length("LPS rounds", header.lps_rounds, self._lps_rounds)
         _check_length("exclusions", header.exclusions, len(members) * MOST_EXCLUSIONS * (self._rounds_per_global + 2))
         check_link_bytes(header.link_bytes)
-        check_rows(header.lps_rounds, rounds_per_global=self._rounds_per_global)
+        check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global)
         for gone in header.exclusions:
             if gone.device_id not in members or not STAGES.fullmatch(gone.stage):
                 raise PayloadError(

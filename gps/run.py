@@ -287,7 +287,7 @@ class Run:
             evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
-            rows=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
+            lps_rounds=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
             link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
             adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],

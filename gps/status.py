@@ -36,7 +36,7 @@ def _seconds(phases: Mapping[str, float]) -> float:
 
 def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
     status = pb.ClusterStatus(cluster_id=name, devices=devices)
-    row = run.reports.latest_rows.get(name)
+    row = run.reports.latest_rounds.get(name)
     if row is not None:
         status.lps_round = row.lps_round + 1
     measured = run.reports.latest_measured.get(name)

@@ -150,7 +150,7 @@ class Waiting:
 
 def _progress_of(run: Run) -> object:
     """Something that is another whenever the run has got on."""
-    rounds = {cluster_id: row.lps_round for cluster_id, row in run.reports.latest_rows.items()}
+    rounds = {cluster_id: row.lps_round for cluster_id, row in run.reports.latest_rounds.items()}
     return run.phase, run.rounds.global_round, run.roster.states(), rounds
 
 

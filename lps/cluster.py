@@ -24,10 +24,10 @@ from fedstrata.store import AnyModel
 from fedstrata.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, OneSum, Sums, taken
 from fedstrata.v1 import gps_service_pb2 as gps_pb
+from lps.arithmetic import difference, moves, spliced
 from lps.members import Members
 from lps.notes import Notes
-from lps.pieces import difference, moves, spliced
-from lps.rows import split_rows
+from lps.round_rows import split_rounds
 from lps.state import ClusterState, RoundStart
 from lps.takeover import ModelSearch, check_goes_on, write_start
 from lps.uplink import exchanged
@@ -246,7 +246,7 @@ class ClusterSession:
         global_round = standing.lps_round // self._rounds_per_global
         places = self._layout.slices_of(self._shared)
         delta = await self._off_loop(difference, local, standing.base, places)
-        done, rest = split_rows(report, standing.lps_round)
+        done, rest = split_rounds(report, standing.lps_round)
         update = Update(
             round=global_round,
             num_examples=num_examples,

@@ -8,7 +8,7 @@ from fedstrata.rounds import RoundResult, RoundServer, Update
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.rows import add_evaluations
+from lps.round_rows import add_evaluations
 
 
 class Notes:

@@ -22,7 +22,7 @@ from lps.cluster import LpsParts, say_good_bye
 from lps.members import Members
 from lps.notes import Notes
 from lps.report_files import ReportFiles
-from lps.rows import split_rows
+from lps.round_rows import split_rounds
 from lps.stream_vector import StreamVector, Upward, UpwardChanges, UpwardSums, parts_of
 from lps.uplink import exchanged, model_of
 
@@ -195,7 +195,7 @@ class SpanningSession:
         """Send this LPS's part of every stream up, and wait for the next global round."""
         global_round = received.round
         codec = streams.codec(self._uplink.link.up)
-        done, rest = split_rows(self._report, (global_round + 1) * self._rounds - 1)
+        done, rest = split_rounds(self._report, (global_round + 1) * self._rounds - 1)
         row = self._report.lps_rounds[-1]
         update = Update(
             round=global_round,

@@ -27,7 +27,7 @@ from fedstrata.store import AnyModel
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.pieces import spliced
+from lps.arithmetic import spliced
 from lps.state import ClusterState
 
 REUNION_S = 10.0  # twice as long as devices take to notice that their LPS is away

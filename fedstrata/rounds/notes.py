@@ -46,7 +46,7 @@ def check_evaluation(evaluation: pb.Evaluation) -> None:
         raise PayloadError(f"{who} measured a loss of {evaluation.loss_sum}; it has diverged")
 
 
-def check_rows(rows: Iterable[pb.LpsRound], *, rounds_per_global: int) -> None:
+def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int) -> None:
     """Refuse rows of LPS rounds with numbers that cannot be. Raises PayloadError with the first of them."""
     for row in rows:
         if row.lps_round < 0 or row.global_round != row.lps_round // rounds_per_global:

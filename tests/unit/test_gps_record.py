@@ -59,7 +59,7 @@ def result() -> RunResult:
         clusters_rule="2 as given",
         evaluations=measured((0, 9, 10), (1, 7, 10), (2, 1, 10), (3, 30, 40)),
         model_sha256={"lps-0": "sha of lps-0", "lps-1": "sha of lps-1"},
-        rows=[row(0), row(1, evaluated=0)],
+        lps_rounds=[row(0), row(1, evaluated=0)],
         link_bytes={
             key("device-lps", "up", "update"): 500,
             key("device-lps", "up", "control"): 11,
@@ -188,7 +188,7 @@ def test_the_adjusted_rand_index_is_scikit_learns() -> None:
 
 
 def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunResult) -> None:
-    rows = list(csv.DictReader(io.StringIO(rounds_csv(result.rows))))
+    rows = list(csv.DictReader(io.StringIO(rounds_csv(result.lps_rounds))))
     assert tuple(rows[0]) == ROUND_COLUMNS
     assert list(rows[0].values()) == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000", "0.1235", "1000", "2000"]
     assert (rows[1]["global_round"], rows[1]["lps_round"], rows[1]["loss"], rows[1]["accuracy"]) == ("1", "2", "", "")
@@ -215,7 +215,14 @@ def test_the_emulator_reads_what_the_gps_writes(result: RunResult, tmp_path: Pat
 
 def test_a_failed_run_leaves_a_record_too(result: RunResult, tmp_path: Path) -> None:
     failed = replace(
-        result, status="failed", reason="quorum", clusters={}, evaluations=[], model_sha256={}, rows=[], relevance=None
+        result,
+        status="failed",
+        reason="quorum",
+        clusters={},
+        evaluations=[],
+        model_sha256={},
+        lps_rounds=[],
+        relevance=None,
     )
     write_record(tmp_path, failed)
     assert not (tmp_path / "relevance.csv").exists()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedstrata.errors import PayloadError
-from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_notes, check_rows
+from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds, check_notes
 from fedstrata.v1 import rounds_pb2 as pb
 
 NO_NUMBERS = [math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e40]
@@ -24,13 +24,13 @@ def test_losses_that_no_sum_can_hold_are_refused(loss: float) -> None:
     with pytest.raises(PayloadError, match="'a' measured a loss of"):
         check_evaluation(pb.Evaluation(device_id="a", loss_sum=loss, num_examples=1))
     with pytest.raises(PayloadError, match="reported with losses"):
-        check_rows([row(train_loss=loss)], rounds_per_global=2)
+        check_lps_rounds([row(train_loss=loss)], rounds_per_global=2)
 
 
 def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
     check_notes(pb.UpdateHeader(child_id="a", train_loss=3.4e38))
     check_evaluation(pb.Evaluation(device_id="a", loss_sum=3.4e38 * 600, num_examples=600))
-    check_rows([row(train_loss=3.4e38, loss_sum=3.4e38 * 1200, evaluated_examples=1200)], rounds_per_global=2)
+    check_lps_rounds([row(train_loss=3.4e38, loss_sum=3.4e38 * 1200, evaluated_examples=1200)], rounds_per_global=2)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
     ],
 )
 def test_rows_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
-    check_rows([row()], rounds_per_global=2)
+    check_lps_rounds([row()], rounds_per_global=2)
     with pytest.raises(PayloadError, match="LPS round"):
-        check_rows([row(), row(**changed)], rounds_per_global=2)
+        check_lps_rounds([row(), row(**changed)], rounds_per_global=2)
 
 
 @pytest.mark.parametrize("count", [-1, 2**53, 2**63 - 1])

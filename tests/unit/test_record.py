@@ -46,7 +46,7 @@ def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:
     evaluations = [rounds_pb2.Evaluation(device_id="device-000", correct=3, num_examples=4, loss_sum=2.0)]
     result = gps_record.RunResult(
         experiment=experiment, status="completed", reason=None, clusters={"lps-0": ["device-000", "device-001"]},
-        evaluations=evaluations, model_sha256={"lps-0": "ab"}, rows=[row],
+        evaluations=evaluations, model_sha256={"lps-0": "ab"}, lps_rounds=[row],
         clusters_rule="given", link_bytes={},
         exclusions=[("device-001", "round 1", "left")], wall_seconds={"total": 1.5}, global_rounds=1,
         relevance=np.array([[1.0, 0.25], [0.25, 1.0]]), relevance_ids=["device-000", "device-001"],

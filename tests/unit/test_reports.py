@@ -131,7 +131,7 @@ def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(set
         )
         setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
         assert ("lps-0" in setting.reports.latest_measured) == (lps_round > 0)
-    assert setting.reports.latest_rows["lps-0"].lps_round == 2
+    assert setting.reports.latest_rounds["lps-0"].lps_round == 2
     assert setting.reports.latest_measured["lps-0"] == (2.5, 0.4)
 
 
@@ -210,7 +210,7 @@ async def test_numbers_that_cannot_be_leave_nothing_behind(setting: Setting) -> 
         setting.note("lps-0", devices=-1, bytes_up=7)
     assert setting.reports.link_bytes() == {}
     assert not devices_told(setting)
-    assert not setting.reports.latest_rows
+    assert not setting.reports.latest_rounds
 
 
 async def test_a_report_whose_cluster_changes_hands_meanwhile_is_void(setting: Setting) -> None:

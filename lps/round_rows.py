@@ -21,7 +21,7 @@ def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evalua
                 row.received_examples += evaluation.num_examples
 
 
-def split_rows(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
+def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
     """The rows whose evaluations are complete, and the rest."""
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]

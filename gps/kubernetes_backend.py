@@ -5,6 +5,7 @@ The calls alone, each one attempt; `gps.reconcile` makes them until what is want
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,6 @@ class KubernetesApi:
     def __init__(
         self, *, namespace: str, statefulset: str, devices: str, pod_name: str, instance: str, log: EventLog
     ) -> None:
-        from kubernetes import client
-
-        api = _client(log)
-        self._apps, self._core = client.AppsV1Api(api), client.CoreV1Api(api)
         self._namespace = namespace
         self._statefulset = statefulset
         self._devices = devices
@@ -59,6 +56,28 @@ class KubernetesApi:
             instance=os.environ.get("FEDSTRATA_RELEASE", ""),
             log=log,
         )
+
+    @cached_property
+    def _api(self) -> Any:
+        """A client with the pod's own account. Raises ConfigException while that is not there."""
+        from kubernetes import client, config
+
+        configuration = client.Configuration()
+        config.load_incluster_config(client_configuration=configuration)
+        configuration.retries = False  # one attempt a call
+        return client.ApiClient(configuration)
+
+    @cached_property
+    def _apps(self) -> Any:
+        from kubernetes import client
+
+        return client.AppsV1Api(self._api)
+
+    @cached_property
+    def _core(self) -> Any:
+        from kubernetes import client
+
+        return client.CoreV1Api(self._api)
 
     def scale_lps(self, replicas: int) -> bool:
         """Set the StatefulSet's replicas to the number of clusters, unless it has them; whether it had not."""
@@ -148,16 +167,3 @@ def label_change(labels: Mapping[str, str], lps_ids: Sequence[str]) -> dict[str,
     wanted |= {LABEL_PREFIX + lps_id: "true" for lps_id in lps_ids}
     wanted[LABEL] = label_value(lps_ids)
     return {name: value for name, value in wanted.items() if labels.get(name) != value}
-
-
-def _client(log: EventLog) -> Any:
-    """A client with the pod's own account that makes one attempt a call."""
-    from kubernetes import client, config
-
-    configuration = client.Configuration()
-    try:
-        config.load_incluster_config(client_configuration=configuration)
-    except config.ConfigException as error:
-        log.warning("kubernetes_out_of_reach", reason=str(error), means="LPSs are not scaled, pods not labelled")
-    configuration.retries = False
-    return client.ApiClient(configuration)

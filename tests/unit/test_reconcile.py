@@ -3,11 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from kubernetes import client
 from kubernetes.client import ApiException
+from kubernetes.config import ConfigException, incluster_config
 
 from fedstrata.logs import EventLog
 from gps.kubernetes_backend import KubernetesApi, label_change, label_value
@@ -205,3 +207,19 @@ def test_pods_that_have_come_back_without_labels_are_labelled_and_the_others_lef
     core.pods["pod-0"] = {}  # replaced
     assert api.label_pods(wanted) == 1
     assert core.pods["pod-2"] == {}
+
+
+def test_an_account_that_is_mounted_late_is_found_when_a_call_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
+    for name, value in (("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    api = KubernetesApi(namespace="lab", statefulset="lps", devices="", pod_name="", instance="demo", log=EventLog(""))
+    with pytest.raises(ConfigException, match="token file does not exist"):
+        api.scale_lps(3)
+    token.write_text("a token")
+    authority.write_text("a certificate")
+    assert api._api.configuration.host == "https://127.0.0.1:1"

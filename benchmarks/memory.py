@@ -177,7 +177,7 @@ async def enrol(address: str, experiment: Experiment) -> None:
             await GpsServiceStub(channel).Enroll(
                 gps_service_pb2.EnrollRequest(
                     device_id=device_id, device_index=index, experiment_sha256=experiment.digest,
-                    num_examples=EXAMPLES, process_id="benchmark",
+                    num_examples=EXAMPLES, num_held_out=1, process_id="benchmark",
                 )
             )  # fmt: skip
 

@@ -75,10 +75,11 @@ class DeviceAgent:
         was_born = self._store.was_born()
         if self._host.keeps_state:
             self._store.mark_born()
-        enrolled = await link.enroll(len(data.train), self._host.pod_name)
+        who = (len(data.train), len(data.test), self._host.pod_name)
+        enrolled = await link.enroll(*who)
         if enrolled.is_known and self._host.keeps_state and not was_born and self._job is None:
             self._log.warning("state_lost", reason="what this device had kept for itself is gone; it begins anew")
-            await link.enroll(len(data.train), self._host.pod_name, has_lost_state=True)
+            await link.enroll(*who, has_lost_state=True)
         self._log.info("enrolled", is_late=enrolled.is_late)
         await self._answer_all(link, data, is_late=enrolled.is_late)
 

@@ -30,13 +30,16 @@ class GpsLink:
         self._index = device_index
         self._log = log
 
-    async def enroll(self, num_examples: int, pod_name: str, *, has_lost_state: bool = False) -> pb.EnrollResponse:
+    async def enroll(
+        self, num_examples: int, num_held_out: int, pod_name: str, *, has_lost_state: bool = False
+    ) -> pb.EnrollResponse:
         """Make this device known to the run."""
         request = pb.EnrollRequest(
             device_id=self._who["device_id"],
             device_index=self._index,
             experiment_sha256=self._experiment.digest,
             num_examples=num_examples,
+            num_held_out=num_held_out,
             process_id=self._who["process_id"],
             pod_name=pod_name,
             has_lost_state=has_lost_state,

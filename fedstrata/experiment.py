@@ -32,6 +32,7 @@ from fedstrata.partition_settings import (
 from fedstrata.settings import (
     DATASETS,
     MODELS,
+    Bounds,
     DataSettings,
     Deadlines,
     Encoding,
@@ -51,6 +52,7 @@ from fedstrata.yaml_files import read_yaml
 __all__ = [
     "DATASETS",
     "MODELS",
+    "Bounds",
     "DataSettings",
     "Deadlines",
     "DirichletPartition",
@@ -101,6 +103,7 @@ class Experiment(Settings):
     training: TrainingSettings = TrainingSettings()
     links: Links = Links()
     deadlines: Deadlines = Deadlines()
+    bounds: Bounds | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
 
     @field_validator("method", mode="before")
@@ -127,6 +130,14 @@ class Experiment(Settings):
             if isinstance(fault, KillFault | PauseFault) and not fault.process.startswith("lps-"):
                 _member(fault.process, known)
         return self
+
+    @property
+    def limits(self) -> Bounds:
+        """What a device may claim: as `bounds` says, and no more examples than the partition gives to any."""
+        bounds = self.bounds or Bounds()
+        if bounds.max_examples is not None:
+            return bounds
+        return bounds.model_copy(update={"max_examples": self.partition.most_examples})
 
     @property
     def device_count(self) -> int:
@@ -160,6 +171,8 @@ class Experiment(Settings):
         del resolved["faults"]
         for place in ("folder", "download"):
             del resolved["data"][place]
+        if self.bounds is None:
+            del resolved["bounds"]
         for section, key in LATER_KEYS:
             if resolved[section].get(key) is None:
                 resolved[section].pop(key, None)
@@ -268,7 +281,7 @@ def _near(key: str) -> str:
     """A hint at up to three keys whose last part reads like that of this one, those nearest to it in the file."""
     schema = Experiment.model_json_schema(by_alias=True)
     known = dict.fromkeys(_keys(schema, schema["$defs"]))
-    names = get_close_matches(key.rpartition(".")[2], {path.rpartition(".")[2] for path in known}, n=3)
+    names = get_close_matches(key.rpartition(".")[2], {path.rpartition(".")[2] for path in known}, n=6)
     near = [path for path in known if path.rpartition(".")[2] in names]
     most = max((_shared(path, key) for path in near), default=0)
     nearest = [path for path in near if _shared(path, key) == most]

@@ -67,6 +67,11 @@ class TaskPartition(SplitPartition):
         return sum(task.devices for task in self.tasks)
 
     @property
+    def most_examples(self) -> int:
+        """The training examples of the largest device."""
+        return max(task.examples_per_device for task in self.tasks)
+
+    @property
     def true_groups(self) -> list[str] | None:
         """For each device by index the name of its task."""
         return [task.name for task in self.tasks for _ in range(task.devices)]
@@ -136,6 +141,12 @@ class GroupPartition(SplitPartition):
         return sum(group.devices for group in self.groups)
 
     @property
+    def most_examples(self) -> int:
+        """The most training examples that a device can have."""
+        sizes = [group.examples_per_device for group in self.groups]
+        return max(size if isinstance(size, int) else size[1] for size in sizes)
+
+    @property
     def true_groups(self) -> list[str] | None:
         """For each device by index the name of its group; None with one group, for then nothing is to be found."""
         if len(self.groups) == 1:
@@ -152,6 +163,11 @@ class EvenPartition(SplitPartition):
     @property
     def device_count(self) -> int:
         return self.devices
+
+    @property
+    def most_examples(self) -> int:
+        """The training examples of every device."""
+        return self.examples_per_device
 
     @property
     def true_groups(self) -> list[str] | None:
@@ -188,6 +204,11 @@ class LocalPartition(Settings):
     @property
     def device_count(self) -> int:
         return len(self.names)
+
+    @property
+    def most_examples(self) -> int | None:
+        """None: nobody knows how many a board has; `bounds.max_examples` may say what is too many."""
+        return None
 
     @property
     def true_groups(self) -> list[str] | None:

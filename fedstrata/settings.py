@@ -226,6 +226,14 @@ class TierDeadline(Settings):
     quorum_ratio: float = Field(default=1.0, gt=0, le=1)  # share of the children without which the run stops
 
 
+class Bounds(Settings):
+    """What a device may claim; beyond it the device is refused for the run, by name."""
+
+    max_examples: int | None = Field(default=None, ge=1)  # to train on; without it as many as the partition gives
+    max_held_out: int | None = Field(default=None, ge=0)  # to measure on
+    max_update_norm: float | None = Field(default=None, gt=0)  # L2, of an update as it is sent
+
+
 class Deadlines(Settings):
     """One deadline a tier: `enrolment` for profiles and again for relevance rows, then one for a round of each tier."""
 

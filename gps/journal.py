@@ -28,6 +28,7 @@ class DeviceRow:
     device_index: int
     device_id: str
     num_examples: int
+    num_held_out: int
     pod_name: str
     kernel: str
     cluster: int | None
@@ -124,27 +125,28 @@ class Journal:
     # --- devices --------------------------------------------------------------------------------
 
     def enroll(
-        self, *, index: int, device_id: str, num_examples: int, pod_name: str, is_late: bool, kernel: str = ""
-    ) -> None:
+        self, *, index: int, device_id: str, num_examples: int, num_held_out: int, pod_name: str, is_late: bool,
+        kernel: str = "",
+    ) -> None:  # fmt: skip
         """Add a device, or note where it runs now."""
         self._write(
-            "INSERT INTO devices (device_index, device_id, num_examples, pod_name, is_late, kernel) "
-            "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (device_index) DO UPDATE SET pod_name = excluded.pod_name",
-            index, device_id, num_examples, pod_name, is_late, kernel,
+            "INSERT INTO devices (device_index, device_id, num_examples, num_held_out, pod_name, is_late, kernel) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device_index) DO UPDATE SET pod_name = excluded.pod_name",
+            index, device_id, num_examples, num_held_out, pod_name, is_late, kernel,
         )  # fmt: skip
 
     def devices(self) -> list[DeviceRow]:
         """All devices in index order."""
         rows = self._rows(
-            "SELECT device_index, device_id, num_examples, pod_name, kernel, cluster, home, is_late, "
+            "SELECT device_index, device_id, num_examples, num_held_out, pod_name, kernel, cluster, home, is_late, "
             "has_lost_state FROM devices ORDER BY device_index"
         )
         return [
             DeviceRow(
-                device_index=index, device_id=name, num_examples=examples, pod_name=pod, kernel=kernel,
-                cluster=cluster, home=home, is_late=bool(late), has_lost_state=bool(lost),
+                device_index=index, device_id=name, num_examples=examples, num_held_out=held_out, pod_name=pod,
+                kernel=kernel, cluster=cluster, home=home, is_late=bool(late), has_lost_state=bool(lost),
             )
-            for index, name, examples, pod, kernel, cluster, home, late, lost in rows
+            for index, name, examples, held_out, pod, kernel, cluster, home, late, lost in rows
         ]  # fmt: skip
 
     def note_lost_state(self, index: int) -> None:

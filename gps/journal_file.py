@@ -12,6 +12,7 @@ TABLES: Mapping[str, str] = {
     "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL",
     "phases": "phase TEXT PRIMARY KEY, began REAL NOT NULL",
     "devices": "device_index INTEGER PRIMARY KEY, device_id TEXT NOT NULL, num_examples INTEGER NOT NULL, "
+    "num_held_out INTEGER NOT NULL, "
     "pod_name TEXT NOT NULL, kernel TEXT NOT NULL, is_late INTEGER NOT NULL, cluster INTEGER, home INTEGER, "
     "has_lost_state INTEGER",
     "answers": "question TEXT NOT NULL, global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, "

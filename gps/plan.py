@@ -104,6 +104,11 @@ class Plans:
             self._journal.forget_plans_after(global_round, places, versions=len(later) + 1)
             self.version += 1
 
+    @property
+    def held_out(self) -> int:
+        """How many examples all devices together measure models on."""
+        return sum(device.num_held_out for device in self._roster.devices.values())
+
     def candidates(self) -> list[Candidate]:
         """The devices that a plan has put into clusters, by index."""
         return [self._candidate(d) for _, d in sorted(self._roster.devices.items()) if d.cluster is not None]

@@ -12,6 +12,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.link import HOLD_S, Changes
 from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.quoting import brief, quoted
+from fedstrata.rounds import ChildLimits
 from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.rpc.stream import Supersedable
@@ -114,7 +115,7 @@ class Reports:
         _check_length("LPS rounds", header.lps_rounds, self._lps_rounds)
         _check_length("exclusions", header.exclusions, len(members) * MOST_EXCLUSIONS * (self._rounds_per_global + 2))
         check_link_bytes(header.link_bytes)
-        check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global)
+        check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._plan.held_out)
         for gone in header.exclusions:
             if gone.device_id not in members or not STAGES.fullmatch(gone.stage):
                 raise PayloadError(
@@ -161,7 +162,9 @@ class Reports:
             raise NotServedError(f"{header.cluster_id} is served by {now} now; a report of an earlier term is void")
 
     def _check_evaluations(self, header: pb.ReportHeader) -> None:
-        left = self._members(header.cluster_id)
+        members = self._plan.members(header.cluster_id)
+        left = {device.device_id for device in members}
+        limits = ChildLimits(held_out={device.device_id: device.num_held_out for device in members})
         for evaluation in header.evaluations:
             check_evaluation(evaluation)
             if evaluation.device_id not in left:
@@ -170,6 +173,7 @@ class Reports:
                     "each of its own devices"
                 )
             left.remove(evaluation.device_id)
+        limits.check_measured(header.evaluations)
 
     async def _take_model(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         path = self._models / f"{header.cluster_id}.safetensors"

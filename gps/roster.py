@@ -25,6 +25,7 @@ from gps.journal import Journal
 # Of all devices together: the exact sum takes updates of up to ±1 then, and of fewer examples larger ones. One device
 # that claims more would have the updates of all others refused.
 MOST_EXAMPLES = 1 << 30
+MOST_HELD_OUT = 1 << 20  # unless the experiment says
 POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 
@@ -35,6 +36,7 @@ class Device:
     device_id: str
     device_index: int
     num_examples: int
+    num_held_out: int  # examples that it measures models on
     pod_name: str
     is_late: bool = False
     answered: set[str] = field(default_factory=set)  # the questions before training
@@ -62,6 +64,7 @@ class Roster:
                 device_id=row.device_id,
                 device_index=row.device_index,
                 num_examples=row.num_examples,
+                num_held_out=row.num_held_out,
                 pod_name=row.pod_name,
                 kernel=row.kernel,
                 is_late=row.is_late,
@@ -109,11 +112,18 @@ class Roster:
             )
         if request.num_examples < 1:
             raise PayloadError(f"{request.device_id} has no examples to train on; give it data or leave it out")
-        most = max(1 << 20, MOST_EXAMPLES // len(self._ids))
-        if request.num_examples > most:
-            raise PayloadError(
-                f"{request.device_id} has {request.num_examples} examples; at most {most} may be claimed"
-            )
+        limits = self._experiment.limits
+        most = limits.max_examples or max(1 << 20, MOST_EXAMPLES // len(self._ids))
+        most_held_out = MOST_HELD_OUT if limits.max_held_out is None else limits.max_held_out
+        for what, number, bound, key in (
+            ("train", request.num_examples, most, "max_examples"),
+            ("measure", request.num_held_out, most_held_out, "max_held_out"),
+        ):
+            if not 0 <= number <= bound:
+                raise PayloadError(
+                    f"{request.device_id} has {number} examples to {what} on; at most {bound} may be claimed: where "
+                    f"that is wrong, set bounds.{key}"
+                )
 
     def _claim(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
         device = self.devices.get(request.device_index)
@@ -123,20 +133,23 @@ class Roster:
                 device_id=request.device_id,
                 device_index=request.device_index,
                 num_examples=request.num_examples,
+                num_held_out=request.num_held_out,
                 pod_name=pod_name,
                 kernel=request.kernel[:40],
                 is_late=is_late,
             )
             self._journal.enroll(
                 index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,
-                pod_name=pod_name, is_late=is_late, kernel=device.kernel,
+                num_held_out=device.num_held_out, pod_name=pod_name, is_late=is_late, kernel=device.kernel,
             )  # fmt: skip
             self.devices[device.device_index] = device
         if device.refused:
             raise ExcludedError(f"{device.device_id} was {device.refused}")
-        if device.num_examples != request.num_examples:
+        enrolled, now = (device.num_examples, device.num_held_out), (request.num_examples, request.num_held_out)
+        if enrolled != now:
             raise PayloadError(
-                f"{device.device_id} enrolled with {device.num_examples} examples, and now has {request.num_examples}"
+                f"{device.device_id} enrolled with {enrolled[0]} examples and {enrolled[1]} to measure on, and now has "
+                f"{now[0]} and {now[1]}"
             )
         if device.process_id not in {"", request.process_id} and device.calls_under_way:
             raise DuplicateDeviceError(
@@ -152,7 +165,7 @@ class Roster:
             device.pod_name = pod_name
             self._journal.enroll(
                 index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,
-                pod_name=pod_name, is_late=device.is_late,
+                num_held_out=device.num_held_out, pod_name=pod_name, is_late=device.is_late,
             )  # fmt: skip
 
     def by_id(self, device_id: str) -> Device:

@@ -109,6 +109,7 @@ class GpsServicer(GpsServiceServicer):
             device_id=device.device_id,
             device_index=device.device_index,
             num_examples=device.num_examples,
+            num_held_out=device.num_held_out,
             from_global_round=device.from_global_round,
             cluster=device.cluster or 0,
             shares=[

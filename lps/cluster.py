@@ -225,8 +225,9 @@ class ClusterSession:
     ) -> None:
         number = standing.lps_round
         intake = Intake(
-            children=children, sums=sums, wait=self._experiment.deadlines.lps, executor=self._around.executor
-        )
+            children=children, sums=sums, wait=self._experiment.deadlines.lps, executor=self._around.executor,
+            limits=self._members.limits(),
+        )  # fmt: skip
         self.server.open(
             OpenRound.of_one(
                 standing.model,

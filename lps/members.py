@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from fedstrata.cohort import cohort
 from fedstrata.experiment import Experiment
+from fedstrata.rounds import ChildLimits
 from fedstrata.streams import Route, Streams
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
@@ -39,6 +40,11 @@ class Members:
     def in_global_round(self, global_round: int) -> dict[str, int]:
         """The devices of a global round, with the examples they stand for."""
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
+
+    def limits(self) -> ChildLimits:
+        """What each device may claim."""
+        held_out = {device_id: member.num_held_out for device_id, member in self._members.items()}
+        return ChildLimits(self._experiment.limits.max_update_norm, held_out)
 
     def clusters_of(self) -> dict[str, int]:
         """The number of each device's cluster."""

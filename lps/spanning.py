@@ -159,7 +159,10 @@ class SpanningSession:
         *,
         evaluate_only: bool = False,
     ) -> None:
-        intake = Intake(children=children, wait=self._experiment.deadlines.lps, executor=self._around.executor)
+        intake = Intake(
+            children=children, wait=self._experiment.deadlines.lps, executor=self._around.executor,
+            limits=self._members.limits(),
+        )  # fmt: skip
         self.server.open(
             OpenRound(
                 number=number,

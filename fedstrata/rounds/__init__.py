@@ -3,12 +3,14 @@
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.intake import Intake, RoundResult
+from fedstrata.rounds.limits import ChildLimits
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.parent_stream import ParentStream
 from fedstrata.rounds.server import RoundServer, RoundTerms
 
 __all__ = [
+    "ChildLimits",
     "Identity",
     "Intake",
     "Offer",

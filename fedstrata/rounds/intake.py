@@ -27,6 +27,7 @@ from fedstrata.errors import (
 )
 from fedstrata.experiment import TierDeadline
 from fedstrata.quoting import quoted
+from fedstrata.rounds.limits import NO_LIMITS, ChildLimits
 from fedstrata.rounds.upload import Upload
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
@@ -47,6 +48,7 @@ class _Child:
     state: ChildState = ChildState.AWAITED
     upload: Upload | None = None
     offset: int = 0
+    squares: float = 0.0  # of the values before `offset`, where norms are limited
     began: Upload | None = None  # the one whose bytes stand before `offset`
     has_switched: bool = False  # to another update half-way, which it may do once a round
     is_asked_again: bool = False  # had reported before a void, and has not had a deadline's time since
@@ -81,12 +83,14 @@ class Intake:
         sums: Sums | None = None,
         wait: TierDeadline,
         executor: Executor | None = None,
+        limits: ChildLimits = NO_LIMITS,
     ) -> None:
         self._children = {child_id: _Child() for child_id in children}
         self._awaited = len(self._children)  # how many: counted, since every update asks
         self.sums = sums
         self._quorum = max(1, math.ceil(wait.quorum_ratio * len(self._children) - 1e-9))
         self._executor = executor
+        self.limits = limits
         self._notes = _Notes()
         self._folding = asyncio.Lock()
         self._is_void = False  # what the sum holds counts no more; whoever has the lock next empties it
@@ -180,12 +184,14 @@ class Intake:
             child = self._current(upload)
             self._empty_if_void()
             values = upload.codec.decode(data, upload.offset)
+            squares = child.squares + self.limits.squares_of(values)
+            self.limits.check_norm(upload.child_id, squares)
             start = upload.offset // upload.codec.element_bytes
             voided = self.voided
             was_cancelled = await self._add(upload, start, values)
             upload.offset += len(data)
             if voided == self.voided:
-                child.offset = upload.offset
+                child.offset, child.squares = upload.offset, squares
         if was_cancelled:
             raise asyncio.CancelledError
 
@@ -267,7 +273,7 @@ class Intake:
         self.voided += 1
         self.reported.clear()
         for child in self._children.values():
-            child.offset, child.upload, child.began = 0, None, None
+            child.offset, child.squares, child.upload, child.began = 0, 0.0, None, None
             if child.state is ChildState.ACCEPTED:
                 child.is_asked_again = True
                 self._move(child, ChildState.AWAITED)

@@ -46,8 +46,12 @@ def check_evaluation(evaluation: pb.Evaluation) -> None:
         raise PayloadError(f"{who} measured a loss of {evaluation.loss_sum}; it has diverged")
 
 
-def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int) -> None:
-    """Refuse rows of LPS rounds with numbers that cannot be. Raises PayloadError with the first of them."""
+def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, held_out: int) -> None:
+    """Refuse rows of LPS rounds with numbers that cannot be; `held_out` is how many examples all devices measure on.
+
+    Raises:
+        PayloadError: with the first of them.
+    """
     for row in rows:
         if row.lps_round < 0 or row.global_round != row.lps_round // rounds_per_global:
             raise PayloadError(f"LPS round {row.lps_round} is reported to be of global round {row.global_round}")
@@ -55,6 +59,11 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int) -> 
         wrong = next((name for name, count in counts.items() if not 0 <= count < MOST_COUNTED), None)
         if wrong is not None:
             raise PayloadError(f"LPS round {row.lps_round} is reported with {wrong} {counts[wrong]}")
+        if row.evaluated_examples > held_out:
+            raise PayloadError(
+                f"LPS round {row.lps_round} is reported measured on {row.evaluated_examples} examples; all devices "
+                f"have {held_out}"
+            )
         if row.correct > row.evaluated_examples:
             raise PayloadError(f"LPS round {row.lps_round} is reported with more correct examples than were measured")
         largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up

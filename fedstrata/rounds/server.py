@@ -255,6 +255,7 @@ class RoundServer:
             return False
         intake = opened.intake
         check_notes(header)
+        intake.limits.check_measured(header.evaluations)
         try:
             upload = await intake.begin(header.child_id, codec, weights, header.offset)
             if upload is None:
@@ -322,6 +323,7 @@ class RoundServer:
         opened = self._round
         if opened is None or not opened.evaluate_only:
             raise NotReadyError("the final model is not out; try again, or ask for the round that is open")
+        opened.intake.limits.check_measured([evaluation])
         opened.intake.accept_evaluation(evaluation.device_id, evaluation)
 
     def ban(self, child_id: str, reason: str) -> None:

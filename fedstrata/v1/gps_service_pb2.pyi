@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnrollRequest(_message.Message):
-    __slots__ = ("device_id", "device_index", "experiment_sha256", "num_examples", "process_id", "pod_name", "has_lost_state", "kernel")
+    __slots__ = ("device_id", "device_index", "experiment_sha256", "num_examples", "process_id", "pod_name", "has_lost_state", "kernel", "num_held_out")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class EnrollRequest(_message.Message):
     POD_NAME_FIELD_NUMBER: _ClassVar[int]
     HAS_LOST_STATE_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
+    NUM_HELD_OUT_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     device_index: int
     experiment_sha256: str
@@ -26,7 +27,8 @@ class EnrollRequest(_message.Message):
     pod_name: str
     has_lost_state: bool
     kernel: str
-    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., experiment_sha256: _Optional[str] = ..., num_examples: _Optional[int] = ..., process_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., has_lost_state: _Optional[bool] = ..., kernel: _Optional[str] = ...) -> None: ...
+    num_held_out: int
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., experiment_sha256: _Optional[str] = ..., num_examples: _Optional[int] = ..., process_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., has_lost_state: _Optional[bool] = ..., kernel: _Optional[str] = ..., num_held_out: _Optional[int] = ...) -> None: ...
 
 class EnrollResponse(_message.Message):
     __slots__ = ("run_id", "is_late", "is_known")
@@ -133,20 +135,22 @@ class Cluster(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., clusters: _Optional[int] = ..., mixed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("device_id", "device_index", "num_examples", "from_global_round", "cluster", "shares")
+    __slots__ = ("device_id", "device_index", "num_examples", "from_global_round", "cluster", "shares", "num_held_out")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     FROM_GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    NUM_HELD_OUT_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     device_index: int
     num_examples: int
     from_global_round: int
     cluster: int
     shares: _containers.RepeatedCompositeFieldContainer[Share]
-    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ..., from_global_round: _Optional[int] = ..., cluster: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ...) -> None: ...
+    num_held_out: int
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ..., from_global_round: _Optional[int] = ..., cluster: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., num_held_out: _Optional[int] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("channel", "stream", "weight")

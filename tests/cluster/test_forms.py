@@ -7,7 +7,7 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
-from tests.cluster.conftest import Lab
+from tests.cluster.conftest import PERSISTENT, Lab
 from tests.cluster.records import assert_same_result, summary
 
 PACKED = {"device": {"devicesPerPod": 5}}
@@ -17,17 +17,18 @@ def test_several_devices_to_a_pod_give_the_same_record_before_and_after_another_
     lab: Lab, local_digits: Path
 ) -> None:
     first, second, again = (lab.folder / name for name in ("first", "second", "again"))
-    lab.up("experiments/digits.yaml", PACKED, release="packed")
+    packed = {**PACKED, **PERSISTENT}
+    lab.up("experiments/digits.yaml", packed, release="packed")
     lab.here("collect", "--out", str(first), "--quiet", release="packed")
     assert len(lab.pods("device", "packed")) == 2
     assert_same_result(first, local_digits)
 
-    lab.up("experiments/digits.yaml", PACKED, sets=("training.global_rounds=2", "seed=7"), release="packed")
+    lab.up("experiments/digits.yaml", packed, sets=("training.global_rounds=2", "seed=7"), release="packed")
     lab.here("collect", "--out", str(second), "--quiet", release="packed")
     assert summary(second)["run_id"] != summary(first)["run_id"]
     assert summary(second)["rounds"] == 2
 
-    lab.up("experiments/digits.yaml", PACKED, release="packed")  # the first again: its record is on the volume
+    lab.up("experiments/digits.yaml", packed, release="packed")  # the first again: its record is on the volume
     lab.here("collect", "--out", str(again), "--quiet", release="packed")
     assert_same_result(again, first)
     assert summary(again)["wall_seconds"] == summary(first)["wall_seconds"]  # not run anew

@@ -71,6 +71,19 @@ def boasting(host: DeviceProcess, index: int) -> DeviceAgent:
     return DeviceAgent(replace(host, bench=BoastingBench(host.bench)), index)
 
 
+class LoudBench(PoisonedBench):
+    """A bench whose training ends far from where it began, everywhere, within what a sum can hold."""
+
+    async def train(self, job: TrainingJob, group: str) -> LocalResult:
+        result: LocalResult = await self._bench.train(job, group)
+        return replace(result, weights=result.weights + np.float32(1 << 17))
+
+
+def loud(host: DeviceProcess, index: int) -> DeviceAgent:
+    """A device that drowns all others out."""
+    return DeviceAgent(replace(host, bench=LoudBench(host.bench, 0)), index)
+
+
 def excluded(record: RunRecord) -> list[tuple[str, str]]:
     return [(gone.device, gone.stage) for gone in record.summary.excluded]
 
@@ -141,6 +154,19 @@ def test_with_a_full_quorum_one_nan_stops_the_run(tmp_path: Path) -> None:
         "lps-0: 4 of 5 reported, the quorum is 5; absent: device-002 (device-002 was refused: values from nan to nan"
     )
     assert "\n" not in record.summary.reason
+
+
+# --- numbers that are none of a lie by themselves -------------------------------------------------
+
+
+def test_a_device_whose_updates_go_too_far_is_named_and_leaves_no_trace(tmp_path: Path) -> None:
+    bounded = (*ONE_CLUSTER, "deadlines.lps.quorum_ratio=0.8", "bounds.max_update_norm=1000")
+    record = run_in_process(small(*bounded), tmp_path / "loud", liars={LIAR: loud})
+    without = run_in_process(small(*bounded), tmp_path / "without", liars={LIAR: poisoned(0)})
+    assert excluded(record) == [("device-002", "training")]
+    assert "norm of" in record.summary.excluded[0].reason
+    assert "bounds.max_update_norm is 1000" in record.summary.excluded[0].reason
+    assert outcome(record.folder) == outcome(without.folder)
 
 
 def test_a_run_whose_devices_all_diverge_ends_with_exit_code_4_and_a_reason(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from gps.servicer import GpsServicer
 
 EXPERIMENT = small("method=oracle")
 RUN_ID = EXPERIMENT.run_id
+HELD_OUT = [60, 59, 59, 89, 88]  # what the devices have to measure on
 
 
 @pytest.fixture
@@ -62,6 +63,7 @@ async def assert_the_run_completes(tiers: Tiers) -> None:
 def enrolment(index: int, device_id: str, **changed: Any) -> pb.EnrollRequest:
     sizes = [task.examples_per_device for task in EXPERIMENT.partition.tasks for _ in range(task.devices)]
     fields = {"experiment_sha256": EXPERIMENT.digest, "num_examples": sizes[index], "process_id": "first"}
+    fields["num_held_out"] = HELD_OUT[index]
     return pb.EnrollRequest(device_index=index, device_id=device_id, **{**fields, **changed})
 
 
@@ -121,7 +123,7 @@ async def test_a_device_with_another_experiment_file_is_refused(tiers: Tiers) ->
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         link = link_of(gps, other, "device-000")
         with pytest.raises(WrongRunError, match="'device-000' was started with another experiment than the GPS"):
-            await link.enroll(60, "")
+            await link.enroll(60, HELD_OUT[0], "")
 
 
 class ProfilesAsked(GpsServicer):
@@ -211,7 +213,7 @@ async def test_an_update_of_other_shapes_or_of_10_gb_is_refused_by_its_header(
             tiers.start_device(host, index)
         async with grpc.aio.insecure_channel(tiers.address) as gps:
             link = link_of(gps, experiment, "device-000")
-            await link.enroll(60, "")
+            await link.enroll(60, HELD_OUT[0], "")
             await link.assignment()
         await first_part_of_the_model(tiers, experiment, "device-000")
         bad = header(shape=shape, payload_bytes=payload_bytes, child_id="device-000", run_id=experiment.run_id)
@@ -229,7 +231,7 @@ async def test_a_part_s_name_of_a_megabyte_is_cut_in_every_reason_that_repeats_i
         await tiers.start_devices([1, 2, 3, 4])
         async with grpc.aio.insecure_channel(tiers.address) as gps:
             link = link_of(gps, experiment, "device-000")
-            await link.enroll(60, "")
+            await link.enroll(60, HELD_OUT[0], "")
             await link.assignment()
         await first_part_of_the_model(tiers, experiment, "device-000")
         bad = header(shape=[16, 64], payload_bytes=4840, child_id="device-000", run_id=experiment.run_id)
@@ -247,7 +249,7 @@ async def test_a_part_s_name_of_a_megabyte_is_cut_in_every_reason_that_repeats_i
 async def test_a_profile_that_announces_terabytes_is_refused_by_its_header(tmp_path: Path) -> None:
     async with Tiers(small(), tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as gps:
         link = link_of(gps, tiers.experiment, "device-000")
-        await link.enroll(60, "")
+        await link.enroll(60, HELD_OUT[0], "")
         with pytest.raises(PayloadError, match=r"shape \[5, 1099511627776\] .* expected float32 and at most \(5, 64\)"):
             await link.submit_answer(profile(5, 2**40, data=bytes(5 * 64 * 4)))
         with pytest.raises(ExcludedError, match="device-000 was refused"):
@@ -263,7 +265,7 @@ def profile(*shape: int, data: bytes) -> Answer:
 async def test_an_answer_to_what_nobody_asked_is_refused_by_name(tmp_path: Path) -> None:
     async with Tiers(small(), tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as gps:
         link = link_of(gps, tiers.experiment, "device-000")
-        await link.enroll(60, "")
+        await link.enroll(60, HELD_OUT[0], "")
         with pytest.raises(PayloadError, match="no question is called 'age' in this run"):
             await link.submit_answer(Answer(question="age"))
 

@@ -80,6 +80,7 @@ class GpsParts:
             device_index=index,
             experiment_sha256=self.experiment.digest,
             num_examples=10 if index < 3 else 20,
+            num_held_out=2,
             process_id=process_id,
         )
 

@@ -250,9 +250,14 @@ def test_keys_that_came_later_are_no_part_of_the_digest_where_they_say_nothing()
     resolved = yaml.safe_load(small().to_yaml())
     del resolved["faults"], resolved["data"]["folder"], resolved["data"]["download"], resolved["data"]["orientations"]
     del resolved["partition"]["test_share"], resolved["partition"]["public"]
-    del resolved["model"]["channels"], resolved["model"]["activation"]
+    del resolved["model"]["channels"], resolved["model"]["activation"], resolved["bounds"]
     assert hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest() == small().digest
-    for override in ("data.orientations=[0]", "partition.test_share=0.5", "partition.public={examples: 1}"):
+    for override in (
+        "data.orientations=[0]",
+        "partition.test_share=0.5",
+        "partition.public={examples: 1}",
+        "bounds={max_update_norm: 9}",
+    ):
         assert small(override).digest != small().digest
 
 

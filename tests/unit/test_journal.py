@@ -26,7 +26,9 @@ def filled(folder: Path, devices: int = 3) -> Path:
     """A closed journal with devices, answers, plans, an LPS and a round."""
     journal = opened(folder)
     for index in range(devices):
-        journal.enroll(index=index, device_id=f"device-{index:03d}", num_examples=10, pod_name="", is_late=False)
+        journal.enroll(
+            index=index, device_id=f"device-{index:03d}", num_examples=10, num_held_out=2, pod_name="", is_late=False
+        )
         journal.add_answer("profile", index, bytes(range(200)) * 20)
         journal.add_answer("relevance", index, b"row" * 50)
     journal.set_plan(BEFORE, '{"rule": "asked"}', b"affinity", [(0, 0, index) for index in range(devices)])

@@ -24,13 +24,15 @@ def test_losses_that_no_sum_can_hold_are_refused(loss: float) -> None:
     with pytest.raises(PayloadError, match="'a' measured a loss of"):
         check_evaluation(pb.Evaluation(device_id="a", loss_sum=loss, num_examples=1))
     with pytest.raises(PayloadError, match="reported with losses"):
-        check_lps_rounds([row(train_loss=loss)], rounds_per_global=2)
+        check_lps_rounds([row(train_loss=loss)], rounds_per_global=2, held_out=1200)
 
 
 def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
     check_notes(pb.UpdateHeader(child_id="a", train_loss=3.4e38))
     check_evaluation(pb.Evaluation(device_id="a", loss_sum=3.4e38 * 600, num_examples=600))
-    check_lps_rounds([row(train_loss=3.4e38, loss_sum=3.4e38 * 1200, evaluated_examples=1200)], rounds_per_global=2)
+    check_lps_rounds(
+        [row(train_loss=3.4e38, loss_sum=3.4e38 * 1200, evaluated_examples=1200)], rounds_per_global=2, held_out=1200
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,7 @@ def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
         {"bytes_up": 2**63 - 1},
         {"bytes_down": -1},
         {"evaluated_examples": 2**62},
+        {"evaluated_examples": 1201},
         {"correct": 3, "evaluated_examples": 2},
         {"loss_sum": 1e42, "evaluated_examples": 2},
         {"seconds": math.nan},
@@ -53,9 +56,9 @@ def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
     ],
 )
 def test_rows_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
-    check_lps_rounds([row()], rounds_per_global=2)
+    check_lps_rounds([row()], rounds_per_global=2, held_out=1200)
     with pytest.raises(PayloadError, match="LPS round"):
-        check_lps_rounds([row(), row(**changed)], rounds_per_global=2)
+        check_lps_rounds([row(), row(**changed)], rounds_per_global=2, held_out=1200)
 
 
 @pytest.mark.parametrize("count", [-1, 2**53, 2**63 - 1])

@@ -38,7 +38,10 @@ def test_a_device_enrols_once_however_often_it_calls(gps: GpsParts) -> None:
         ("device_index", 3, UnknownChildError, "'device-002' with index 3"),
         ("device_id", "x" * 5000, UnknownChildError, "is not of this experiment"),
         ("num_examples", 0, PayloadError, "has no examples to train on"),
-        ("num_examples", 1 << 28, PayloadError, "268435456 examples; at most 214748364 may be claimed"),
+        ("num_examples", 21, PayloadError, "21 examples to train on; at most 20 may be claimed"),  # as in partition
+        ("num_examples", (1 << 30) // 10, PayloadError, "where that is wrong, set bounds.max_examples"),
+        ("num_held_out", 1 << 40, PayloadError, "1099511627776 examples to measure on; at most 1048576 may be claimed"),
+        ("num_held_out", -1, PayloadError, "-1 examples to measure on"),
     ],
 )
 def test_who_does_not_belong_is_told_why(
@@ -57,8 +60,22 @@ def test_a_device_cannot_come_back_with_other_data(gps: GpsParts) -> None:
     gps.roster.enroll(gps.enrol_request(2), is_late=False)
     request = gps.enrol_request(2)
     request.num_examples = 11
-    with pytest.raises(PayloadError, match="enrolled with 10 examples, and now has 11"):
+    with pytest.raises(PayloadError, match="enrolled with 10 examples and 2 to measure on, and now has 11 and 2"):
         gps.roster.enroll(request, is_late=False)
+
+
+def test_the_experiment_may_bound_what_a_device_claims(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path, "bounds={max_examples: 12, max_held_out: 1}")
+    request = gps.enrol_request(4)
+    with pytest.raises(PayloadError, match="20 examples to train on; at most 12 may be claimed"):
+        gps.roster.enroll(request, is_late=False)
+    request.num_examples = 12
+    with pytest.raises(PayloadError, match="2 examples to measure on; at most 1 may be claimed"):
+        gps.roster.enroll(request, is_late=False)
+    request.num_held_out = 1
+    gps.roster.enroll(request, is_late=False)
+    gps.restart()
+    assert [(d.num_examples, d.num_held_out) for d in gps.roster.devices.values()] == [(12, 1)]
 
 
 # --- two processes that claim one device --------------------------------------------------------------------

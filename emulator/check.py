@@ -11,7 +11,7 @@ from fedstrata.datasets import DatasetInfo, dataset_info
 from fedstrata.experiment import Experiment, TaskPartition
 from fedstrata.methods import Method, Moment, make_method
 from fedstrata.rpc.answers import largest_bytes
-from fedstrata.streams import asks_in_training, lps_count, streams_of
+from fedstrata.streams import are_placed_by_index, lps_known, streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 
 
@@ -83,8 +83,8 @@ def cluster_count(method: Method) -> str:
 
 def lps_wanted(experiment: Experiment, method: Method) -> str:
     """How many LPSs there will be, and what hangs on them."""
-    if experiment.topology is not None or asks_in_training(method) is not None:
-        return f"{lps_count(experiment)}, which clusters span"
+    if are_placed_by_index(experiment, method):
+        return f"{lps_known(experiment, method)}, which clusters span"
     return f"{cluster_count(method)}, one a cluster"
 
 

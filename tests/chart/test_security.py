@@ -115,7 +115,8 @@ def test_a_run_begun_again_has_pods_and_state_of_its_own() -> None:
 
 def test_rights_can_be_withheld() -> None:
     values = {
-        "experiment": "name: a\npartition: {kind: iid, devices: 2, examples_per_device: 5}\nmethod: {clusters: 1}\n"
+        "experiment": "name: a\npartition: {kind: iid, devices: 2, examples_per_device: 5}\n",
+        "lps": {"replicas": 1},
     }
     kinds = {item["kind"] for item in render({**values, "gps": {"rbac": {"create": False}}})}
     assert not kinds & {"Role", "RoleBinding"}

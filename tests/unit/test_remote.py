@@ -13,11 +13,12 @@ from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
 from emulator import remote
+from emulator.chart_values import load_values, merge_values, value_of, with_lps_count
 from emulator.cli import execute
 from emulator.helm import Helm, _refused, chart_of
 from emulator.kubernetes import InstalledRelease
 from emulator.place import Release
-from emulator.remote import UpRequest, load_for_cluster, load_values, merge_values, value_of
+from emulator.remote import UpRequest, load_for_cluster
 from emulator.rollout import Seen
 from emulator.share import CHART
 from fedstrata.errors import AddressError, ExperimentError, RunStoppedError
@@ -103,6 +104,34 @@ def test_a_single_value_is_given_as_in_a_values_file() -> None:
             value_of(text, {})
 
 
+@pytest.mark.parametrize(
+    ("overrides", "known"),
+    [
+        (["method=fedavg"], 1),
+        (["method={name: ifca, clusters: 3}"], 1),
+        (["method={name: one_shot, clusters: 2}"], 2),
+        (["method=one_shot"], None),
+        (["method=oracle"], 3),
+        (["method={name: user_centric, streams: 2}", "training.lps_rounds_per_global_round=1"], 2),
+        (["method=one_shot", "topology={lps: 4}"], 4),
+    ],
+)
+def test_the_chart_is_told_how_many_lpss_the_experiment_needs(overrides: list[str], known: int | None) -> None:
+    experiment = load_for_cluster(DIGITS, overrides, None)
+    values = with_lps_count({"lps": {"replicas": 7, "env": []}}, {}, experiment)
+    assert values == {"lps": {"replicas": known, "env": []}}
+
+
+def test_another_number_of_lpss_than_the_experiment_makes_is_refused() -> None:
+    experiment = load_for_cluster(DIGITS, ("method.clusters=3",), None)
+    asked = {"lps": {"replicas": 2}}
+    with pytest.raises(ExperimentError, match=r"lps\.replicas is 2, but experiment digits makes it 3"):
+        with_lps_count(asked, asked, experiment)
+    unknown = load_for_cluster(DIGITS, (), None)
+    assert with_lps_count(asked, asked, unknown) == asked
+    assert with_lps_count({"lps": 3}, {"lps": 3}, unknown) == {"lps": 3}
+
+
 def test_the_chart_of_a_release_is_told_by_the_command_and_by_the_library() -> None:
     assert chart_of({"name": "lab", "chart": "fedstrata-0.1.0"}) == "fedstrata-0.1.0"
     assert chart_of({"name": "lab", "chart_name": "fedstrata", "chart_version": "0.1.0"}) == "fedstrata-0.1.0"
@@ -169,7 +198,7 @@ def test_an_upgrade_keeps_the_values_given_before_under_those_given_now(
     assert noted.upgraded["experiment"] == experiment.to_yaml()
     noted.upgraded.clear()
     remote.up(LAB, UpRequest(experiment=experiment, resets_values=True), console)
-    assert set(noted.upgraded) == {"experiment", "again"}
+    assert noted.upgraded == {"experiment": experiment.to_yaml(), "again": "", "lps": {"replicas": None}}
 
 
 def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment(

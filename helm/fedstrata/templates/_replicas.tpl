@@ -5,21 +5,14 @@
 {{- if or .Values.gps.rbac.create .Values.gps.serviceAccount.name }}true{{ end -}}
 {{- end }}
 
-{{/* Number of LPS pods. Where the GPS finds out how many, it scales them itself, so an upgrade keeps what is there. */}}
+{{/* Number of LPS pods. Where only the GPS knows how many, it scales them itself, so an upgrade keeps what is there. */}}
 {{- define "fedstrata.lpsReplicas" -}}
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
-{{- $given := .Values.lps.replicas -}}
 {{- if ne (toString $plan.lps) "auto" -}}
-  {{- if and (not (kindIs "invalid" $given)) (ne (int $given) (int $plan.lps)) -}}
-  {{- fail (printf "lps.replicas is %d, but the method and topology of experiment %s make it %d. Leave lps.replicas out, or change the experiment" (int $given) $plan.name (int $plan.lps)) -}}
-  {{- end -}}
   {{- int $plan.lps -}}
 {{- else -}}
-  {{- if not (kindIs "invalid" $given) -}}
-  {{- fail (printf "lps.replicas is %d, but experiment %s leaves it to the GPS how many LPSs there are, which scales them itself. Leave lps.replicas out, fix method.clusters, or say topology.lps" (int $given) $plan.name) -}}
-  {{- end -}}
   {{- if not (include "fedstrata.mayScale" .) -}}
-  {{- fail (printf "experiment %s leaves it to the GPS how many LPSs there are, but gps.rbac.create is false: nobody may scale the LPSs. Set gps.rbac.create to true, name an account that has the rights in gps.serviceAccount.name, fix method.clusters, or say topology.lps" $plan.name) -}}
+  {{- fail (printf "how many LPSs experiment %s needs is not said, and gps.rbac.create is false: nobody may scale them. Set lps.replicas, which `fedstrata check` shows, or topology.lps in the experiment; or gps.rbac.create to true; or name an account that has the rights in gps.serviceAccount.name" $plan.name) -}}
   {{- end -}}
   {{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-lps" (include "fedstrata.fullname" .)) -}}
   {{- if $live }}{{ int $live.spec.replicas }}{{ else }}0{{ end -}}

@@ -177,6 +177,7 @@ class FakeCore:
 
     def __init__(self, pods: dict[str, dict[str, str]], vanishing: str = "") -> None:
         self.pods, self._vanishing = pods, vanishing
+        self.forbidden: set[str] = set()
 
     def list_namespaced_pod(self, namespace: str, **_: object) -> SimpleNamespace:
         items = [SimpleNamespace(metadata=SimpleNamespace(name=n, labels=dict(ls))) for n, ls in self.pods.items()]
@@ -185,6 +186,8 @@ class FakeCore:
     def patch_namespaced_pod(self, name: str, namespace: str, body: dict[str, dict[str, dict[str, str]]], **_: object):  # type: ignore[no-untyped-def]
         if name == self._vanishing:
             raise client.ApiException(status=404, reason="Not Found")
+        if name in self.forbidden:
+            raise client.ApiException(status=403, reason="Forbidden")
         self.pods[name].update(body["metadata"]["labels"])
 
 
@@ -205,3 +208,11 @@ def test_pods_that_have_come_back_without_labels_are_labelled_and_the_others_lef
     core.pods["pod-0"] = {}  # replaced
     assert api.label_pods(wanted) == 1
     assert core.pods["pod-2"] == {}
+
+
+def test_a_pod_that_may_not_be_labelled_leaves_the_others_their_labels() -> None:
+    core = FakeCore({"board": {}, "pod-0": {}})
+    core.forbidden = {"board"}
+    with pytest.raises(client.ApiException, match="Forbidden"):
+        api_of(core).label_pods({"board": ["lps-0"], "pod-0": ["lps-0"]})
+    assert core.pods["pod-0"]["fedstrata.io/lps"] == "lps-0"

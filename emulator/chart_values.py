@@ -11,6 +11,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.streams import lps_known
 
+CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
+
 
 def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
     """The values of files and of KEY=VALUE texts, later ones on top.
@@ -40,6 +42,29 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
             "change the experiment"
         )
     return merge_values([values, {"lps": {"replicas": known if given is None else given}}])
+
+
+def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
+    """Values with files of own code, in place of those that were there; as they are where none are given.
+
+    Raises:
+        ExperimentError: a file cannot be read, or they are more than a ConfigMap holds.
+    """
+    if not files:
+        return values
+    texts: dict[str, str] = {}
+    for path in files:
+        try:
+            texts[path.name] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ExperimentError(f"--code {path}: cannot be read as text: {' '.join(str(error).split())}") from None
+    size = sum(len(text.encode()) for text in texts.values())
+    if size > CODE_BYTES_MAX:
+        raise ExperimentError(
+            f"--code: {size:,} bytes are more than the {CODE_BYTES_MAX:,} that a ConfigMap holds; put the code into an "
+            "image and name it with --set-value code.image=IMAGE"
+        )
+    return {**values, "code": {"files": texts}}
 
 
 def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

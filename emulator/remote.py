@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulator.chart_values import asked_values, merge_values, with_lps_count
+from emulator.chart_values import asked_values, merge_values, with_code, with_lps_count
 from emulator.client import RunClient
 from emulator.faults import refuse_faults
 from emulator.follow import Outcome, follow
@@ -36,6 +36,7 @@ class UpRequest:
     experiment: Experiment
     values: Sequence[Path] = ()
     value_overrides: Sequence[str] = ()  # KEY=VALUE, of the chart's values
+    code: Sequence[Path] = ()  # files of own code
     resets_values: bool = False
     begins_again: bool = False
     chart: Path | None = None
@@ -58,7 +59,8 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     if not is_there:
         cluster.wait_gone(request.timeout_s, tell, pods=True)
     kept = [helm.values()] if is_there and not request.resets_values else []
-    merged = with_lps_count(merge_values([*kept, asked]), asked, request.experiment)
+    merged = with_code(merge_values([*kept, asked]), request.code)
+    merged = with_lps_count(merged, asked, request.experiment)
     merged["again"] = _again(kept, request)
     merged["experiment"] = request.experiment.to_yaml()
     helm.upgrade(chart, merged)

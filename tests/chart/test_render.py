@@ -30,7 +30,7 @@ from fedstrata.methods.registry import NAMES
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
 CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
-OWN_RESOURCES = ("PodMonitor", "PrometheusRule")  # the Prometheus Operator's, of which Kubernetes has no schema
+OWN_RESOURCES = ("PodMonitor", "PrometheusRule", "GRPCRoute")  # of others, which Kubernetes has no schema of
 
 
 @cache

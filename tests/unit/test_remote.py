@@ -13,7 +13,7 @@ from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
 from emulator import remote
-from emulator.chart_values import load_values, merge_values, value_of, with_lps_count
+from emulator.chart_values import load_values, merge_values, value_of, with_code, with_lps_count
 from emulator.cli import execute
 from emulator.helm import Helm, _refused, chart_of
 from emulator.kubernetes import InstalledRelease
@@ -120,6 +120,23 @@ def test_the_chart_is_told_how_many_lpss_the_experiment_needs(overrides: list[st
     experiment = load_for_cluster(DIGITS, overrides, None)
     values = with_lps_count({"lps": {"replicas": 7, "env": []}}, {}, experiment)
     assert values == {"lps": {"replicas": known, "env": []}}
+
+
+def test_files_of_own_code_go_to_the_chart_in_place_of_earlier_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("A = 1\n")
+    earlier = {"code": {"files": {"old.py": "B = 2\n"}, "image": "x"}, "gps": {}}
+    assert with_code(earlier, [path]) == {"code": {"files": {"mine.py": "A = 1\n"}}, "gps": {}}
+    assert with_code(earlier, []) == earlier
+
+
+def test_own_code_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text("#" * 1_000_001)
+    (tmp_path / "bytes.py").write_bytes(b"\xff")
+    wrong = {"large.py": "more than the 1,000,000", "bytes.py": "cannot be read as text", "none.py": "cannot be read"}
+    for name, message in wrong.items():
+        with pytest.raises(ExperimentError, match=message):
+            with_code({}, [tmp_path / name])
 
 
 def test_another_number_of_lpss_than_the_experiment_makes_is_refused() -> None:

@@ -1,19 +1,7 @@
-{{/* What every pod of the chart may do: nothing. Used by the three tiers and by the test. */}}
+{{/* Who a pod runs as: the chart's, with the tier's own over it. (dict "root" $ "component" "lps"); `test` has no tier. */}}
 {{- define "fedstrata.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
-{{- end }}
-
-{{- define "fedstrata.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $tier := get .root.Values .component | default dict -}}
+{{ mergeOverwrite (deepCopy .root.Values.podSecurityContext) ($tier.podSecurityContext | default dict) | toYaml }}
 {{- end }}
 
 {{/* Alive is /healthz, ready is /readyz; until the first answer of /healthz a start may take probes.startupSeconds. */}}
@@ -60,6 +48,14 @@ env:
   {{- with $tier.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with $tier.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "fedstrata.codeFolder" $root }}
+# The folder in which a process starts is one that its modules are imported from.
+workingDir: {{ . }}
+{{- end }}
 ports:
   {{- if ne .component "device" }}
   - {name: grpc, containerPort: {{ $root.Values.ports.grpc }}, protocol: TCP}
@@ -69,7 +65,7 @@ ports:
 resources:
   {{- toYaml $tier.resources | nindent 2 }}
 securityContext:
-  {{- include "fedstrata.containerSecurityContext" $root | nindent 2 }}
+  {{- toYaml $root.Values.containerSecurityContext | nindent 2 }}
 # The last words of a container that stops are its reason: `kubectl describe pod` shows them.
 terminationMessagePolicy: FallbackToLogsOnError
 volumeMounts:
@@ -80,6 +76,12 @@ volumeMounts:
     mountPath: /tmp
   {{- with include (printf "fedstrata.%s.mounts" .component) $root | trim }}
   {{- . | nindent 2 }}
+  {{- end }}
+  {{- with include "fedstrata.codeMount" $root | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with $tier.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
@@ -128,6 +130,9 @@ metadata:
   annotations:
     # Another experiment makes other pods.
     checksum/experiment: {{ include "fedstrata.experiment" $root | sha256sum }}
+    {{- with $root.Values.code.files }}
+    checksum/code: {{ toYaml . | sha256sum }}
+    {{- end }}
     {{- with $root.Values.again }}
     fedstrata.io/again: {{ . | quote }}
     {{- end }}
@@ -135,8 +140,8 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  {{- if eq .component "gps" }}
-  serviceAccountName: {{ include "fedstrata.serviceAccount" $root }}
+  {{- with include "fedstrata.serviceAccount" . }}
+  serviceAccountName: {{ . }}
   {{- end }}
   automountServiceAccountToken: {{ eq .component "gps" }}
   # Kubernetes would add variables such as FEDSTRATA_GPS_PORT, which are ours.
@@ -147,12 +152,15 @@ spec:
     - name: {{ . }}
     {{- end }}
   {{- end }}
+  {{- with $tier.runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
   {{- with $tier.priorityClassName }}
   priorityClassName: {{ . }}
   {{- end }}
   terminationGracePeriodSeconds: {{ $tier.terminationGracePeriodSeconds }}
   securityContext:
-    {{- include "fedstrata.podSecurityContext" $root | nindent 4 }}
+    {{- include "fedstrata.podSecurityContext" . | nindent 4 }}
   {{- with $tier.nodeSelector }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}
@@ -167,6 +175,10 @@ spec:
   {{- with include "fedstrata.topologySpread" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
+  {{- with include "fedstrata.initContainers" . | trim }}
+  initContainers:
+    {{- . | nindent 4 }}
+  {{- end }}
   containers:
     - {{ include "fedstrata.container" . | nindent 6 | trim }}
   volumes:
@@ -177,5 +189,11 @@ spec:
       emptyDir: {}
     {{- with include (printf "fedstrata.%s.volumes" .component) $root | trim }}
     {{- . | nindent 4 }}
+    {{- end }}
+    {{- with include "fedstrata.codeVolume" $root | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- with $tier.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
 {{- end }}

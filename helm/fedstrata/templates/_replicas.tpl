@@ -43,8 +43,9 @@
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
 {{- $device := .Values.device -}}
 {{- $data := .Values.data -}}
-{{- if and $plan.local (ne $device.kind "DaemonSet") -}}
-{{- fail (printf "experiment %s has partition.kind local, whose devices are boards with data of their own: set device.kind to DaemonSet" $plan.name) -}}
+{{- $allElsewhere := eq (int $device.external) (int $plan.devices) -}}
+{{- if and $plan.local (ne $device.kind "DaemonSet") (not $allElsewhere) -}}
+{{- fail (printf "experiment %s has partition.kind local, whose devices are boards with data of their own: set device.kind to DaemonSet for boards that are nodes, or device.external to %d for boards that dial in" $plan.name (int $plan.devices)) -}}
 {{- end -}}
 {{- if eq $device.kind "DaemonSet" -}}
   {{- if not $plan.local }}{{ fail (printf "device.kind DaemonSet gives every node a device of its own, so the experiment names them: partition.kind local with names, not as in %s" $plan.name) }}{{ end -}}
@@ -53,18 +54,21 @@
   {{- fail "device.kind DaemonSet has one device on each node: leave device.replicas, device.devicesPerPod and device.external out" -}}
   {{- end -}}
 {{- end -}}
-{{- if and (eq $data.type "none") (ne $plan.data "digits") (not (contains ":" $plan.data)) (not $plan.download) -}}
+{{- if and (not $allElsewhere) (eq $data.type "none") (ne $plan.data "digits") (not (contains ":" $plan.data)) (not $plan.download) -}}
 {{- fail (printf "experiment %s reads %s from files: set data.type to hostPath, claim or image, or data.download to true in the experiment" $plan.name $plan.data) -}}
 {{- end -}}
 {{- if and (eq $data.type "hostPath") (not $data.hostPath) }}{{ fail "data.type is hostPath: data.hostPath says which folder of the node, for instance /var/lib/fedstrata" }}{{ end -}}
 {{- if and (eq $data.type "claim") (not $data.claimName) }}{{ fail "data.type is claim: data.claimName says which PersistentVolumeClaim of the namespace" }}{{ end -}}
 {{- end }}
 
-{{/* Names of the device pods, as a list, where they are known beforehand: those of a StatefulSet that makes them all. */}}
+{{/* Names of the device pods, as a list: those of a StatefulSet and those that are named. A DaemonSet's are not known. */}}
 {{- define "fedstrata.devicePods" -}}
-{{- if and (eq .Values.device.kind "StatefulSet") (eq (int .Values.device.external) 0) }}
+{{- if eq .Values.device.kind "StatefulSet" }}
 {{- range $ordinal := until (include "fedstrata.deviceReplicas" . | int) }}
 - {{ include "fedstrata.fullname" $ }}-device-{{ $ordinal }}
+{{- end }}
+{{- range .Values.device.externalPods }}
+- {{ . }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from emulator.sizing import LPS_PROCESS_BYTES, MIB, device_memory, lps_memory
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
@@ -42,6 +43,27 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
             "change the experiment"
         )
     return merge_values([values, {"lps": {"replicas": known if given is None else given}}])
+
+
+def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """Values with the memory that an experiment's pods need, but for what of it was asked for now.
+
+    Raises:
+        PluginError: own code is not to be had here. FedstrataError: the model cannot be made.
+    """
+    if not all(isinstance(values.get(tier, {}), dict) for tier in ("lps", "device")):
+        return values  # which the chart refuses
+    of_pods, of_lps = device_memory(experiment), LPS_PROCESS_BYTES + lps_memory(experiment)
+    found = {
+        "device": {"memoryMi": {"pod": _mib(of_pods.process), "device": _mib(of_pods.device)}},
+        "lps": {"memoryMi": {"pod": _mib(of_lps)}},
+    }
+    given = {tier: {"memoryMi": of_tier} for tier in found if (of_tier := _at(asked, [tier, "memoryMi"]))}
+    return merge_values([values, found, given])
+
+
+def _mib(size: int) -> int:
+    return -(-size // MIB)
 
 
 def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.report.units import counted, grouped, human_bytes
+from emulator.sizing import device_memory, lps_memory
 from fedstrata.datasets import DatasetInfo, dataset_info
 from fedstrata.experiment import Experiment, TaskPartition
 from fedstrata.methods import Method, Moment, make_method
@@ -24,7 +25,6 @@ class ModelSize:
     stream_elements: int  # between an LPS and the GPS, of as many clusters as are known
     shared_layers: tuple[str, ...]
     own_layers: tuple[str, ...]  # that never leave a device
-    spans: bool  # whether clusters span LPSs
     is_exact: bool  # whether partial sums travel up from the LPSs
 
 
@@ -119,13 +119,13 @@ def _model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
         stream_elements=up.size,
         shared_layers=streams.everywhere.names,
         own_layers=streams.own.names,
-        spans=streams.spans,
         is_exact=streams.spans and experiment.training.lps_rounds_per_global_round == 1,
     )
 
 
 def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize) -> Table:
     method = make_method(experiment)
+    pods = device_memory(experiment)
     training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
     local = counted(training.local_epochs, "epoch") if training.local_epochs else f"{training.local_steps} steps"
     rows = {
@@ -139,7 +139,8 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
         "shared by all": ", ".join(model.shared_layers) or "nothing",
         "stays on devices": ", ".join(model.own_layers) or "no layer",
-        "memory of an LPS": f"about {human_bytes(_lps_memory(model))} beside what an idle one has",
+        "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} beside what an idle one has",
+        "of devices": f"about {human_bytes(pods.process)} a process, and {human_bytes(pods.device)} for each in it",
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -152,11 +153,6 @@ def _method(experiment: Experiment) -> str:
     options = experiment.method.model_dump(mode="json", exclude={"name"})
     said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
     return f"{experiment.method.name}: {said}" if said else experiment.method.name
-
-
-def _lps_memory(model: ModelSize) -> int:
-    """Bytes: 2.5 models where an LPS has one cluster; else all streams, a copy of them, and their sums."""
-    return 4 * model.stream_elements * 4 if model.spans else 10 * model.travelling_elements
 
 
 def _task_table(partition: TaskPartition) -> Table:

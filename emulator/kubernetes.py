@@ -39,8 +39,12 @@ class InstalledRelease:
                 context=release.context,
                 client_configuration=self._configuration,
             )
-        except (config.ConfigException, FileNotFoundError) as error:
-            raise AddressError(f"no Kubernetes context: {error}; see kubectl config get-contexts") from None
+        except config.ConfigException as error:
+            raise AddressError(f"no Kubernetes context: {_sentence(error)}; see kubectl config get-contexts") from None
+        except Exception as error:  # the client reads the file as it comes, and raises whatever that brings
+            raise AddressError(
+                f"the kubeconfig cannot be used: {_sentence(error)}; give another with --kubeconfig"
+            ) from None
         api = client.ApiClient(self._configuration)
         self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         self._namespace = release.namespace
@@ -55,7 +59,11 @@ class InstalledRelease:
         except client.ApiException as error:
             raise AddressError(f"Kubernetes refused: {error.status} {error.reason}") from None
         except urllib3.exceptions.HTTPError as error:
-            raise AddressError(f"Kubernetes does not answer: {' '.join(str(error).split())[:300]}") from None
+            cause = getattr(error, "reason", None) or error  # of the last attempt, where there were several
+            where = self._configuration.host
+            raise AddressError(
+                f"Kubernetes at {where} does not answer: {_sentence(cause)}; see kubectl cluster-info"
+            ) from None
 
     # --- its pods -----------------------------------------------------------------------------
 
@@ -202,6 +210,11 @@ class InstalledRelease:
         pod, port = self.gps_pod()
         with PodPort(self._configuration, self._namespace, pod, port).forwarded() as address:
             yield address
+
+
+def _sentence(error: object) -> str:
+    """A reason on one line, without the full stop and the object that it is about."""
+    return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 
 
 def _grpc_port(pod: Any) -> int:

@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulator.chart_values import asked_values, merge_values, with_code, with_lps_count
+from emulator.chart_values import asked_values, merge_values, with_code, with_lps_count, with_memory
 from emulator.client import RunClient
 from emulator.faults import refuse_faults
 from emulator.follow import Outcome, follow
-from emulator.helm import Helm
+from emulator.helm import Helm, check_chart
 from emulator.interrupts import run_interruptibly
 from emulator.kubernetes import InstalledRelease
 from emulator.output import check_unused
 from emulator.place import Release
 from emulator.progress import Display
 from emulator.share import CHART
-from fedstrata.errors import AddressError, FedstrataError, RunStoppedError
+from fedstrata.errors import AddressError, FedstrataError, PluginError, RunStoppedError
 from fedstrata.experiment import Experiment, load_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -52,7 +52,9 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
         ExperimentError, AddressError, RunStoppedError: with what Helm, Kubernetes or the pods say.
     """
     chart = request.chart or CHART
-    asked = asked_values(chart, request.values, request.value_overrides)
+    check_chart(chart)
+    asked = with_code(asked_values(chart, request.values, request.value_overrides), request.code)
+    with_lps_count(asked, asked, request.experiment)  # refused before Kubernetes is asked anything
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
@@ -61,6 +63,10 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     kept = [helm.values()] if is_there and not request.resets_values else []
     merged = with_code(merge_values([*kept, asked]), request.code)
     merged = with_lps_count(merged, asked, request.experiment)
+    try:
+        merged = with_memory(merged, asked, request.experiment)
+    except PluginError as error:  # the pods may have it from an image
+        tell(f"memory of the pods is the chart's or as given, since it cannot be worked out here: {error}")
     merged["again"] = _again(kept, request)
     merged["experiment"] = request.experiment.to_yaml()
     helm.upgrade(chart, merged)

@@ -13,31 +13,15 @@ from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
 from emulator import remote
-from emulator.chart_values import load_values, merge_values, value_of, with_code, with_lps_count
 from emulator.cli import execute
-from emulator.helm import Helm, _refused, chart_of
+from emulator.helm import Helm, _refused, chart_of, check_chart
 from emulator.kubernetes import InstalledRelease
 from emulator.place import Release
 from emulator.remote import UpRequest, load_for_cluster
 from emulator.rollout import Seen
-from emulator.share import CHART
 from fedstrata.errors import AddressError, ExperimentError, RunStoppedError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
-
-
-def test_later_values_lie_over_earlier_ones_key_by_key() -> None:
-    merged = merge_values([{"gps": {"a": 1, "b": 2}, "x": 1}, {"gps": {"b": 3}, "y": [2]}])
-    assert merged == {"gps": {"a": 1, "b": 3}, "x": 1, "y": [2]}
-
-
-def test_a_values_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "values.yaml"
-    path.write_text("- not\n- a mapping\n")
-    with pytest.raises(ExperimentError, match="mapping"):
-        load_values(path)
-    with pytest.raises(ExperimentError, match=r"missing\.yaml"):
-        load_values(tmp_path / "missing.yaml")
 
 
 def test_the_charts_own_words_are_told_as_an_error_of_the_values() -> None:
@@ -52,7 +36,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:
 
 def test_a_folder_without_a_chart_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="no chart"):
-        Helm(Release(name="lab", namespace="default")).upgrade(tmp_path, {})
+        check_chart(tmp_path)
 
 
 def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
@@ -71,6 +55,7 @@ def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monk
         configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
         configuration.retries = False
         api = client.ApiClient(configuration)
+        found._configuration = configuration
         found._namespace, found._selector = "default", "app.kubernetes.io/instance=run"
         found._core, found._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         with pytest.raises(AddressError, match="does not answer"):
@@ -94,59 +79,18 @@ def test_a_name_that_kubernetes_refuses_is_refused_before_anything_is_begun(name
     assert execute(["status", "--release", name, "--namespace", namespace]) == 2
 
 
-def test_a_single_value_is_given_as_in_a_values_file() -> None:
-    defaults = load_values(CHART / "values.yaml")
-    assert value_of("device.devicesPerPod=5", defaults) == {"device": {"devicesPerPod": 5}}
-    assert value_of("lps.nodeSelector.tier=edge", defaults) == {"lps": {"nodeSelector": {"tier": "edge"}}}
-    assert value_of("image.tag=1.10", defaults) == {"image": {"tag": "1.10"}}
-    for text in ("device", "=5", "a..b=1", "a=["):
-        with pytest.raises(ExperimentError, match="--set-value"):
-            value_of(text, {})
-
-
-@pytest.mark.parametrize(
-    ("overrides", "known"),
-    [
-        (["method=fedavg"], 1),
-        (["method={name: ifca, clusters: 3}"], 1),
-        (["method={name: one_shot, clusters: 2}"], 2),
-        (["method=one_shot"], None),
-        (["method=oracle"], 3),
-        (["method={name: user_centric, streams: 2}", "training.lps_rounds_per_global_round=1"], 2),
-        (["method=one_shot", "topology={lps: 4}"], 4),
-    ],
-)
-def test_the_chart_is_told_how_many_lpss_the_experiment_needs(overrides: list[str], known: int | None) -> None:
-    experiment = load_for_cluster(DIGITS, overrides, None)
-    values = with_lps_count({"lps": {"replicas": 7, "env": []}}, {}, experiment)
-    assert values == {"lps": {"replicas": known, "env": []}}
-
-
-def test_files_of_own_code_go_to_the_chart_in_place_of_earlier_ones(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text("A = 1\n")
-    earlier = {"code": {"files": {"old.py": "B = 2\n"}, "image": "x"}, "gps": {}}
-    assert with_code(earlier, [path]) == {"code": {"files": {"mine.py": "A = 1\n"}}, "gps": {}}
-    assert with_code(earlier, []) == earlier
-
-
-def test_own_code_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "large.py").write_text("#" * 1_000_001)
-    (tmp_path / "bytes.py").write_bytes(b"\xff")
-    wrong = {"large.py": "more than the 1,000,000", "bytes.py": "cannot be read as text", "none.py": "cannot be read"}
-    for name, message in wrong.items():
-        with pytest.raises(ExperimentError, match=message):
-            with_code({}, [tmp_path / name])
-
-
-def test_another_number_of_lpss_than_the_experiment_makes_is_refused() -> None:
-    experiment = load_for_cluster(DIGITS, ("method.clusters=3",), None)
-    asked = {"lps": {"replicas": 2}}
-    with pytest.raises(ExperimentError, match=r"lps\.replicas is 2, but experiment digits makes it 3"):
-        with_lps_count(asked, asked, experiment)
-    unknown = load_for_cluster(DIGITS, (), None)
-    assert with_lps_count(asked, asked, unknown) == asked
-    assert with_lps_count({"lps": 3}, {"lps": 3}, unknown) == {"lps": 3}
+def test_where_own_code_is_not_here_the_charts_memory_holds_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "elsewhere.yaml"
+    path.write_text(
+        "name: elsewhere\ndata: {name: digits}\nmodel: {name: 'in_an_image:model'}\n"
+        "partition: {kind: iid, devices: 2, examples_per_device: 9}\nmethod: fedavg\n"
+    )
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    remote.up(LAB, UpRequest(experiment=load_for_cluster(path, (), None)), Console())
+    assert "device" not in noted.upgraded
+    assert "memory of the pods is the chart's or as given" in capsys.readouterr().out
 
 
 def test_the_chart_of_a_release_is_told_by_the_command_and_by_the_library() -> None:
@@ -210,12 +154,14 @@ def test_an_upgrade_keeps_the_values_given_before_under_those_given_now(
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
     experiment = load_for_cluster(DIGITS, (), None)
     remote.up(LAB, UpRequest(experiment=experiment, value_overrides=["gps.env=[]"]), console)
-    assert noted.upgraded["device"] == {"devicesPerPod": 5}
+    assert noted.upgraded["device"]["devicesPerPod"] == 5
     assert noted.upgraded["gps"] == {"env": []}
     assert noted.upgraded["experiment"] == experiment.to_yaml()
     noted.upgraded.clear()
     remote.up(LAB, UpRequest(experiment=experiment, resets_values=True), console)
-    assert noted.upgraded == {"experiment": experiment.to_yaml(), "again": "", "lps": {"replicas": None}}
+    assert set(noted.upgraded) == {"experiment", "again", "lps", "device"}  # what `up` works out itself
+    assert noted.upgraded["lps"].keys() == {"replicas", "memoryMi"}
+    assert noted.upgraded["device"].keys() == {"memoryMi"}
 
 
 def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment(

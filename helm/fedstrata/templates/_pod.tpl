@@ -24,6 +24,20 @@ readinessProbe:
   failureThreshold: 3
 {{- end }}
 
+{{/* A tier's resources: as given; where requests say nothing of memory, as much as memoryMi makes of the pod, and where
+     limits say nothing either, twice that. */}}
+{{- define "fedstrata.resources" -}}
+{{- $tier := index .root.Values .component -}}
+{{- $resources := deepCopy $tier.resources -}}
+{{- if and $tier.memoryMi (not (hasKey ($resources.requests | default dict) "memory")) -}}
+{{- $devices := ternary (int (get $tier "devicesPerPod" | default 0)) 0 (eq .component "device") -}}
+{{- $mi := add $tier.memoryMi.pod (mul $devices (get $tier.memoryMi "device" | default 0)) -}}
+{{- $limits := dict "memory" (printf "%dMi" (mul 2 $mi)) | merge ($resources.limits | default dict) -}}
+{{- $resources = mergeOverwrite $resources (dict "requests" (dict "memory" (printf "%dMi" $mi)) "limits" $limits) -}}
+{{- end -}}
+{{ toYaml $resources }}
+{{- end }}
+
 {{/* The one container of a tier: (dict "root" $ "component" "lps"). */}}
 {{- define "fedstrata.container" -}}
 {{- $root := .root -}}
@@ -63,7 +77,7 @@ ports:
   - {name: http, containerPort: {{ $root.Values.ports.http }}, protocol: TCP}
 {{- include "fedstrata.probes" $root }}
 resources:
-  {{- toYaml $tier.resources | nindent 2 }}
+  {{- include "fedstrata.resources" . | nindent 2 }}
 securityContext:
   {{- toYaml $root.Values.containerSecurityContext | nindent 2 }}
 # The last words of a container that stops are its reason: `kubectl describe pod` shows them.

@@ -161,6 +161,13 @@ class InstalledRelease:
         owned = [f"pod {pod.metadata.name}" for pod in seen.pods if pod.metadata.owner_references]
         return claims + (owned if pods else [])
 
+    def delete_tests(self) -> None:
+        """Delete the pod of `helm test`, which an uninstallation leaves."""
+        with self._answering():
+            self._core.delete_collection_namespaced_pod(
+                self._namespace, label_selector=f"{self._selector},{COMPONENT}=test", _request_timeout=REQUEST_S
+            )
+
     # --- its claims ---------------------------------------------------------------------------
 
     def claims(self) -> list[str]:

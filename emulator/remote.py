@@ -17,9 +17,9 @@ from emulator.interrupts import run_interruptibly
 from emulator.kubernetes import InstalledRelease
 from emulator.output import check_unused
 from emulator.place import Release
-from emulator.progress import Display
+from emulator.progress import Display, Quiet
 from emulator.share import CHART
-from fedstrata.errors import AddressError, FedstrataError, PluginError, RunStoppedError
+from fedstrata.errors import AddressError, ExperimentError, FedstrataError, PluginError, RunStoppedError
 from fedstrata.experiment import Experiment, load_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -58,6 +58,8 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
+    if is_there and request.begins_again:
+        _refuse_unless_failed(release, request.experiment)
     if not is_there:
         cluster.wait_gone(request.timeout_s, tell, pods=True)
     kept = [helm.values()] if is_there and not request.resets_values else []
@@ -74,6 +76,22 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
          f"run {request.experiment.run_id}")  # fmt: skip
     cluster.wait_ready(request.timeout_s, tell)
     tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+
+
+def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
+    """Raise ExperimentError where the GPS says that this very run has not failed; nothing where it says nothing.
+
+    LPSs and devices of a run that is begun anew leave the state of the earlier one behind.
+    """
+    try:
+        found = status(release, Quiet(), once=True)
+    except (AddressError, RunStoppedError):
+        return
+    if found.run_id == experiment.run_id and found.phase != "failed":
+        what = "has completed and its record is served" if found.phase == "completed" else f"is in {found.phase}"
+        raise ExperimentError(
+            f"--again begins a failed run anew, and {found.run_id} {what}; leave --again out, or give another --seed"
+        )
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
@@ -191,6 +209,7 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
         )
     if was_installed:
         helm.uninstall()
+        cluster.delete_tests()
     deleted = cluster.delete_claims() if deletes_records else []
     cluster.wait_gone(timeout_s, tell, pods=True)
     return Removed(was_installed=was_installed, deleted=deleted, kept=[] if deletes_records else cluster.claims())

@@ -195,6 +195,15 @@ def test_state_is_on_a_claim_or_in_the_pod_and_never_both(tier: str, is_kept: bo
     assert "--state=/state" in pod["containers"][0]["args"]
 
 
+def test_the_pod_of_a_test_is_there_when_helm_3_reads_its_words() -> None:
+    """Helm 3 deletes by policy, and reads the logs for `helm test --logs` afterwards (helm/helm#9098)."""
+    test = one(render(), "Pod", "demo-fedstrata-test")
+    assert test["metadata"]["annotations"] == {
+        "helm.sh/hook": "test",
+        "helm.sh/hook-delete-policy": "before-hook-creation",
+    }
+
+
 def test_budgets_use_the_api_that_the_server_has() -> None:
     def versions(version: str) -> set[str]:
         return {item["apiVersion"] for item in render(version=version) if item["kind"] == "PodDisruptionBudget"}

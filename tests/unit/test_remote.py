@@ -20,6 +20,7 @@ from emulator.place import Release
 from emulator.remote import UpRequest, load_for_cluster
 from emulator.rollout import Seen
 from fedstrata.errors import AddressError, ExperimentError, RunStoppedError
+from fedstrata.v1 import gps_service_pb2 as pb
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -111,7 +112,14 @@ class Noted:
         monkeypatch.setattr(Helm, "values", lambda _: {"lps": {"env": []}, "device": {"devicesPerPod": 5}})
         monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
         monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
-        for name, answer in (("wait_gone", None), ("wait_ready", None), ("delete_claims", claims), ("claims", claims)):
+        monkeypatch.setattr(remote, "status", self._noting("status", pb.RunStatus(phase="failed")))
+        for name, answer in (
+            ("wait_gone", None),
+            ("delete_tests", None),
+            ("wait_ready", None),
+            ("delete_claims", claims),
+            ("claims", claims),
+        ):
             monkeypatch.setattr(InstalledRelease, name, self._noting(name, answer))
         monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
 
@@ -180,6 +188,31 @@ def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment
     assert noted.upgraded["again"] == ""
 
 
+@pytest.mark.parametrize(("phase", "says"), [("training", "is in training"), ("completed", "has completed and its")])
+def test_a_run_that_has_not_failed_is_not_begun_again(
+    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str, says: str
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    same, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
+    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=same.run_id))
+    with pytest.raises(ExperimentError, match=f"--again begins a failed run anew, and digits-.* {says}"):
+        remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
+    assert noted.upgraded == {}
+    remote.up(LAB, UpRequest(experiment=other, begins_again=True), console)
+    assert noted.upgraded["again"]
+
+
+def test_a_run_whose_gps_says_nothing_may_be_begun_again(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+
+    def away(*_: object, **__: object) -> None:
+        raise AddressError("the GPS's pod is Pending")
+
+    monkeypatch.setattr(remote, "status", away)
+    remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None), begins_again=True), console)
+    assert noted.upgraded["again"]
+
+
 def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
     noted = Noted(monkeypatch, chart=None, claims=[])
     remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
@@ -191,7 +224,7 @@ def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_sta
 ) -> None:
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
     assert remote.down(LAB, deletes_records=False, console=console).kept == ["lab-fedstrata-gps"]
-    assert noted.calls == ["uninstall", "wait_gone", "claims"]
+    assert noted.calls == ["uninstall", "delete_tests", "wait_gone", "claims"]
 
 
 def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(
@@ -210,7 +243,7 @@ def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys
     assert "deletes lab-fedstrata-gps with all records; say --yes" in capsys.readouterr().err
     assert "uninstall" not in noted.calls
     assert execute(["down", "--release", "lab", "--delete-records", "--yes"]) == 0
-    assert noted.calls[-3:] == ["uninstall", "delete_claims", "wait_gone"]
+    assert noted.calls[-4:] == ["uninstall", "delete_tests", "delete_claims", "wait_gone"]
 
 
 # --- waiting --------------------------------------------------------------------------------------------------------

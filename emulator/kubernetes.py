@@ -12,13 +12,12 @@ import urllib3
 
 from emulator.forward import PodPort
 from emulator.place import Release
-from emulator.rollout import Progress, Seen, listed, outdated_pods, progress
+from emulator.rollout import COMPONENT, Progress, Seen, listed, outdated_pods, progress
 from fedstrata.errors import AddressError, RunStoppedError
 from fedstrata.link import pass_time
 
 OURS = "app.kubernetes.io/name=fedstrata"
 INSTANCE = "app.kubernetes.io/instance"
-COMPONENT = "app.kubernetes.io/component"
 REQUEST_S = 15
 LOOK_S = 1
 GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run

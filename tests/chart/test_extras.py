@@ -84,12 +84,13 @@ def test_memory_grows_with_the_devices_of_a_pod_unless_resources_say_how_much() 
         resources = pod({"device": device}, "device")["containers"][0]["resources"]
         return resources["requests"].get("memory"), resources["limits"].get("memory")
 
-    assert memory({"memoryMi": {"pod": 400, "device": 7}}) == ("407Mi", "814Mi")
-    assert memory({"memoryMi": {"pod": 400, "device": 7}, "devicesPerPod": 5}) == ("435Mi", "870Mi")
+    assert memory({"memoryMi": {"pod": 400, "device": 7}}) == ("407Mi", "1024Mi")
+    assert memory({"memoryMi": {"pod": 400, "device": 7}, "devicesPerPod": 5}) == ("435Mi", "1024Mi")
+    assert memory({"memoryMi": {"pod": 400, "device": 7}, "devicesPerPod": 50}) == ("750Mi", "1500Mi")
     assert memory({"resources": {"requests": {"memory": "1Gi"}}}) == ("1Gi", None)
     assert memory({"resources": {"limits": {"memory": "1Gi"}}}) == ("426Mi", "1Gi")
     lps = pod({"lps": {"memoryMi": {"pod": 100}}, "device": {"devicesPerPod": 5}}, "lps")["containers"][0]["resources"]
-    assert lps == {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "200Mi"}}
+    assert lps == {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "1024Mi"}}
 
 
 # --- own code ---------------------------------------------------------------------------------------------------------

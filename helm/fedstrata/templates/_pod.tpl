@@ -25,14 +25,14 @@ readinessProbe:
 {{- end }}
 
 {{/* A tier's resources: as given; where requests say nothing of memory, as much as memoryMi makes of the pod, and where
-     limits say nothing either, twice that. */}}
+     limits say nothing either, twice that, and no less than 1 GiB. */}}
 {{- define "fedstrata.resources" -}}
 {{- $tier := index .root.Values .component -}}
 {{- $resources := deepCopy $tier.resources -}}
 {{- if and $tier.memoryMi (not (hasKey ($resources.requests | default dict) "memory")) -}}
 {{- $devices := ternary (int (get $tier "devicesPerPod" | default 0)) 0 (eq .component "device") -}}
 {{- $mi := add $tier.memoryMi.pod (mul $devices (get $tier.memoryMi "device" | default 0)) -}}
-{{- $limits := dict "memory" (printf "%dMi" (mul 2 $mi)) | merge ($resources.limits | default dict) -}}
+{{- $limits := dict "memory" (printf "%dMi" (max 1024 (mul 2 $mi))) | merge ($resources.limits | default dict) -}}
 {{- $resources = mergeOverwrite $resources (dict "requests" (dict "memory" (printf "%dMi" $mi)) "limits" $limits) -}}
 {{- end -}}
 {{ toYaml $resources }}

@@ -24,7 +24,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from emulator.check import lps_memory, model_size
+from emulator.sizing import lps_memory
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.logs import EventLog
@@ -204,8 +204,8 @@ def main() -> int:
     exceeded = False
     for children, streams in itertools.product(options.children, options.streams):
         experiment = experiment_of(children, options.model_mb, streams)
-        size = model_size(experiment, dataset_info(experiment.data))
-        model, expected = 4 * size.elements / 1e6, lps_memory(size) / 1e6
+        layout = build_model(experiment.model, dataset_info(experiment.data)).layout
+        model, expected = layout.float32_bytes / 1e6, lps_memory(experiment) / 1e6
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             before, peak = asyncio.run(measure(experiment, options.at_once, Path(folder)))
         growth = peak - before

@@ -7,11 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.report.units import counted, grouped, human_bytes
+from emulator.sizing import device_memory, lps_memory
 from fedstrata.datasets import DatasetInfo, dataset_info
 from fedstrata.experiment import Experiment, TaskPartition
 from fedstrata.methods import Method, Moment, make_method
 from fedstrata.rpc.answers import largest_bytes
-from fedstrata.streams import asks_in_training, lps_count, streams_of
+from fedstrata.streams import are_placed_by_index, lps_known, streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 
 
@@ -24,7 +25,6 @@ class ModelSize:
     stream_elements: int  # between an LPS and the GPS, of as many clusters as are known
     shared_layers: tuple[str, ...]
     own_layers: tuple[str, ...]  # that never leave a device
-    spans: bool  # whether clusters span LPSs
     is_exact: bool  # whether partial sums travel up from the LPSs
 
 
@@ -83,8 +83,8 @@ def cluster_count(method: Method) -> str:
 
 def lps_wanted(experiment: Experiment, method: Method) -> str:
     """How many LPSs there will be, and what hangs on them."""
-    if experiment.topology is not None or asks_in_training(method) is not None:
-        return f"{lps_count(experiment)}, which clusters span"
+    if are_placed_by_index(experiment, method):
+        return f"{lps_known(experiment, method)}, which clusters span"
     return f"{cluster_count(method)}, one a cluster"
 
 
@@ -98,7 +98,7 @@ def check(experiment: Experiment, console: Console) -> None:
 
     check_data(experiment)
     info = dataset_info(experiment.data)
-    model = model_size(experiment, info)
+    model = _model_size(experiment, info)
     console.print(Text(experiment.run_id, style="bold"))
     console.print(_topology_table(experiment, info, model))
     if isinstance(experiment.partition, TaskPartition):
@@ -106,7 +106,7 @@ def check(experiment: Experiment, console: Console) -> None:
     console.print(_bytes_table(experiment, model))
 
 
-def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
+def _model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
     from fedstrata.models import build_model
 
     method, model = make_method(experiment), build_model(experiment.model, info)
@@ -119,13 +119,13 @@ def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
         stream_elements=up.size,
         shared_layers=streams.everywhere.names,
         own_layers=streams.own.names,
-        spans=streams.spans,
         is_exact=streams.spans and experiment.training.lps_rounds_per_global_round == 1,
     )
 
 
 def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize) -> Table:
     method = make_method(experiment)
+    pods = device_memory(experiment)
     training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
     local = counted(training.local_epochs, "epoch") if training.local_epochs else f"{training.local_steps} steps"
     rows = {
@@ -139,7 +139,8 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
         "shared by all": ", ".join(model.shared_layers) or "nothing",
         "stays on devices": ", ".join(model.own_layers) or "no layer",
-        "memory of an LPS": f"about {human_bytes(lps_memory(model))} beside what an idle one has",
+        "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} beside what an idle one has",
+        "of devices": f"about {human_bytes(pods.process)} a process, and {human_bytes(pods.device)} for each in it",
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -152,11 +153,6 @@ def _method(experiment: Experiment) -> str:
     options = experiment.method.model_dump(mode="json", exclude={"name"})
     said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
     return f"{experiment.method.name}: {said}" if said else experiment.method.name
-
-
-def lps_memory(model: ModelSize) -> int:
-    """Bytes, as benchmarks/memory.py measures: 2.5 models where an LPS has one cluster, else 5.5 times all streams."""
-    return 22 * model.stream_elements if model.spans else 10 * model.travelling_elements
 
 
 def _task_table(partition: TaskPartition) -> Table:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -53,11 +54,24 @@ def examples(
     Console(highlight=False, width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
-def schema() -> None:
-    """Print the JSON Schema of the experiment file, for editors that check YAML by one."""
+class Described(StrEnum):
+    """What there is a JSON Schema of."""
+
+    EXPERIMENT = "experiment"
+    STATUS = "status"
+
+
+def schema(
+    of: Annotated[Described, typer.Argument(help="The experiment file, or a line of status --json.")] = (
+        Described.EXPERIMENT
+    ),
+) -> None:
+    """Print the JSON Schema of the experiment file, for editors that check YAML by one, or of a status."""
+    from emulator.status_schema import status_schema
     from fedstrata.experiment import Experiment
 
-    print(json.dumps(Experiment.model_json_schema(by_alias=True), indent=2))
+    found = status_schema() if of is Described.STATUS else Experiment.model_json_schema(by_alias=True)
+    print(json.dumps(found, indent=2))
 
 
 def data(

@@ -46,6 +46,10 @@ def up(
     begins_again: Annotated[
         bool, typer.Option("--again", help="Begin a run that has failed anew; its record is put aside.")
     ] = False,
+    code: Annotated[
+        list[Path] | None,
+        typer.Option("--code", metavar="FILE", help="A file of own code that the experiment names. Repeatable."),
+    ] = None,
     chart: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Another chart than the project's.")] = None,
     timeout: Annotated[int, typer.Option(min=1, help="Seconds that the pods may take to be ready.")] = 300,
 ) -> None:
@@ -64,6 +68,7 @@ def up(
         value_overrides=value_overrides or (),
         resets_values=resets_values,
         begins_again=begins_again,
+        code=code or (),
         chart=chart,
         timeout_s=timeout,
     )

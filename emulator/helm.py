@@ -70,8 +70,6 @@ class Helm:
             ExperimentError: the chart refuses these values; its message says why.
             AddressError: Kubernetes does not answer, or refuses.
         """
-        if not (chart / "Chart.yaml").exists():
-            raise ExperimentError(f"no chart in {chart}; give its folder with --chart")
         if self._command is None:
             call = "install" if self.chart() is None else "upgrade"
             self._by_library(call, chart=str(chart), values=dict(values))
@@ -130,6 +128,12 @@ class Helm:
         if "error" in reply:
             raise _refused(reply["error"])
         return reply["result"]
+
+
+def check_chart(chart: Path) -> None:
+    """Raise ExperimentError where a folder holds no chart."""
+    if not (chart / "Chart.yaml").exists():
+        raise ExperimentError(f"no chart in {chart}; give its folder with --chart")
 
 
 def chart_of(found: Mapping[str, Any]) -> str:

@@ -12,13 +12,12 @@ import urllib3
 
 from emulator.forward import PodPort
 from emulator.place import Release
-from emulator.rollout import Progress, Seen, listed, outdated_pods, progress
+from emulator.rollout import COMPONENT, Progress, Seen, listed, outdated_pods, progress
 from fedstrata.errors import AddressError, RunStoppedError
 from fedstrata.link import pass_time
 
 OURS = "app.kubernetes.io/name=fedstrata"
 INSTANCE = "app.kubernetes.io/instance"
-COMPONENT = "app.kubernetes.io/component"
 REQUEST_S = 15
 LOOK_S = 1
 GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
@@ -39,8 +38,12 @@ class InstalledRelease:
                 context=release.context,
                 client_configuration=self._configuration,
             )
-        except (config.ConfigException, FileNotFoundError) as error:
-            raise AddressError(f"no Kubernetes context: {error}; see kubectl config get-contexts") from None
+        except config.ConfigException as error:
+            raise AddressError(f"no Kubernetes context: {_sentence(error)}; see kubectl config get-contexts") from None
+        except Exception as error:  # the client reads the file as it comes, and raises whatever that brings
+            raise AddressError(
+                f"the kubeconfig cannot be used: {_sentence(error)}; give another with --kubeconfig"
+            ) from None
         api = client.ApiClient(self._configuration)
         self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         self._namespace = release.namespace
@@ -55,7 +58,11 @@ class InstalledRelease:
         except client.ApiException as error:
             raise AddressError(f"Kubernetes refused: {error.status} {error.reason}") from None
         except urllib3.exceptions.HTTPError as error:
-            raise AddressError(f"Kubernetes does not answer: {' '.join(str(error).split())[:300]}") from None
+            cause = getattr(error, "reason", None) or error  # of the last attempt, where there were several
+            where = self._configuration.host
+            raise AddressError(
+                f"Kubernetes at {where} does not answer: {_sentence(cause)}; see kubectl cluster-info"
+            ) from None
 
     # --- its pods -----------------------------------------------------------------------------
 
@@ -153,6 +160,13 @@ class InstalledRelease:
         owned = [f"pod {pod.metadata.name}" for pod in seen.pods if pod.metadata.owner_references]
         return claims + (owned if pods else [])
 
+    def delete_tests(self) -> None:
+        """Delete the pod of `helm test`, which an uninstallation leaves."""
+        with self._answering():
+            self._core.delete_collection_namespaced_pod(
+                self._namespace, label_selector=f"{self._selector},{COMPONENT}=test", _request_timeout=REQUEST_S
+            )
+
     # --- its claims ---------------------------------------------------------------------------
 
     def claims(self) -> list[str]:
@@ -202,6 +216,11 @@ class InstalledRelease:
         pod, port = self.gps_pod()
         with PodPort(self._configuration, self._namespace, pod, port).forwarded() as address:
             yield address
+
+
+def _sentence(error: object) -> str:
+    """A reason on one line, without the full stop and the object that it is about."""
+    return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 
 
 def _grpc_port(pod: Any) -> int:

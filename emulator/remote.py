@@ -8,19 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from emulator.chart_values import asked_values, merge_values, with_code, with_lps_count, with_memory
 from emulator.client import RunClient
 from emulator.faults import refuse_faults
 from emulator.follow import Outcome, follow
-from emulator.helm import Helm
+from emulator.helm import Helm, check_chart
 from emulator.interrupts import run_interruptibly
 from emulator.kubernetes import InstalledRelease
 from emulator.output import check_unused
 from emulator.place import Release
-from emulator.progress import Display
+from emulator.progress import Display, Quiet
 from emulator.share import CHART
-from fedstrata.errors import AddressError, ExperimentError, FedstrataError, RunStoppedError
+from fedstrata.errors import AddressError, ExperimentError, FedstrataError, PluginError, RunStoppedError
 from fedstrata.experiment import Experiment, load_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -37,6 +36,7 @@ class UpRequest:
     experiment: Experiment
     values: Sequence[Path] = ()
     value_overrides: Sequence[str] = ()  # KEY=VALUE, of the chart's values
+    code: Sequence[Path] = ()  # files of own code
     resets_values: bool = False
     begins_again: bool = False
     chart: Path | None = None
@@ -52,16 +52,23 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
         ExperimentError, AddressError, RunStoppedError: with what Helm, Kubernetes or the pods say.
     """
     chart = request.chart or CHART
-    defaults = load_values(chart / "values.yaml") if request.value_overrides else {}
-    asked = [load_values(path) for path in request.values]
-    asked += [value_of(text, defaults) for text in request.value_overrides]
+    check_chart(chart)
+    asked = with_code(asked_values(chart, request.values, request.value_overrides), request.code)
+    with_lps_count(asked, asked, request.experiment)  # refused before Kubernetes is asked anything
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
+    if is_there and request.begins_again:
+        _refuse_unless_failed(release, request.experiment)
     if not is_there:
         cluster.wait_gone(request.timeout_s, tell, pods=True)
     kept = [helm.values()] if is_there and not request.resets_values else []
-    merged = merge_values([*kept, *asked])
+    merged = with_code(merge_values([*kept, asked]), request.code)
+    merged = with_lps_count(merged, asked, request.experiment)
+    try:
+        merged = with_memory(merged, asked, request.experiment)
+    except PluginError as error:  # the pods may have it from an image
+        tell(f"memory of the pods is the chart's or as given, since it cannot be worked out here: {error}")
     merged["again"] = _again(kept, request)
     merged["experiment"] = request.experiment.to_yaml()
     helm.upgrade(chart, merged)
@@ -71,63 +78,28 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
 
 
+def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
+    """Raise ExperimentError where the GPS says that this very run has not failed; nothing where it says nothing.
+
+    LPSs and devices of a run that is begun anew leave the state of the earlier one behind.
+    """
+    try:
+        found = status(release, Quiet(), once=True)
+    except (AddressError, RunStoppedError):
+        return
+    if found.run_id == experiment.run_id and found.phase != "failed":
+        what = "has completed and its record is served" if found.phase == "completed" else f"is in {found.phase}"
+        raise ExperimentError(
+            f"--again begins a failed run anew, and {found.run_id} {what}; leave --again out, or give another --seed"
+        )
+
+
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
     """The word with which a failed run is begun anew: another than before, or what it was begun with."""
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     is_same = kept and kept[0].get("experiment") == request.experiment.to_yaml()
     return str(kept[0].get("again", "")) if is_same else ""
-
-
-def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A chart's value, given as lps.nodeSelector.tier=edge, as a values file has it: text where the chart has text.
-
-    Raises:
-        ExperimentError: it is not KEY=VALUE, or the value is not YAML.
-    """
-    key, equals, value = text.partition("=")
-    path = key.split(".")
-    if not equals or not all(path):
-        raise ExperimentError(f"--set-value {text!r} must be KEY=VALUE, e.g. device.devicesPerPod=5")
-    try:
-        found: Any = value if isinstance(_at(defaults, path), str) else yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ExperimentError(f"--set-value {text!r}: {value!r} is not YAML; put text in quotes") from None
-    for part in reversed(path):
-        found = {part: found}
-    merged: dict[str, Any] = found
-    return merged
-
-
-def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """What stands at a path of keys; None where nothing does."""
-    for key in path:
-        if not isinstance(values, Mapping):
-            return None
-        values = values.get(key)  # type: ignore[assignment]
-    return values
-
-
-def load_values(path: Path) -> dict[str, Any]:
-    """A values file. Raises ExperimentError when it is none."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ExperimentError(f"cannot read the values file {path}: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise ExperimentError(f"{path} must be a mapping of keys to values")
-    return document
-
-
-def merge_values(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Values files laid over each other, later ones on top, as Helm does."""
-    merged: dict[str, Any] = {}
-    for document in documents:
-        for key, value in document.items():
-            under = merged.get(key)
-            both = isinstance(under, dict) and isinstance(value, dict)
-            merged[key] = merge_values([under, value]) if both else value  # type: ignore[list-item]
-    return merged
 
 
 class _Elsewhere:
@@ -237,6 +209,7 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
         )
     if was_installed:
         helm.uninstall()
+        cluster.delete_tests()
     deleted = cluster.delete_claims() if deletes_records else []
     cluster.wait_gone(timeout_s, tell, pods=True)
     return Removed(was_installed=was_installed, deleted=deleted, kept=[] if deletes_records else cluster.claims())

@@ -11,6 +11,8 @@ GENERATION_OF_SET = "deprecated.daemonset.template.generation"
 # What a pod waits for that no waiting will bring.
 HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CrashLoopBackOff",
             "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}  # fmt: skip
+OOM = "OOMKilled"  # why a container was ended
+COMPONENT = "app.kubernetes.io/component"
 REASON_CHARACTERS = 300
 NAMES_SHOWN = 5
 
@@ -94,10 +96,19 @@ def _hopeless(pod: Any) -> str:
     """Why a pod cannot start, in Kubernetes' words or its own last ones; empty while it may."""
     for status in pod.status.container_statuses or []:
         waiting, last = status.state.waiting, status.last_state.terminated
+        if waiting is not None and waiting.reason in HOPELESS and last is not None and last.reason == OOM:
+            return f"pod {pod.metadata.name} was killed for using more memory than it may: {_more_memory(pod)}"
         if waiting is not None and waiting.reason in HOPELESS:
             said = last.message if last is not None and last.message else waiting.message
             return f"pod {pod.metadata.name}: {waiting.reason}: {_on_one_line(said)[-400:]}"
     return ""
+
+
+def _more_memory(pod: Any) -> str:
+    """Which value gives a pod's tier more memory."""
+    tier = (pod.metadata.labels or {}).get(COMPONENT, "TIER")
+    fewer = ", or lower device.devicesPerPod" if tier == "device" else ""
+    return f"raise {tier}.resources.limits.memory{fewer}"
 
 
 def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:

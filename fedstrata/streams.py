@@ -194,7 +194,12 @@ def streams_of(experiment: "Experiment", method: Method, model: "Model") -> Stre
 
 def spans_lps(experiment: "Experiment", method: Method) -> bool:
     """Whether clusters span LPSs: where the file says which devices hang on which LPS, or clusters change or mix."""
-    return experiment.topology is not None or method.mixes or asks_in_training(method) is not None
+    return method.mixes or are_placed_by_index(experiment, method)
+
+
+def are_placed_by_index(experiment: "Experiment", method: Method) -> bool:
+    """Whether a device's LPS is known by its index: `topology` says it, or one LPS serves clusters that change."""
+    return experiment.topology is not None or asks_in_training(method) is not None
 
 
 def asks_in_training(method: Method) -> Moment | None:
@@ -240,7 +245,7 @@ def check_streams(experiment: "Experiment", method: Method) -> None:
 
 def homes_of(experiment: "Experiment", method: Method, clusters: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """By LPS the indexes of the devices that hang on it."""
-    if not spans_lps(experiment, method) or (experiment.topology is None and asks_in_training(method) is None):
+    if not are_placed_by_index(experiment, method):
         return [tuple(cluster) for cluster in clusters]
     there = sorted(index for cluster in clusters for index in cluster)
     return [
@@ -261,3 +266,8 @@ def home_of(experiment: "Experiment", device_index: int) -> int:
 def lps_count(experiment: "Experiment") -> int:
     """How many LPSs there are where clusters do not say."""
     return experiment.topology.lps if experiment.topology is not None else 1
+
+
+def lps_known(experiment: "Experiment", method: Method) -> int:
+    """How many LPSs a run needs, as far as its experiment tells; 0 where the plan has to."""
+    return lps_count(experiment) if are_placed_by_index(experiment, method) else method.clusters_known

@@ -105,8 +105,21 @@ class KubernetesApi:
         for stranger in sorted(set(lps_ids) - set(pods) - self._strangers):
             self._strangers.add(stranger)
             self._log.warning("pod_not_ours", pod=stranger)  # gone just now, or a device claims another's name
-        changed = [self._label(name, pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods]
-        return sum(changed)
+        return self._label_each({name: (pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods})
+
+    def _label_each(self, wanted: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]) -> int:
+        """Label pods, by name their labels and LPSs; a refusal is raised once the others have theirs."""
+        from kubernetes import client
+
+        changed, refused = 0, None
+        for name, (labels, ids) in wanted.items():
+            try:
+                changed += self._label(name, labels, ids)
+            except client.ApiException as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return changed
 
     def _label(self, pod_name: str, labels: Mapping[str, str], lps_ids: Sequence[str]) -> bool:
         from kubernetes import client

@@ -10,7 +10,7 @@ import numpy as np
 from fedstrata.errors import PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Candidate, Method, Plan
-from fedstrata.streams import asks_in_training, home_of, homes_of, lps_count, shares_of, spans_lps
+from fedstrata.streams import are_placed_by_index, home_of, homes_of, lps_known, shares_of, spans_lps
 from gps.journal import BEFORE, Journal
 from gps.roster import Device, Roster
 
@@ -130,11 +130,9 @@ class Plans:
     @property
     def lps_known(self) -> int:
         """How many LPSs the run needs as far as can be said now; 0 when the plan has to tell."""
-        if self._experiment.topology is not None or asks_in_training(self._method) is not None:
-            return lps_count(self._experiment)
-        if self.is_made:
+        if self.is_made and not are_placed_by_index(self._experiment, self._method):
             return len(self.homes)
-        return self._method.clusters_known
+        return lps_known(self._experiment, self._method)
 
     @property
     def homes(self) -> dict[str, list[str]]:

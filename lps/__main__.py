@@ -12,6 +12,7 @@ from fedstrata.http import StatusServer
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments, spare_what_is_loaded
+from fedstrata.rpc.address import numbered_address
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
@@ -27,7 +28,9 @@ def parse() -> argparse.Namespace:
     arguments.option("gps", "host:port of the GPS", required=True)
     arguments.option("lps-id", "lps-0, lps-1, …; in a StatefulSet worked out from FEDSTRATA_POD_NAME")
     arguments.option("listen", "host:port to serve devices on", default="127.0.0.1:0")
-    arguments.option("advertise", "host:port that devices are told; by default where it listens")
+    arguments.option(
+        "advertise", "host:port that devices are told, host:port+ to count up by LPS; by default where it listens"
+    )
     arguments.option("state", "folder of its state", required=True)
     return arguments.parse_args()
 
@@ -42,11 +45,18 @@ def lps_id(options: argparse.Namespace) -> str:
     return f"lps-{ordinal[1]}"
 
 
+def number_of(name: str) -> int:
+    """The number of an LPS: 2 for lps-2; 0 where its id has none."""
+    ordinal = re.search(r"\d+$", name)
+    return int(ordinal[0]) if ordinal else 0
+
+
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Serve until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
+    advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)
@@ -59,7 +69,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         say_listening(grpc=server.address, http=status.address)
 
         async def work() -> int:
-            await agent.register(options.advertise or server.address)
+            await agent.register(advertised or server.address)
             await server.set_ready()
             await agent.run()
             return 0

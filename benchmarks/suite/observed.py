@@ -45,7 +45,7 @@ def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), tim
             if told.get("phase") == "training" and told["global_round"] not in snapshots:
                 snapshots[told["global_round"]] = _processes(process.pid)
             elif told.get("phase") in {"evaluation", "completed"}:
-                peaks = _peaks(process.pid) or peaks
+                peaks = peaks_mb(process.pid) or peaks
         process.wait()
         whole = time.perf_counter() - began
     round_s = _median_of_rounds(folder, warm_up=0)
@@ -94,7 +94,8 @@ def _processes(root: int) -> Processes:
     return found
 
 
-def _peaks(root: int) -> dict[str, float]:
+def peaks_mb(root: int) -> dict[str, float]:
+    """VmHWM of the fattest process of a run, by tier."""
     peaks: dict[str, float] = {}
     for pid in _family(root):
         tier, status = _tier(pid), _read(pid, "status")

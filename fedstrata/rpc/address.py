@@ -18,6 +18,18 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def numbered_address(address: str, number: int) -> str:
+    """`host:port`, or `host:port+`, whose port counts up with a number: `host:50060+` is `host:50062` for 2.
+
+    Raises:
+        AddressError: it is neither, or the port counts beyond the last.
+    """
+    if not address.endswith("+"):
+        return joined_address(*split_address(address))
+    host, first = split_address(address.removesuffix("+"))
+    return joined_address(*split_address(joined_address(host, first + number)))
+
+
 @cache
 def loopback() -> str:
     """The address by which processes of this machine reach each other, of IPv4 if it has that.

@@ -22,6 +22,7 @@ def test_an_image_runs_its_service_as_a_numbered_user(service: str) -> None:
     assert re.search(r"^USER 10001:10001$", final, re.MULTILINE)
     assert re.search(rf'^ENTRYPOINT \["python3", "-m", "{service}"\]$', final, re.MULTILINE)
     assert "PYTHONDONTWRITEBYTECODE=1" in final
+    assert "PYTHONPATH=/opt/fedstrata:/opt/packages" in final, "the chart starts it in another folder, with own code"
     assert "RUN" not in re.findall(r"^[A-Z]+", final, re.MULTILINE), "the last stage runs nothing: no emulator for ARM"
     assert ("OMP_NUM_THREADS=1" in final) == (service == "device")
 

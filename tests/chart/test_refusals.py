@@ -45,20 +45,16 @@ def test_the_schema_names_the_key_and_what_it_takes(values: dict[str, Any], mess
             "device.replicas is 4, but the 10 devices of experiment lab, 1 to a pod",
         ),
         (
-            {"experiment": IID + "method: {clusters: 3}\n", "lps": {"replicas": 2}},
-            "lps.replicas is 2, but the method and topology of experiment lab make it 3",
+            {"experiment": IID + "topology: {lps: 3}\n", "lps": {"replicas": 2}},
+            "lps.replicas is 2, but topology.lps of experiment lab is 3. Set lps.replicas to null",
         ),
         (
-            {"experiment": IID + "method: {name: ifca, clusters: 3}\n", "lps": {"replicas": 3}},
-            "lps.replicas is 3, but the method and topology of experiment lab make it 1",
-        ),
-        (
-            {"experiment": IID, "lps": {"replicas": 2}},
-            "lps.replicas is 2, but experiment lab leaves it to the GPS how many LPSs there are",
+            {"experiment": IID, "lps": {"replicas": 11}},
+            "lps.replicas is 11, more than the 10 devices of experiment lab",
         ),
         (
             {"experiment": IID, "gps": {"rbac": {"create": False}}},
-            "gps.rbac.create is false: nobody may scale the LPSs",
+            "how many LPSs experiment lab needs is not said, and gps.rbac.create is false",
         ),
         ({"experiment": IID, "device": {"external": 11}}, "device.external is 11, more than the 10 devices"),
         (
@@ -111,12 +107,9 @@ def test_contradictions_are_told_with_both_sides_and_a_way_out(values: dict[str,
         ("name: lab\npartition: {kind: tasks, tasks: [{name: low, devices: -1}]}", "devices of low must be"),
         ("name: lab\npartition: {kind: groups, groups: [{name: low}]}", "partition.groups: devices of low must be"),
         ("name: lab\npartition: {kind: local, names: []}", "it has no devices"),
-        (IID + "method: {clusters: 11}", "method.clusters is 11, more than the 10 devices"),
-        (IID + "method: {name: user_centric, streams: 11}", "method.streams is 11, more than the 10 devices"),
         (IID + "topology: {lps: 11}", "topology.lps is 11, more than the 10 devices"),
         (IID + "topology: {devices: [[0, 1]]}", "topology.lps must be a whole number from 1 up, not <nil>"),
         (IID + "topology: 3", "topology must say lps"),
-        (IID + "method: {clusters: few}", "method.clusters must be a whole number from 1 up, not few"),
         (IID + "# " + "x" * 1_000_000, "larger than the 1 MB"),
     ],
 )

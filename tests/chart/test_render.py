@@ -1,6 +1,7 @@
 """Every example renders, is valid for the oldest and newest Kubernetes, and has the pods its experiment asks for."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,12 @@ from charts import (
 )
 from helm_python import lint
 
-from fedstrata.experiment import Experiment, load_experiment, parse_experiment
-from fedstrata.methods import make_method
+from fedstrata.experiment import load_experiment, parse_experiment
 from fedstrata.methods.registry import NAMES
-from fedstrata.streams import asks_in_training, lps_count
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
 CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
-OWN_RESOURCES = ("PodMonitor", "PrometheusRule")  # the Prometheus Operator's, of which Kubernetes has no schema
+OWN_RESOURCES = ("PodMonitor", "PrometheusRule", "GRPCRoute")  # of others, which Kubernetes has no schema of
 
 
 @cache
@@ -94,32 +93,29 @@ def test_pods_are_as_many_as_the_services_themselves_read_in_the_experiment(path
     objects = render(experiment_values(path))
     if experiment.partition.kind != "local":
         assert one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]["replicas"] == experiment.device_count
-    assert lps_replicas(objects) == lps_known(experiment)
+    topology = experiment.topology
+    assert lps_replicas(objects) == (topology.lps if topology is not None else 0)
 
 
-METHODS = [f"method: {name}" for name in NAMES]
-METHODS += [f"method: {{name: {name}, clusters: 3}}" for name in ("one_shot", "random", "pacfl", "ifca", "adaptive")]
-METHODS += [f"method: {{name: user_centric, streams: {streams}}}" for streams in ("auto", "2")]
-METHODS += ["", "topology: {lps: 4}", "method: ifca\ntopology: {lps: 2, devices: [[0, 1, 2], [3, 4]]}"]
+def test_lpss_are_as_many_as_the_topology_or_the_value_says_and_else_the_gps_scales_them() -> None:
+    text = "name: lab\npartition: {kind: iid, devices: 5, examples_per_device: 9}\n"
+    assert lps_replicas(render({"experiment": text})) == 0
+    assert lps_replicas(render({"experiment": text, "lps": {"replicas": 3}})) == 3
+    for spread in ({"experiment": text + "topology: {lps: 4}\n"}, {"experiment": text, "lps": {"replicas": 4}}):
+        withheld = {**spread, "gps": {"rbac": {"create": False}}}
+        assert lps_replicas(render(withheld)) == 4
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_lpss_are_as_many_as_the_gps_will_want_by_any_method(method: str) -> None:
-    groups = ", ".join(f"{{name: {name}, devices: {n}, examples_per_device: 9}}" for name, n in (("a", 3), ("b", 2)))
-    rounds = "training: {lps_rounds_per_global_round: 1}"
-    text = f"name: lab\npartition: {{kind: groups, groups: [{groups}]}}\n{rounds}\n{method}\n"
-    assert lps_replicas(render({"experiment": text})) == lps_known(parse_experiment(text))
+def test_no_template_knows_a_method_by_name() -> None:
+    text = "".join(path.read_text() for path in (CHART / "templates").rglob("*") if path.is_file())
+    words = set(re.findall(r"\w+", text))
+    ambiguous = {"local", "random"}  # words of partitions and of prose, too
+    assert not words & (set(NAMES) - ambiguous)
+    assert not re.search(r"\bmethod\b[^/]*\.(name|clusters|streams)", text)
 
 
 def lps_replicas(objects: list[Object]) -> Any:
     return one(objects, "StatefulSet", "demo-fedstrata-lps")["spec"]["replicas"]
-
-
-def lps_known(experiment: Experiment) -> int:
-    """How many LPSs a GPS that has just started will ask for; 0 where it does not know yet."""
-    method = make_method(experiment)
-    spans = experiment.topology is not None or asks_in_training(method) is not None
-    return lps_count(experiment) if spans else method.clusters_known
 
 
 def test_the_experiment_reaches_the_pods_byte_for_byte() -> None:
@@ -197,6 +193,15 @@ def test_state_is_on_a_claim_or_in_the_pod_and_never_both(tier: str, is_kept: bo
     assert ({"name": "state", "emptyDir": {}} in pod["volumes"]) is not is_kept
     assert [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", [])] == ["state"] * is_kept
     assert "--state=/state" in pod["containers"][0]["args"]
+
+
+def test_the_pod_of_a_test_is_there_when_helm_3_reads_its_words() -> None:
+    """Helm 3 deletes by policy, and reads the logs for `helm test --logs` afterwards (helm/helm#9098)."""
+    test = one(render(), "Pod", "demo-fedstrata-test")
+    assert test["metadata"]["annotations"] == {
+        "helm.sh/hook": "test",
+        "helm.sh/hook-delete-policy": "before-hook-creation",
+    }
 
 
 def test_budgets_use_the_api_that_the_server_has() -> None:

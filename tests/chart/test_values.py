@@ -9,12 +9,6 @@ from charts import CHART, chart, notes, render, values_of
 VALUES_TEXT = (CHART / "values.yaml").read_text()
 
 
-def keys(values: dict[str, Any], path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-    """Paths of all keys, those of mappings included."""
-    nested = (keys(value, (*path, key)) for key, value in values.items() if isinstance(value, dict))
-    return {(*path, key) for key in values}.union(*nested)
-
-
 def schema_node(path: tuple[str, ...]) -> dict[str, Any]:
     schema = chart().schema
     assert schema is not None
@@ -36,10 +30,11 @@ def test_every_line_with_a_value_has_a_comment_above_it() -> None:
             assert before.strip().startswith("#"), f"values.yaml: no comment above {line.strip()!r}"
 
 
-def closed_paths(values: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The mappings whose keys are the chart's own to name."""
-    paths = [path for path in keys(values) if "properties" in schema_node(path[:-1])]
-    return [path for path in paths if schema_node(path).get("properties")]
+def closed_paths(values: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The mappings whose keys are the chart's own to name; what is below one that Kubernetes names is Kubernetes's."""
+    below = [(*path, key) for key, value in values.items() if isinstance(value, dict)]
+    named = [found for found in below if schema_node(found).get("properties")]
+    return named + [deeper for found in named for deeper in closed_paths(values[found[-1]], found)]
 
 
 def test_the_schema_is_closed_wherever_the_chart_names_the_keys() -> None:

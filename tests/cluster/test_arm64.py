@@ -26,7 +26,7 @@ def board(lab: Lab) -> Iterator[Any]:
     """A pod like the release's own devices, but for its image and the one device that it hosts."""
     if not IMAGE:
         pytest.skip("needs an arm64 device image in the nodes: FEDSTRATA_ARM64_IMAGE (see this file's head)")
-    values = {"device": {"devicesPerPod": 3, "external": 1}}
+    values = {"device": {"devicesPerPod": 3, "external": 1, "externalPods": ["board"]}}
     lab.up("experiments/digits.yaml", values, sets=("training.global_rounds=2",), release="mixed")
     template = lab.apps.read_namespaced_stateful_set("mixed-fedstrata-device", lab.namespace).spec.template
     container = template.spec.containers[0]

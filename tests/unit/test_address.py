@@ -6,7 +6,7 @@ import pytest
 
 from fedstrata.errors import AddressError
 from fedstrata.rpc import address
-from fedstrata.rpc.address import any_port, joined_address, loopback, split_address
+from fedstrata.rpc.address import any_port, joined_address, loopback, numbered_address, split_address
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,16 @@ def _asked_anew() -> Iterator[None]:
 def test_an_address_is_written_as_it_is_read(host: str, port: int, written: str) -> None:
     assert joined_address(host, port) == written
     assert split_address(written) == (host, port)
+
+
+def test_ports_that_count_up_do_so_by_number() -> None:
+    assert numbered_address("fl.example.org:50061+", 0) == "fl.example.org:50061"
+    assert numbered_address("fl.example.org:50061+", 2) == "fl.example.org:50063"
+    assert numbered_address("[2001:db8::1]:50061+", 1) == "[2001:db8::1]:50062"
+    assert numbered_address("lps-2.example.org:50061", 2) == "lps-2.example.org:50061"
+    for wrong in ("fl.example.org", "fl.example.org:+", "fl.example.org:65535+"):
+        with pytest.raises(AddressError, match="is not an address"):
+            numbered_address(wrong, 1)
 
 
 def test_this_machine_answers_itself() -> None:

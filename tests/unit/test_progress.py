@@ -1,11 +1,17 @@
 """What a run tells while it goes on: whom it waits for, and its own clock."""
 
 import io
+import json
 
+import jsonschema
+import pytest
 from rich.console import Console
 
-from emulator.progress import LogLines, drawn, status_fields, waits_line
+from emulator.cli import execute
+from emulator.progress import JsonLines, LogLines, drawn, status_fields, waits_line
+from emulator.status_schema import status_schema
 from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
 
 
 def status(*names: str, seconds: float = 7.0) -> pb.RunStatus:
@@ -48,3 +54,34 @@ def test_a_log_says_once_that_somebody_is_waited_for_and_again_when_that_is_some
         lines.show(found)
     said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.count("device-") for line in said if line.startswith("waits for")] == [1, 2]
+
+
+WHOLE = pb.RunStatus(
+    run_id="lab-1", phase="training", global_round=1, global_rounds=4, seconds=90.0, lps_wanted=2,
+    clusters=[
+        pb.ClusterStatus(cluster_id="lps-0", devices=2, lps_round=3, loss=0.5, accuracy=0.75, is_evaluated=True),
+        pb.ClusterStatus(cluster_id="lps-1", devices=1),
+    ],
+    link_bytes=[rounds_pb2.LinkBytes(link="device-lps", direction="up", kind="update", end="parent", bytes=9)],
+    devices=[pb.StateCount(state="assigned", devices=3)],
+    waits=[pb.Wait(name="device-002", what="its update", seconds=6.5)],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("found", [pb.RunStatus(phase="enrolment"), WHOLE])
+def test_every_status_is_as_its_schema_says(found: pb.RunStatus, capsys: pytest.CaptureFixture[str]) -> None:
+    JsonLines().show(found)
+    jsonschema.validate(json.loads(capsys.readouterr().out), status_schema())
+
+
+def test_the_schema_of_a_status_describes_every_field_and_refuses_what_is_none() -> None:
+    schema = status_schema()
+    assert set(schema["properties"]) == {"event", *status_fields(WHOLE)}
+    for wrong in ({"phase": "resting"}, {"seconds": "90"}, {"bytes": {}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"event": "status", **status_fields(WHOLE), **wrong}, schema)
+
+
+def test_the_schema_of_a_status_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["schema", "status"]) == 0
+    assert json.loads(capsys.readouterr().out) == status_schema()

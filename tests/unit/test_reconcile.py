@@ -179,6 +179,7 @@ class FakeCore:
 
     def __init__(self, pods: dict[str, dict[str, str]], vanishing: str = "") -> None:
         self.pods, self._vanishing = pods, vanishing
+        self.forbidden: set[str] = set()
 
     def list_namespaced_pod(self, namespace: str, **_: object) -> SimpleNamespace:
         items = [SimpleNamespace(metadata=SimpleNamespace(name=n, labels=dict(ls))) for n, ls in self.pods.items()]
@@ -187,6 +188,8 @@ class FakeCore:
     def patch_namespaced_pod(self, name: str, namespace: str, body: dict[str, dict[str, dict[str, str]]], **_: object):  # type: ignore[no-untyped-def]
         if name == self._vanishing:
             raise client.ApiException(status=404, reason="Not Found")
+        if name in self.forbidden:
+            raise client.ApiException(status=403, reason="Forbidden")
         self.pods[name].update(body["metadata"]["labels"])
 
 
@@ -223,3 +226,11 @@ def test_an_account_that_is_mounted_late_is_found_when_a_call_is_tried_again(
     token.write_text("a token")
     authority.write_text("a certificate")
     assert api._api.configuration.host == "https://127.0.0.1:1"
+
+
+def test_a_pod_that_may_not_be_labelled_leaves_the_others_their_labels() -> None:
+    core = FakeCore({"board": {}, "pod-0": {}})
+    core.forbidden = {"board"}
+    with pytest.raises(client.ApiException, match="Forbidden"):
+        api_of(core).label_pods({"board": ["lps-0"], "pod-0": ["lps-0"]})
+    assert core.pods["pod-0"]["fedstrata.io/lps"] == "lps-0"

@@ -14,29 +14,15 @@ from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
 from emulator import remote
 from emulator.cli import execute
-from emulator.helm import Helm, _refused, chart_of
+from emulator.helm import Helm, _refused, chart_of, check_chart
 from emulator.kubernetes import InstalledRelease
 from emulator.place import Release
-from emulator.remote import UpRequest, load_for_cluster, load_values, merge_values, value_of
+from emulator.remote import UpRequest, load_for_cluster
 from emulator.rollout import Seen
-from emulator.share import CHART
 from fedstrata.errors import AddressError, ExperimentError, RunStoppedError
+from fedstrata.v1 import gps_service_pb2 as pb
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
-
-
-def test_later_values_lie_over_earlier_ones_key_by_key() -> None:
-    merged = merge_values([{"gps": {"a": 1, "b": 2}, "x": 1}, {"gps": {"b": 3}, "y": [2]}])
-    assert merged == {"gps": {"a": 1, "b": 3}, "x": 1, "y": [2]}
-
-
-def test_a_values_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "values.yaml"
-    path.write_text("- not\n- a mapping\n")
-    with pytest.raises(ExperimentError, match="mapping"):
-        load_values(path)
-    with pytest.raises(ExperimentError, match=r"missing\.yaml"):
-        load_values(tmp_path / "missing.yaml")
 
 
 def test_the_charts_own_words_are_told_as_an_error_of_the_values() -> None:
@@ -51,7 +37,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:
 
 def test_a_folder_without_a_chart_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="no chart"):
-        Helm(Release(name="lab", namespace="default")).upgrade(tmp_path, {})
+        check_chart(tmp_path)
 
 
 def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
@@ -70,6 +56,7 @@ def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monk
         configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
         configuration.retries = False
         api = client.ApiClient(configuration)
+        found._configuration = configuration
         found._namespace, found._selector = "default", "app.kubernetes.io/instance=run"
         found._core, found._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         with pytest.raises(AddressError, match="does not answer"):
@@ -93,14 +80,18 @@ def test_a_name_that_kubernetes_refuses_is_refused_before_anything_is_begun(name
     assert execute(["status", "--release", name, "--namespace", namespace]) == 2
 
 
-def test_a_single_value_is_given_as_in_a_values_file() -> None:
-    defaults = load_values(CHART / "values.yaml")
-    assert value_of("device.devicesPerPod=5", defaults) == {"device": {"devicesPerPod": 5}}
-    assert value_of("lps.nodeSelector.tier=edge", defaults) == {"lps": {"nodeSelector": {"tier": "edge"}}}
-    assert value_of("image.tag=1.10", defaults) == {"image": {"tag": "1.10"}}
-    for text in ("device", "=5", "a..b=1", "a=["):
-        with pytest.raises(ExperimentError, match="--set-value"):
-            value_of(text, {})
+def test_where_own_code_is_not_here_the_charts_memory_holds_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "elsewhere.yaml"
+    path.write_text(
+        "name: elsewhere\ndata: {name: digits}\nmodel: {name: 'in_an_image:model'}\n"
+        "partition: {kind: iid, devices: 2, examples_per_device: 9}\nmethod: fedavg\n"
+    )
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    remote.up(LAB, UpRequest(experiment=load_for_cluster(path, (), None)), Console())
+    assert "device" not in noted.upgraded
+    assert "memory of the pods is the chart's or as given" in capsys.readouterr().out
 
 
 def test_the_chart_of_a_release_is_told_by_the_command_and_by_the_library() -> None:
@@ -121,7 +112,14 @@ class Noted:
         monkeypatch.setattr(Helm, "values", lambda _: {"lps": {"env": []}, "device": {"devicesPerPod": 5}})
         monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
         monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
-        for name, answer in (("wait_gone", None), ("wait_ready", None), ("delete_claims", claims), ("claims", claims)):
+        monkeypatch.setattr(remote, "status", self._noting("status", pb.RunStatus(phase="failed")))
+        for name, answer in (
+            ("wait_gone", None),
+            ("delete_tests", None),
+            ("wait_ready", None),
+            ("delete_claims", claims),
+            ("claims", claims),
+        ):
             monkeypatch.setattr(InstalledRelease, name, self._noting(name, answer))
         monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
 
@@ -164,12 +162,14 @@ def test_an_upgrade_keeps_the_values_given_before_under_those_given_now(
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
     experiment = load_for_cluster(DIGITS, (), None)
     remote.up(LAB, UpRequest(experiment=experiment, value_overrides=["gps.env=[]"]), console)
-    assert noted.upgraded["device"] == {"devicesPerPod": 5}
+    assert noted.upgraded["device"]["devicesPerPod"] == 5
     assert noted.upgraded["gps"] == {"env": []}
     assert noted.upgraded["experiment"] == experiment.to_yaml()
     noted.upgraded.clear()
     remote.up(LAB, UpRequest(experiment=experiment, resets_values=True), console)
-    assert set(noted.upgraded) == {"experiment", "again"}
+    assert set(noted.upgraded) == {"experiment", "again", "lps", "device"}  # what `up` works out itself
+    assert noted.upgraded["lps"].keys() == {"replicas", "memoryMi"}
+    assert noted.upgraded["device"].keys() == {"memoryMi"}
 
 
 def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment(
@@ -188,6 +188,31 @@ def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment
     assert noted.upgraded["again"] == ""
 
 
+@pytest.mark.parametrize(("phase", "says"), [("training", "is in training"), ("completed", "has completed and its")])
+def test_a_run_that_has_not_failed_is_not_begun_again(
+    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str, says: str
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    same, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
+    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=same.run_id))
+    with pytest.raises(ExperimentError, match=f"--again begins a failed run anew, and digits-.* {says}"):
+        remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
+    assert noted.upgraded == {}
+    remote.up(LAB, UpRequest(experiment=other, begins_again=True), console)
+    assert noted.upgraded["again"]
+
+
+def test_a_run_whose_gps_says_nothing_may_be_begun_again(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+
+    def away(*_: object, **__: object) -> None:
+        raise AddressError("the GPS's pod is Pending")
+
+    monkeypatch.setattr(remote, "status", away)
+    remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None), begins_again=True), console)
+    assert noted.upgraded["again"]
+
+
 def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
     noted = Noted(monkeypatch, chart=None, claims=[])
     remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
@@ -199,7 +224,7 @@ def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_sta
 ) -> None:
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
     assert remote.down(LAB, deletes_records=False, console=console).kept == ["lab-fedstrata-gps"]
-    assert noted.calls == ["uninstall", "wait_gone", "claims"]
+    assert noted.calls == ["uninstall", "delete_tests", "wait_gone", "claims"]
 
 
 def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(
@@ -218,7 +243,7 @@ def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys
     assert "deletes lab-fedstrata-gps with all records; say --yes" in capsys.readouterr().err
     assert "uninstall" not in noted.calls
     assert execute(["down", "--release", "lab", "--delete-records", "--yes"]) == 0
-    assert noted.calls[-3:] == ["uninstall", "delete_claims", "wait_gone"]
+    assert noted.calls[-4:] == ["uninstall", "delete_tests", "delete_claims", "wait_gone"]
 
 
 # --- waiting --------------------------------------------------------------------------------------------------------

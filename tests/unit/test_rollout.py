@@ -22,13 +22,13 @@ def a_set(name: str = "lab-lps", *, wanted: int = 3, ready: int = 3, seen: int =
 
 def a_pod(
     name: str, *, owner: str = "lab-lps", revision: str = "new", ready: bool = True, going: bool = False,
-    waiting: str = "", message: str = "", last: str = "", unscheduled: str = "",
+    waiting: str = "", message: str = "", last: str = "", ended: str = "", unscheduled: str = "",
 ) -> Any:  # fmt: skip
     conditions = [SimpleNamespace(type="Ready", status=str(ready), message=None)]
     if unscheduled:
         conditions.append(SimpleNamespace(type="PodScheduled", status="False", message=unscheduled))
     state = SimpleNamespace(waiting=SimpleNamespace(reason=waiting, message=message) if waiting else None)
-    terminated = SimpleNamespace(message=last) if last else None
+    terminated = SimpleNamespace(message=last, reason=ended) if last or ended else None
     container = SimpleNamespace(state=state, last_state=SimpleNamespace(terminated=terminated))
     metadata = SimpleNamespace(
         name=name, uid=f"uid-{name}", labels={"controller-revision-hash": revision},
@@ -107,3 +107,12 @@ def test_a_claim_that_is_not_bound_is_told_and_an_earlier_objects_warning_is_not
 def test_pods_that_the_release_did_not_make_are_not_counted() -> None:
     seen = Seen(sets=[a_set()], pods=[a_pod("board", owner="", ready=False), a_pod("lab-lps-0")])
     assert [pod.metadata.name for pod in current_pods(seen)] == ["lab-lps-0"]
+
+
+def test_a_pod_that_was_killed_for_memory_is_told_with_the_value_that_gives_it_more() -> None:
+    killed = a_pod("lab-device-3", ready=False, waiting="CrashLoopBackOff", message="back-off", ended="OOMKilled")
+    killed.metadata.labels["app.kubernetes.io/component"] = "device"
+    assert progress(Seen(sets=[a_set(ready=2)], pods=[killed])).hopeless == (
+        "pod lab-device-3 was killed for using more memory than it may: raise device.resources.limits.memory, or lower "
+        "device.devicesPerPod"
+    )

@@ -52,7 +52,7 @@
 - --state={{ include "fedstrata.stateFolder" . }}
 - --gps={{ include "fedstrata.gpsAddress" . }}
 - --listen=0.0.0.0:{{ .Values.ports.grpc }}
-- --advertise=$(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}
+- --advertise={{ include "fedstrata.lpsAddress" . }}
 - --http=0.0.0.0:{{ .Values.ports.http }}
 {{- end }}
 

@@ -7,7 +7,7 @@
 {{- fail (printf "experiment: %s. Give the whole file with --set-file experiment=FILE.yaml" .) -}}
 {{- end }}
 
-{{/* What the chart needs of the experiment, as JSON: name, devices, lps (how many LPSs, a number or "auto"), names (of a
+{{/* What the chart needs of the experiment, as JSON: name, devices, lps (how many LPSs it begins with, a number or "auto"), names (of a
      local partition), data, download, globalRounds. The services check the rest; here only what the pods depend on. */}}
 {{- define "fedstrata.plan" -}}
 {{- $text := include "fedstrata.experiment" . -}}
@@ -20,10 +20,8 @@
 {{- $partition := $file.partition -}}
 {{- if not (kindIs "map" $partition) }}{{ include "fedstrata.experimentError" "partition is missing; it says how many devices there are" }}{{ end -}}
 {{- $devices := 0 -}}
-{{- $groups := list -}}
 {{- if has (toString $partition.kind) (list "tasks" "groups") -}}
-  {{- $groups = get $partition $partition.kind | default list -}}
-  {{- range $group := $groups -}}
+  {{- range $group := get $partition $partition.kind | default list -}}
   {{- $devices = add $devices (include "fedstrata.count" (dict "value" $group.devices "key" (printf "partition.%s: devices of %s" $partition.kind $group.name))) -}}
   {{- end -}}
 {{- else if eq (toString $partition.kind) "local" -}}
@@ -34,9 +32,7 @@
   {{- include "fedstrata.experimentError" (printf "partition.kind is %v; choose tasks, groups, dirichlet, iid or local" $partition.kind) -}}
 {{- end -}}
 {{- if lt (int $devices) 1 }}{{ include "fedstrata.experimentError" "it has no devices; partition gives at least one" }}{{ end -}}
-{{- $method := $file.method | default dict -}}
-{{- if kindIs "string" $method }}{{ $method = dict "name" $method }}{{ end -}}
-{{- $lps := include "fedstrata.lpsCount" (dict "file" $file "method" $method "devices" (int $devices) "groups" (len $groups)) -}}
+{{- $lps := include "fedstrata.lpsCount" (dict "root" $ "file" $file "devices" (int $devices)) -}}
 {{- $data := $file.data | default dict -}}
 {{- $training := $file.training | default dict -}}
 {{- dict "name" $file.name "devices" (int $devices) "lps" $lps "names" ($partition.names | default list) "local" (eq $partition.kind "local")
@@ -44,28 +40,24 @@
       "globalRounds" (int ($training.global_rounds | default 5)) | toJson -}}
 {{- end }}
 
-{{/* How many LPSs the services will want: as topology says; one where devices are all in one cluster, or are grouped anew
-     in global rounds; else one for each cluster, "auto" where the GPS has to find out how many. */}}
+{{/* How many LPSs the run begins with: as the experiment's topology says, else as lps.replicas does. `auto` where neither
+     does; then there are none until the GPS asks for them. What a method makes of it the GPS knows, and no template. */}}
 {{- define "fedstrata.lpsCount" -}}
-{{- $name := toString (.method.name | default "one_shot") -}}
-{{- $clusters := .method.clusters | default "auto" -}}
-{{- if ne (toString $clusters) "auto" -}}
-  {{- $clusters = include "fedstrata.atMost" (dict "value" $clusters "key" "method.clusters" "devices" .devices) -}}
-{{- end -}}
-{{- if .file.topology -}}
-  {{- if not (kindIs "map" .file.topology) }}{{ include "fedstrata.experimentError" "topology must say lps, how many LPSs there are" }}{{ end -}}
-  {{- include "fedstrata.atMost" (dict "value" .file.topology.lps "key" "topology.lps" "devices" .devices) -}}
-{{- else if has $name (list "fedavg" "fedprox" "feddyn" "fedper" "ditto" "local" "ifca" "cfl") -}}
-  1
-{{- else if eq $name "user_centric" -}}
-  {{- $streams := toString (.method.streams | default "all") -}}
-  {{- if eq $streams "auto" }}auto{{ else if eq $streams "all" }}{{ .devices }}{{ else -}}
-  {{- include "fedstrata.atMost" (dict "value" .method.streams "key" "method.streams" "devices" .devices) -}}
+{{- $topology := .file.topology -}}
+{{- $given := .root.Values.lps.replicas -}}
+{{- if and $topology (not (kindIs "map" $topology)) }}{{ include "fedstrata.experimentError" "topology must say lps, how many LPSs there are" }}{{ end -}}
+{{- if $topology -}}
+  {{- $count := include "fedstrata.atMost" (dict "value" $topology.lps "key" "topology.lps" "devices" .devices) | int -}}
+  {{- if and (not (kindIs "invalid" $given)) (ne (int $given) $count) -}}
+  {{- fail (printf "lps.replicas is %d, but topology.lps of experiment %s is %d. Set lps.replicas to null, or change the experiment" (int $given) .file.name $count) -}}
   {{- end -}}
-{{- else if and (eq (toString $clusters) "auto") (has $name (list "oracle" "random")) -}}
-  {{- .groups | default "auto" -}}
+  {{- $count -}}
+{{- else if kindIs "invalid" $given -}}
+  auto
+{{- else if gt (int $given) .devices -}}
+  {{- fail (printf "lps.replicas is %d, more than the %d devices of experiment %s. Set it to null, or to at most so many" (int $given) .devices .file.name) -}}
 {{- else -}}
-  {{- $clusters -}}
+  {{- int $given -}}
 {{- end -}}
 {{- end }}
 

@@ -50,9 +50,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ include "fedstrata.fullname" . }}-gps.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}
 {{- end }}
 
-{{/* The GPS's service account: its own, or the one that is named. */}}
+{{/* A tier's service account: the one that is named; else the GPS's own, and the namespace's default for the others. */}}
 {{- define "fedstrata.serviceAccount" -}}
-{{ .Values.gps.serviceAccount.name | default (printf "%s-gps" (include "fedstrata.fullname" .)) }}
+{{- $named := (index .root.Values .component).serviceAccount.name -}}
+{{- $own := ternary (printf "%s-gps" (include "fedstrata.fullname" .root)) "" (eq .component "gps") -}}
+{{ $named | default $own }}
 {{- end }}
 
 {{/* The claim that holds the GPS's state. */}}

@@ -1,19 +1,7 @@
-{{/* What every pod of the chart may do: nothing. Used by the three tiers and by the test. */}}
+{{/* Who a pod runs as: the chart's, with the tier's own over it. (dict "root" $ "component" "lps"); `test` has no tier. */}}
 {{- define "fedstrata.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
-{{- end }}
-
-{{- define "fedstrata.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $tier := get .root.Values .component | default dict -}}
+{{ mergeOverwrite (deepCopy .root.Values.podSecurityContext) ($tier.podSecurityContext | default dict) | toYaml }}
 {{- end }}
 
 {{/* Alive is /healthz, ready is /readyz; until the first answer of /healthz a start may take probes.startupSeconds. */}}
@@ -34,6 +22,20 @@ readinessProbe:
   periodSeconds: {{ $probes.readinessPeriodSeconds }}
   timeoutSeconds: {{ $probes.timeoutSeconds }}
   failureThreshold: 3
+{{- end }}
+
+{{/* A tier's resources: as given; where requests say nothing of memory, as much as memoryMi makes of the pod, and where
+     limits say nothing either, twice that, and no less than 1 GiB. */}}
+{{- define "fedstrata.resources" -}}
+{{- $tier := index .root.Values .component -}}
+{{- $resources := deepCopy $tier.resources -}}
+{{- if and $tier.memoryMi (not (hasKey ($resources.requests | default dict) "memory")) -}}
+{{- $devices := ternary (int (get $tier "devicesPerPod" | default 0)) 0 (eq .component "device") -}}
+{{- $mi := add $tier.memoryMi.pod (mul $devices (get $tier.memoryMi "device" | default 0)) -}}
+{{- $limits := dict "memory" (printf "%dMi" (max 1024 (mul 2 $mi))) | merge ($resources.limits | default dict) -}}
+{{- $resources = mergeOverwrite $resources (dict "requests" (dict "memory" (printf "%dMi" $mi)) "limits" $limits) -}}
+{{- end -}}
+{{ toYaml $resources }}
 {{- end }}
 
 {{/* The one container of a tier: (dict "root" $ "component" "lps"). */}}
@@ -60,6 +62,14 @@ env:
   {{- with $tier.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with $tier.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "fedstrata.codeFolder" $root }}
+# The folder in which a process starts is one that its modules are imported from.
+workingDir: {{ . }}
+{{- end }}
 ports:
   {{- if ne .component "device" }}
   - {name: grpc, containerPort: {{ $root.Values.ports.grpc }}, protocol: TCP}
@@ -67,9 +77,9 @@ ports:
   - {name: http, containerPort: {{ $root.Values.ports.http }}, protocol: TCP}
 {{- include "fedstrata.probes" $root }}
 resources:
-  {{- toYaml $tier.resources | nindent 2 }}
+  {{- include "fedstrata.resources" . | nindent 2 }}
 securityContext:
-  {{- include "fedstrata.containerSecurityContext" $root | nindent 2 }}
+  {{- toYaml $root.Values.containerSecurityContext | nindent 2 }}
 # The last words of a container that stops are its reason: `kubectl describe pod` shows them.
 terminationMessagePolicy: FallbackToLogsOnError
 volumeMounts:
@@ -80,6 +90,12 @@ volumeMounts:
     mountPath: /tmp
   {{- with include (printf "fedstrata.%s.mounts" .component) $root | trim }}
   {{- . | nindent 2 }}
+  {{- end }}
+  {{- with include "fedstrata.codeMount" $root | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with $tier.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
@@ -128,6 +144,9 @@ metadata:
   annotations:
     # Another experiment makes other pods.
     checksum/experiment: {{ include "fedstrata.experiment" $root | sha256sum }}
+    {{- with $root.Values.code.files }}
+    checksum/code: {{ toYaml . | sha256sum }}
+    {{- end }}
     {{- with $root.Values.again }}
     fedstrata.io/again: {{ . | quote }}
     {{- end }}
@@ -135,8 +154,8 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  {{- if eq .component "gps" }}
-  serviceAccountName: {{ include "fedstrata.serviceAccount" $root }}
+  {{- with include "fedstrata.serviceAccount" . }}
+  serviceAccountName: {{ . }}
   {{- end }}
   automountServiceAccountToken: {{ eq .component "gps" }}
   # Kubernetes would add variables such as FEDSTRATA_GPS_PORT, which are ours.
@@ -147,12 +166,15 @@ spec:
     - name: {{ . }}
     {{- end }}
   {{- end }}
+  {{- with $tier.runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
   {{- with $tier.priorityClassName }}
   priorityClassName: {{ . }}
   {{- end }}
   terminationGracePeriodSeconds: {{ $tier.terminationGracePeriodSeconds }}
   securityContext:
-    {{- include "fedstrata.podSecurityContext" $root | nindent 4 }}
+    {{- include "fedstrata.podSecurityContext" . | nindent 4 }}
   {{- with $tier.nodeSelector }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}
@@ -167,6 +189,10 @@ spec:
   {{- with include "fedstrata.topologySpread" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
+  {{- with include "fedstrata.initContainers" . | trim }}
+  initContainers:
+    {{- . | nindent 4 }}
+  {{- end }}
   containers:
     - {{ include "fedstrata.container" . | nindent 6 | trim }}
   volumes:
@@ -177,5 +203,11 @@ spec:
       emptyDir: {}
     {{- with include (printf "fedstrata.%s.volumes" .component) $root | trim }}
     {{- . | nindent 4 }}
+    {{- end }}
+    {{- with include "fedstrata.codeVolume" $root | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- with $tier.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
 {{- end }}

@@ -5,21 +5,14 @@
 {{- if or .Values.gps.rbac.create .Values.gps.serviceAccount.name }}true{{ end -}}
 {{- end }}
 
-{{/* Number of LPS pods. Where the GPS finds out how many, it scales them itself, so an upgrade keeps what is there. */}}
+{{/* Number of LPS pods. Where only the GPS knows how many, it scales them itself, so an upgrade keeps what is there. */}}
 {{- define "fedstrata.lpsReplicas" -}}
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
-{{- $given := .Values.lps.replicas -}}
 {{- if ne (toString $plan.lps) "auto" -}}
-  {{- if and (not (kindIs "invalid" $given)) (ne (int $given) (int $plan.lps)) -}}
-  {{- fail (printf "lps.replicas is %d, but the method and topology of experiment %s make it %d. Leave lps.replicas out, or change the experiment" (int $given) $plan.name (int $plan.lps)) -}}
-  {{- end -}}
   {{- int $plan.lps -}}
 {{- else -}}
-  {{- if not (kindIs "invalid" $given) -}}
-  {{- fail (printf "lps.replicas is %d, but experiment %s leaves it to the GPS how many LPSs there are, which scales them itself. Leave lps.replicas out, fix method.clusters, or say topology.lps" (int $given) $plan.name) -}}
-  {{- end -}}
   {{- if not (include "fedstrata.mayScale" .) -}}
-  {{- fail (printf "experiment %s leaves it to the GPS how many LPSs there are, but gps.rbac.create is false: nobody may scale the LPSs. Set gps.rbac.create to true, name an account that has the rights in gps.serviceAccount.name, fix method.clusters, or say topology.lps" $plan.name) -}}
+  {{- fail (printf "how many LPSs experiment %s needs is not said, and gps.rbac.create is false: nobody may scale them. Set lps.replicas, which `fedstrata check` shows, or topology.lps in the experiment; or gps.rbac.create to true; or name an account that has the rights in gps.serviceAccount.name" $plan.name) -}}
   {{- end -}}
   {{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-lps" (include "fedstrata.fullname" .)) -}}
   {{- if $live }}{{ int $live.spec.replicas }}{{ else }}0{{ end -}}
@@ -50,8 +43,9 @@
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
 {{- $device := .Values.device -}}
 {{- $data := .Values.data -}}
-{{- if and $plan.local (ne $device.kind "DaemonSet") -}}
-{{- fail (printf "experiment %s has partition.kind local, whose devices are boards with data of their own: set device.kind to DaemonSet" $plan.name) -}}
+{{- $allElsewhere := eq (int $device.external) (int $plan.devices) -}}
+{{- if and $plan.local (ne $device.kind "DaemonSet") (not $allElsewhere) -}}
+{{- fail (printf "experiment %s has partition.kind local, whose devices are boards with data of their own: set device.kind to DaemonSet for boards that are nodes, or device.external to %d for boards that dial in" $plan.name (int $plan.devices)) -}}
 {{- end -}}
 {{- if eq $device.kind "DaemonSet" -}}
   {{- if not $plan.local }}{{ fail (printf "device.kind DaemonSet gives every node a device of its own, so the experiment names them: partition.kind local with names, not as in %s" $plan.name) }}{{ end -}}
@@ -60,18 +54,21 @@
   {{- fail "device.kind DaemonSet has one device on each node: leave device.replicas, device.devicesPerPod and device.external out" -}}
   {{- end -}}
 {{- end -}}
-{{- if and (eq $data.type "none") (ne $plan.data "digits") (not (contains ":" $plan.data)) (not $plan.download) -}}
+{{- if and (not $allElsewhere) (eq $data.type "none") (ne $plan.data "digits") (not (contains ":" $plan.data)) (not $plan.download) -}}
 {{- fail (printf "experiment %s reads %s from files: set data.type to hostPath, claim or image, or data.download to true in the experiment" $plan.name $plan.data) -}}
 {{- end -}}
 {{- if and (eq $data.type "hostPath") (not $data.hostPath) }}{{ fail "data.type is hostPath: data.hostPath says which folder of the node, for instance /var/lib/fedstrata" }}{{ end -}}
 {{- if and (eq $data.type "claim") (not $data.claimName) }}{{ fail "data.type is claim: data.claimName says which PersistentVolumeClaim of the namespace" }}{{ end -}}
 {{- end }}
 
-{{/* Names of the device pods, as a list, where they are known beforehand: those of a StatefulSet that makes them all. */}}
+{{/* Names of the device pods, as a list: those of a StatefulSet and those that are named. A DaemonSet's are not known. */}}
 {{- define "fedstrata.devicePods" -}}
-{{- if and (eq .Values.device.kind "StatefulSet") (eq (int .Values.device.external) 0) }}
+{{- if eq .Values.device.kind "StatefulSet" }}
 {{- range $ordinal := until (include "fedstrata.deviceReplicas" . | int) }}
 - {{ include "fedstrata.fullname" $ }}-device-{{ $ordinal }}
+{{- end }}
+{{- range .Values.device.externalPods }}
+- {{ . }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,0 +1,86 @@
+"""Memory of a process of devices, by their number and the model: what a pod of so many devices has to be given.
+
+    python benchmarks/memory_devices.py --model cnn --shape 1 28 28 --devices 1 10 25
+
+Runs each number in one process for two global rounds, on examples without content, as many as the published data set of
+that shape has, and prints the peak resident size of that process (VmHWM) beside what `emulator.sizing` has Kubernetes
+asked for.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.suite.observed import peaks_mb
+from benchmarks.suite.programs import python, started
+from emulator.sizing import PUBLISHED, device_memory
+from fedstrata.datasets import Pixels
+from fedstrata.datasets.examples import Dataset
+from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.settings import DataSettings
+
+CLASSES, TEST_SHARE = 10, 0.2
+LIKE = {(1, 8, 8): "digits", (1, 28, 28): "fashion-mnist", (3, 32, 32): "cifar-10"}
+
+
+def load(settings: DataSettings) -> Dataset:
+    """The data set of the runs: bytes that are all alike."""
+    shape = settings.input_shape or ()
+    number = PUBLISHED[LIKE[shape]]
+    test = round(number * TEST_SHARE)
+    train, test_set = (
+        Pixels(values=np.full((size, *shape), 7, np.uint8), labels=np.arange(size) % CLASSES)
+        for size in (number - test, test)
+    )
+    return Dataset(train=train, test=test_set, num_classes=CLASSES)
+
+
+def experiment_of(options: argparse.Namespace, devices: int, data: str) -> Experiment:
+    """So many devices, two short global rounds."""
+    return parse_experiment(f"""
+name: memory
+data: {data}
+partition: {{kind: iid, devices: {devices}, examples_per_device: {options.examples}, test_share: {TEST_SHARE}}}
+model: {{name: {options.model}}}
+method: {options.method}
+training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_epochs: 1, batch_size: {options.batch}}}
+""")
+
+
+def peak_mb(experiment: Experiment, folder: Path) -> float:
+    """Of the process with all devices, until it has evaluated the final model."""
+    path, peak = folder / "memory.yaml", 0.0
+    path.write_text(experiment.to_yaml(), encoding="utf-8")
+    words = ["-m", "emulator", "run", str(path), "--out", str(folder / "run"), "--device-processes", "1", "--json"]
+    with started(python(*words), timeout_s=600, log=folder / "errors.log") as process:
+        for line in process.stdout or ():
+            if json.loads(line).get("phase") in {"training", "evaluation", "completed"}:
+                peak = max(peak, peaks_mb(process.pid).get("device", 0.0))
+    return peak
+
+
+def main() -> None:
+    """A line for each number of devices."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--method", default="fedavg")
+    parser.add_argument("--shape", type=int, nargs="+", default=[1, 28, 28])
+    parser.add_argument("--examples", type=int, default=600, help="of each device")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--devices", type=int, nargs="+", default=[1, 10, 25])
+    options = parser.parse_args()
+    for devices in options.devices:
+        own = f'{{name: "benchmarks.memory_devices:load", input_shape: {options.shape}, num_classes: {CLASSES}}}'
+        experiment = experiment_of(options, devices, own)
+        with tempfile.TemporaryDirectory() as folder:
+            peak = peak_mb(experiment, Path(folder)) * 1e6 / 2**20
+        like = experiment_of(options, devices, f"{{name: {LIKE[tuple(options.shape)]}}}")
+        asked = device_memory(like).of(devices) / 2**20
+        print(f"{options.model}, {devices} devices in a process: {peak:.0f} MiB; asked for {asked:.0f} MiB", flush=True)
+
+
+if __name__ == "__main__":
+    main()

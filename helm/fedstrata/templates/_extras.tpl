@@ -1,0 +1,84 @@
+{{/* What runs before a tier's container, and own code: (dict "root" $ "component" "lps") or the root, as each says. */}}
+
+{{- define "fedstrata.initContainers" -}}
+{{- $tier := index .root.Values .component -}}
+{{- include "fedstrata.volumeOwner" . }}
+{{- include "fedstrata.codeCopy" .root }}
+{{- with $tier.initContainers }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Gives a new volume to the user that the tier runs as, where the volume's maker gave it to root. */}}
+{{- define "fedstrata.volumeOwner" -}}
+{{- $security := fromYaml (include "fedstrata.podSecurityContext" .) -}}
+{{- if and .root.Values.volumeOwner.enabled (index .root.Values .component).persistence.enabled }}
+{{- if not (and $security.runAsUser $security.runAsGroup) }}{{ fail "volumeOwner.enabled gives volumes to podSecurityContext.runAsUser and runAsGroup: say both, or set volumeOwner.enabled to false" }}{{ end }}
+- name: volume-owner
+  image: {{ include "fedstrata.image" . | quote }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  command: [python3, -c, "import os; os.chown('/state', {{ int $security.runAsUser }}, {{ int $security.runAsGroup }})"]
+  resources:
+    requests: {cpu: 50m, memory: 32Mi}
+    limits: {memory: 64Mi}
+  securityContext:
+    runAsUser: 0
+    runAsNonRoot: false
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+      add: [CHOWN]
+  volumeMounts:
+    - name: state
+      mountPath: /state
+{{- end }}
+{{- end }}
+
+{{/* --- own code, which an experiment names as module:function: all of these take the root ------------------------- */}}
+
+{{/* Where it lies in the pods; empty where there is none. It comes from one place. */}}
+{{- define "fedstrata.codeFolder" -}}
+{{- $code := .Values.code -}}
+{{- $given := list -}}
+{{- range $name := list "files" "configMap" "image" }}{{ if get $code $name }}{{ $given = append $given (printf "code.%s" $name) }}{{ end }}{{ end -}}
+{{- if gt (len $given) 1 }}{{ fail (printf "own code comes from one place, and %s are given: leave all but one out" (join " and " $given)) }}{{ end -}}
+{{- if $given }}/code{{ end -}}
+{{- end }}
+
+{{- define "fedstrata.codeMount" -}}
+{{- with include "fedstrata.codeFolder" . }}
+- name: code
+  mountPath: {{ . }}
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "fedstrata.codeVolume" -}}
+{{- if .Values.code.image }}
+- name: code
+  emptyDir: {}
+{{- else if include "fedstrata.codeFolder" . }}
+- name: code
+  configMap:
+    name: {{ .Values.code.configMap | default (printf "%s-code" (include "fedstrata.fullname" .)) }}
+{{- end }}
+{{- end }}
+
+{{/* From an image: copied by the image's own cp, as every Kubernetes can; volumes of images came with 1.33. */}}
+{{- define "fedstrata.codeCopy" -}}
+{{- if .Values.code.image }}
+- name: code
+  image: {{ .Values.code.image | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [cp, -R, {{ printf "%s/." (trimSuffix "/" .Values.code.imagePath) }}, /own-code]
+  resources:
+    requests: {cpu: 50m, memory: 32Mi}
+    limits: {memory: 64Mi}
+  securityContext:
+    {{- toYaml .Values.containerSecurityContext | nindent 4 }}
+  volumeMounts:
+    - name: code
+      mountPath: /own-code
+{{- end }}
+{{- end }}

@@ -1,0 +1,114 @@
+{{/* The way in for devices that are no pods: addresses that they dial, and who may. */}}
+
+{{/* The port of an address host:port or host:port+, for the LPS of a number: (dict "address" "…" "number" 2). */}}
+{{- define "fedstrata.portOf" -}}
+{{- $port := regexFind "[0-9]+\\+?$" .address -}}
+{{- if hasSuffix "+" $port }}{{ add (trimSuffix "+" $port | int) .number }}{{ else }}{{ $port }}{{ end -}}
+{{- end }}
+
+{{/* What stands before the port, with the pod's name in place of $(FEDSTRATA_POD_NAME): (dict "address" "…" "pod" "…"). */}}
+{{- define "fedstrata.hostOf" -}}
+{{- regexReplaceAll ":[0-9]+\\+?$" .address "" | replace "$(FEDSTRATA_POD_NAME)" .pod -}}
+{{- end }}
+
+{{/* What devices are told of an LPS: where the way in is for all of them, or its pod's name in the headless service. */}}
+{{- define "fedstrata.lpsAddress" -}}
+{{- if .Values.outside.type -}}
+{{ .Values.outside.lps }}
+{{- else -}}
+$(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}
+{{- end -}}
+{{- end }}
+
+{{/* Refuses a way in that leads nowhere, or is open to all without that being said; gives the number of LPSs. */}}
+{{- define "fedstrata.checkOutside" -}}
+{{- $outside := .Values.outside -}}
+{{- $lps := (fromJson (include "fedstrata.plan" .)).lps -}}
+{{- if not (and $outside.gps $outside.lps) }}{{ fail "outside.type needs outside.gps and outside.lps: host:port under which devices elsewhere find them" }}{{ end -}}
+{{- if not $outside.from }}{{ fail "outside.from says who may dial in, since Fedstrata checks no identities: peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.1.0.0/16}}]" }}{{ end -}}
+{{- if eq (toString $lps) "auto" }}{{ fail "outside.lps needs an address for each LPS: set lps.replicas to the most there may be, or say topology.lps in the experiment" }}{{ end -}}
+{{- $counts := hasSuffix "+" $outside.lps -}}
+{{- if and (gt (int $lps) 1) (not $counts) (not (contains "$(FEDSTRATA_POD_NAME)" $outside.lps)) }}{{ fail (printf "outside.lps %s is one address for %d LPSs: let ports count up (%s+), or put $(FEDSTRATA_POD_NAME) into the name" $outside.lps (int $lps) $outside.lps) }}{{ end -}}
+{{- if and (eq $outside.type "Gateway") (or $counts (not $outside.gateway.name)) }}{{ fail "outside.type Gateway needs outside.gateway.name, and names rather than ports to tell LPSs apart: $(FEDSTRATA_POD_NAME).fl.example.org:443" }}{{ end -}}
+{{- $gpsPort := include "fedstrata.portOf" (dict "address" $outside.gps "number" 0) | int -}}
+{{- if and (eq $outside.type "NodePort") (or (lt $gpsPort 30000) (gt $gpsPort 32767) (not $counts)) }}{{ fail "outside.type NodePort: ports are from 30000 to 32767, and those of LPSs count up: outside.gps node.example.org:30051, outside.lps node.example.org:30061+" }}{{ end -}}
+{{- $lps -}}
+{{- end }}
+
+{{/* The Service of one pod: (dict "root" $ "component" "lps" "pod" "demo-fedstrata-lps-0" "port" 50061). */}}
+{{- define "fedstrata.outsideService" -}}
+{{- $outside := .root.Values.outside }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .pod }}-outside
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "fedstrata.labels" . | nindent 4 }}
+  {{- with $outside.annotations }}
+  annotations:
+    {{- toYaml . | replace "$(FEDSTRATA_POD_NAME)" $.pod | nindent 4 }}
+  {{- end }}
+spec:
+  type: {{ ternary "ClusterIP" $outside.type (eq $outside.type "Gateway") }}
+  selector:
+    {{- include "fedstrata.selectorLabels" . | nindent 4 }}
+    statefulset.kubernetes.io/pod-name: {{ .pod }}
+  {{- if ne $outside.type "Gateway" }}
+  externalTrafficPolicy: {{ $outside.externalTrafficPolicy }}
+  {{- end }}
+  {{- if eq $outside.type "LoadBalancer" }}
+  {{- with $outside.loadBalancerClass }}
+  loadBalancerClass: {{ . }}
+  {{- end }}
+  {{- with include "fedstrata.sourceRanges" .root }}
+  loadBalancerSourceRanges:
+    {{- . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  ports:
+    - name: grpc
+      port: {{ .port }}
+      targetPort: grpc
+      protocol: TCP
+      appProtocol: kubernetes.io/h2c
+      {{- if eq $outside.type "NodePort" }}
+      nodePort: {{ .port }}
+      {{- end }}
+{{- end }}
+
+{{/* The address ranges among those who may dial in. */}}
+{{- define "fedstrata.sourceRanges" -}}
+{{- range .Values.outside.from }}
+{{- with .ipBlock }}
+- {{ .cidr | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The route of one pod through a Gateway: (dict "root" $ "component" "lps" "pod" "…" "port" 443 "host" "…"). */}}
+{{- define "fedstrata.outsideRoute" -}}
+{{- $gateway := .root.Values.outside.gateway }}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GRPCRoute
+metadata:
+  name: {{ .pod }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "fedstrata.labels" . | nindent 4 }}
+spec:
+  parentRefs:
+    - name: {{ $gateway.name }}
+      {{- with $gateway.namespace }}
+      namespace: {{ . }}
+      {{- end }}
+      {{- with $gateway.sectionName }}
+      sectionName: {{ . }}
+      {{- end }}
+  hostnames: [{{ .host | quote }}]
+  rules:
+    - backendRefs:
+        - {name: {{ .pod }}-outside, port: {{ .port }}}
+{{- end }}

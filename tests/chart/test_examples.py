@@ -1,0 +1,75 @@
+"""The example values: each renders for what it is for, and does what its comments say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts import CHART, Object, one, render, values_of
+
+from emulator.chart_values import merge_values
+
+FOLDER = CHART / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.yaml"))
+BOARDS = "name: boards\ndata: {name: folder, input_shape: [1, 8, 8], num_classes: 10}\n"
+BOARDS += "partition: {kind: local, names: [board-1, board-2, board-3]}\n"
+
+
+def values_for(path: Path) -> dict[str, Any]:
+    """The example's values, with the experiment of boards where it is about boards."""
+    found = values_of(path)
+    if found.get("kind") == "Application":
+        inner: dict[str, Any] = found["spec"]["source"]["helm"]["valuesObject"]
+        return inner
+    return merge_values([found, {"experiment": BOARDS}]) if "boards" in path.stem else found
+
+
+def device_pod(objects: list[Object]) -> Any:
+    return one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_renders_and_says_what_it_is_for(path: Path) -> None:
+    assert path.read_text().startswith("# ")
+    assert {item["kind"] for item in render(values_for(path))} >= {"StatefulSet", "ConfigMap", "Service"}
+
+
+def test_the_examples_are_those_that_the_document_lists() -> None:
+    text = (CHART.parents[1] / "docs" / "kubernetes.md").read_text()
+    for path in EXAMPLES:
+        assert f"(../helm/fedstrata/examples/{path.name})" in text
+
+
+def test_boards_on_k3s_run_a_device_each_and_boards_outside_run_none_as_a_pod() -> None:
+    inside = render(values_for(FOLDER / "k3s-boards.yaml"))
+    assert one(inside, "DaemonSet", "demo-fedstrata-device")
+    outside = render(values_for(FOLDER / "boards-outside.yaml"))
+    assert one(outside, "StatefulSet", "demo-fedstrata-device")["spec"]["replicas"] == 0
+
+
+def test_on_openshift_no_pod_names_a_user_and_all_ask_its_name_service() -> None:
+    objects = render(values_for(FOLDER / "openshift.yaml"))
+    for item in objects:
+        if item["kind"] == "StatefulSet":
+            security = item["spec"]["template"]["spec"]["securityContext"]
+            assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    common = one(objects, "NetworkPolicy", "demo-fedstrata-common")["spec"]["egress"][0]
+    assert {port["port"] for port in common["ports"]} == {53, 5353}
+
+
+def test_a_gpu_is_asked_for_beside_what_devices_have_in_any_case() -> None:
+    spec = device_pod(render(values_for(FOLDER / "gpu.yaml")))
+    limits = spec["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == 1
+    assert "memory" in limits
+    assert spec["runtimeClassName"] == "nvidia"
+    assert spec["containers"][0]["image"].endswith("/device:0.1.0-cuda")
+
+
+def test_argo_cd_leaves_the_number_of_lpss_to_the_gps_and_renders_its_own_values() -> None:
+    application = yaml.safe_load((FOLDER / "argocd.yaml").read_text())["spec"]
+    assert application["ignoreDifferences"] == [
+        {"group": "apps", "kind": "StatefulSet", "jsonPointers": ["/spec/replicas"]}
+    ]
+    assert "RespectIgnoreDifferences=true" in application["syncPolicy"]["syncOptions"]
+    assert application["source"]["targetRevision"] == values_of(CHART / "Chart.yaml")["version"]

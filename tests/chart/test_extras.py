@@ -1,0 +1,139 @@
+"""What pods are given beyond the chart's own, and own code."""
+
+from typing import Any
+
+import pytest
+from charts import CHART, Object, one, render, values_of
+from helm_python import HelmRenderError, HelmValuesError
+
+EXTENDED = values_of(CHART / "ci" / "extended.yaml")
+TIERS = ("gps", "lps", "device")
+MINE = {"files": {"mine.py": "A = 1\n"}}
+
+
+def template(objects: list[Object], tier: str) -> Any:
+    return one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]
+
+
+def pod(values: dict[str, Any], tier: str) -> Any:
+    return template(render(values), tier)["spec"]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_tier_is_given_what_a_pod_can_be_given_and_the_others_are_not(tier: str) -> None:
+    given = {
+        "envFrom": [{"secretRef": {"name": "proxy"}}],
+        "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+        "initContainers": [{"name": "wait", "image": "registry.example/wait:1"}],
+        "runtimeClassName": "gvisor",
+        "podSecurityContext": {"supplementalGroups": [44]},
+    }
+    for other in TIERS:
+        spec = pod({tier: given}, other)
+        is_given = other == tier
+        assert (spec["containers"][0].get("envFrom") == given["envFrom"]) is is_given
+        assert (given["extraVolumes"][0] in spec["volumes"]) is is_given
+        assert (given["extraVolumeMounts"][0] in spec["containers"][0]["volumeMounts"]) is is_given
+        assert (spec.get("initContainers") == given["initContainers"]) is is_given
+        assert (spec.get("runtimeClassName") == "gvisor") is is_given
+        assert (spec["securityContext"].get("supplementalGroups") == [44]) is is_given
+        assert spec["securityContext"]["runAsUser"] == 10001
+
+
+def test_kubernetes_may_choose_users_and_groups_itself() -> None:
+    for tier in TIERS:
+        security = pod(EXTENDED, tier)["securityContext"]
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(security)
+        assert security["runAsNonRoot"] is True
+
+
+def test_accounts_are_annotated_or_named() -> None:
+    account = one(render(EXTENDED), "ServiceAccount", "demo-fedstrata-gps")
+    assert account["metadata"]["annotations"] == {"example.org/role": "records"}
+    assert pod(EXTENDED, "gps")["serviceAccountName"] == "demo-fedstrata-gps"
+    assert pod(EXTENDED, "lps")["serviceAccountName"] == "edge"
+    assert "serviceAccountName" not in pod(EXTENDED, "device")
+
+
+def test_volumes_of_the_charts_own_names_are_refused() -> None:
+    for name in ("state", "data", "code", "experiment", "tmp"):
+        with pytest.raises(HelmValuesError, match="/device/extraVolumes/0/name"):
+            render({"device": {"extraVolumes": [{"name": name, "emptyDir": {}}]}})
+
+
+def test_a_volume_of_root_is_given_to_the_user_of_the_tier_that_has_a_claim() -> None:
+    values = {"volumeOwner": {"enabled": True}, "lps": {"persistence": {"enabled": True, "retain": "keep"}}}
+    for tier in ("gps", "lps"):
+        first = pod(values, tier)["initContainers"][0]
+        assert first["command"][-1] == "import os; os.chown('/state', 10001, 10001)"
+        assert first["securityContext"]["runAsUser"] == 0
+        assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    assert "initContainers" not in pod(values, "device")  # an emptyDir is given to fsGroup
+    assert "initContainers" not in pod({}, "gps")
+
+
+def test_nobody_is_given_a_volume_where_kubernetes_chooses_the_user() -> None:
+    values = {"volumeOwner": {"enabled": True}, "podSecurityContext": {"runAsUser": None}}
+    with pytest.raises(HelmRenderError, match=r"volumeOwner\.enabled gives volumes to podSecurity"):
+        render(values)
+
+
+def test_memory_grows_with_the_devices_of_a_pod_unless_resources_say_how_much() -> None:
+    def memory(device: dict[str, Any]) -> tuple[str | None, str | None]:
+        resources = pod({"device": device}, "device")["containers"][0]["resources"]
+        return resources["requests"].get("memory"), resources["limits"].get("memory")
+
+    assert memory({"memoryMi": {"pod": 400, "device": 7}}) == ("407Mi", "1024Mi")
+    assert memory({"memoryMi": {"pod": 400, "device": 7}, "devicesPerPod": 5}) == ("435Mi", "1024Mi")
+    assert memory({"memoryMi": {"pod": 400, "device": 7}, "devicesPerPod": 50}) == ("750Mi", "1500Mi")
+    assert memory({"resources": {"requests": {"memory": "1Gi"}}}) == ("1Gi", None)
+    assert memory({"resources": {"limits": {"memory": "1Gi"}}}) == ("426Mi", "1Gi")
+    lps = pod({"lps": {"memoryMi": {"pod": 100}}, "device": {"devicesPerPod": 5}}, "lps")["containers"][0]["resources"]
+    assert lps == {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "1024Mi"}}
+
+
+# --- own code ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_own_code_lies_in_the_folder_that_the_services_start_in(tier: str) -> None:
+    spec = pod({"code": MINE}, tier)
+    assert spec["containers"][0]["workingDir"] == "/code"
+    assert {"name": "code", "mountPath": "/code", "readOnly": True} in spec["containers"][0]["volumeMounts"]
+    assert {"name": "code", "configMap": {"name": "demo-fedstrata-code"}} in spec["volumes"]
+    assert "workingDir" not in pod({}, tier)["containers"][0]
+
+
+def test_files_become_a_configmap_and_others_make_other_pods() -> None:
+    objects, others = render({"code": MINE}), render({"code": {"files": {"mine.py": "A = 2\n"}}})
+    assert one(objects, "ConfigMap", "demo-fedstrata-code")["data"] == MINE["files"]
+    for tier in TIERS:
+        first, second = (template(found, tier)["metadata"]["annotations"] for found in (objects, others))
+        assert first["checksum/code"] != second["checksum/code"]
+
+
+def test_a_configmap_that_is_there_is_mounted_and_none_is_made() -> None:
+    objects = render({"code": {"configMap": "mine"}})
+    assert {"name": "code", "configMap": {"name": "mine"}} in template(objects, "device")["spec"]["volumes"]
+    assert not [item for item in objects if item["metadata"]["name"] == "demo-fedstrata-code"]
+
+
+def test_code_in_an_image_is_copied_before_the_service_starts() -> None:
+    spec = pod(values_of(CHART / "ci" / "gateway.yaml"), "gps")
+    copy = spec["initContainers"][0]
+    assert copy["image"] == "registry.example/mine:1"
+    assert copy["command"] == ["cp", "-R", "/src/.", "/own-code"]
+    assert {"name": "code", "emptyDir": {}} in spec["volumes"]
+    assert copy["securityContext"] == spec["containers"][0]["securityContext"]
+
+
+def test_code_from_two_places_is_refused() -> None:
+    with pytest.raises(HelmRenderError, match=r"one place, and code.files and code.image are given"):
+        render({"code": {**MINE, "image": "registry.example/mine:1"}})
+
+
+@pytest.mark.parametrize("name", ["../mine.py", "mine", "my-file.py", "package/mine.py", "device.py"])
+def test_a_file_that_cannot_be_a_module_or_would_hide_a_service_is_refused(name: str) -> None:
+    with pytest.raises(HelmValuesError, match=f"invalid propertyName '{name}'"):
+        render({"code": {"files": {name: ""}}})

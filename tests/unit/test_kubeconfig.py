@@ -1,0 +1,56 @@
+"""What is said where a kubeconfig leads nowhere, and of other mistakes before Kubernetes is asked anything."""
+
+from pathlib import Path
+
+import pytest
+
+from emulator.cli import execute
+
+UNREACHABLE = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {token: x}}]
+contexts: [{name: here, context: {cluster: c, user: u}}]
+current-context: here
+"""
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "message"),
+    [
+        ("- a list", "the kubeconfig cannot be used: "),
+        ("clusters: [", "the kubeconfig cannot be used: while parsing a flow"),
+        ("a: b", "no Kubernetes context: Invalid kube-config file"),
+        (UNREACHABLE.replace("current-context: here", "current-context: there"), "name there in"),
+        (UNREACHABLE, "Kubernetes at http://127.0.0.1:9 does not answer: "),
+    ],
+)
+def test_a_kubeconfig_that_leads_nowhere_is_told_in_a_line(
+    kubeconfig: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(kubeconfig)
+    assert execute(["status", "--kubeconfig", str(path)]) == 6
+    said = capsys.readouterr().err
+    assert message in said
+    assert "object at 0x" not in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--chart", "."], "no chart in ."),
+        (["--code", "mine.py"], "--code mine.py: cannot be read as text"),
+        (["--set-value", "lps.replicas=2", "--set", "method.clusters=3"], "lps.replicas is 2"),
+        (["--set-value", "device"], "--set-value 'device' must be KEY=VALUE"),
+    ],
+)
+def test_what_is_wrong_is_said_before_kubernetes_is_asked_anything(
+    wrong: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").write_text(UNREACHABLE)
+    assert execute(["up", "digits", "--kubeconfig", "config", *wrong]) == 2
+    assert message in capsys.readouterr().err

@@ -48,6 +48,24 @@ class Exclusion:
 
 
 @checked_dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """A cluster that changed hands: `by` which LPS it was served from some point on."""
+
+    cluster: str
+    by: str
+    stage: str = Field(alias="from")
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class Replanning:
+    """A plan made in training, and how many devices it moved to another cluster."""
+
+    global_round: PositiveInt
+    clusters: NonNegativeInt
+    moved: NonNegativeInt
+
+
+@checked_dataclass(frozen=True, kw_only=True)
 class Summary:
     """`summary.json`. A failed run may leave out what it never came to; unknown keys are passed over."""
 
@@ -63,11 +81,16 @@ class Summary:
     rounds: NonNegativeInt = 0
     accuracy: dict[str, Ratio | None] = Field(default_factory=dict)
     task_accuracy: dict[str, Ratio | None] | None = None
+    device_accuracy: dict[str, Ratio | None] = Field(default_factory=dict)
     wall_seconds: dict[str, Seconds] = Field(default_factory=dict)
     bytes: dict[Link, LinkBytes] = Field(default_factory=dict)
+    bytes_by_kind: dict[Link, dict[str, LinkBytes]] = Field(default_factory=dict)
     model_sha256: dict[str, str] = Field(default_factory=dict)
     experiment_sha256: str | None = None
     excluded: tuple[Exclusion, ...] = ()
+    adoptions: tuple[Adoption, ...] = ()
+    replanned: tuple[Replanning, ...] = ()
+    lost_state: tuple[str, ...] = ()
     device_tasks: dict[str, str] | None = None
     homes: dict[str, tuple[str, ...]] | None = None  # devices by LPS, where clusters span LPSs
     received_accuracy: dict[str, Ratio | None] | None = None  # where devices use models of their own
@@ -128,6 +151,12 @@ class RoundRow:
 
 
 SUMMARY, ROUND_ROW = TypeAdapter(Summary), TypeAdapter(RoundRow)
+
+
+def summary_fields(summary: Summary) -> dict[str, Any]:
+    """A summary as JSON has it."""
+    fields: dict[str, Any] = SUMMARY.dump_python(summary, mode="json", by_alias=True)
+    return fields
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

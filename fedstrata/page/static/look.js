@@ -58,6 +58,8 @@
   /** A figure of Plot's in our style. */
   function plot(options, title, description) {
     const node = Plot.plot({ className: "plot", style: { background: "none", fontSize: "11px" }, ...options });
+    // a figure is one picture to who hears it; Plot would have its marks read out one by one, without their values
+    d3.select(node).selectAll("g").attr("aria-label", null).attr("aria-description", null).attr("aria-hidden", null);
     return said(d3.select(node), title, description).node();
   }
 

@@ -79,7 +79,7 @@
 
   function clusterRule(view) {
     const rule = (view.summary.clusters_rule ?? "").trim().replace(/\.$/, "");
-    if (!rule && view.isOver) return "The run ended before its devices were grouped.";
+    if (view.isOver && !Object.keys(view.clusters).length) return "The run ended before its devices were grouped.";
     return `Bytes are those measured on the wire: ↓ towards the devices, ↑ towards the GPS.${rule ? ` Number of clusters: ${rule}.` : ""}`;
   }
 

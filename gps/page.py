@@ -15,7 +15,7 @@ from gps.rows import loss_and_accuracy
 from gps.run import Run
 from gps.status import seconds_of
 
-PAUSE_S = 0.25  # between two states; a run that changes faster is shown at this pace
+PAUSE_S = 0.5  # between two states; a run that changes faster is shown at this pace
 LOOK_S = 5.0  # how long a state may be shown while nothing has changed
 LETTERS = {"absent": "a", "enrolled": "e", "answered": "w", "assigned": "g", "refused": "r"}
 
@@ -27,8 +27,10 @@ class LivePage:
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
+        self._publishing: asyncio.Future[None] | None = None
         self._seen_row = 0
         self._relevance: Any = None
+        self._relevance_of: Any = None  # the clusters that it was made for
         self.feed = Feed(lambda: self._loop.call_soon_threadsafe(self._begin))
 
     async def close(self) -> None:
@@ -36,7 +38,9 @@ class LivePage:
         if (following := self._following) is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-            await asyncio.to_thread(self._publish, parts_of(self._run))
+            if self._publishing is not None:  # its thread goes on, and must not come after the last state
+                await asyncio.gather(self._publishing, return_exceptions=True)
+            await self._tell()
         await asyncio.to_thread(self.feed.close)
 
     def _begin(self) -> None:
@@ -48,20 +52,24 @@ class LivePage:
         try:
             while not self.feed.forget():
                 changed = self._run.changes.next
-                await asyncio.to_thread(self._publish, parts_of(self._run))
+                await self._tell()
                 await wait_until(changed, changed.is_set, LOOK_S)
                 await Changes().wait_until(lambda: False, PAUSE_S)
             self._seen_row = 0
         finally:
             self._following = None
 
+    async def _tell(self) -> None:
+        self._publishing = asyncio.ensure_future(asyncio.to_thread(self._publish, parts_of(self._run)))
+        await asyncio.shield(self._publishing)
+
     def _publish(self, parts: dict[str, Any]) -> None:
         """Outside the event loop: rows that are new, the matrix once it is there, and all of it as JSON."""
-        plan = self._run.plan.first
-        if self._relevance is None and plan is not None and plan.affinity is not None:
+        plan, clusters = self._run.plan.first, parts["summary/clusters"]
+        if plan is not None and plan.affinity is not None and clusters != self._relevance_of:
             ids = self._run.experiment.device_ids()
             names = [ids[index] for index in plan.related]
-            self._relevance = relevance_part(plan.affinity, names, parts["summary/clusters"])
+            self._relevance, self._relevance_of = relevance_part(plan.affinity, names, clusters), clusters
         found = self._run.journal.lps_rounds_after(self._seen_row)
         self._seen_row = max((place for place, _ in found), default=self._seen_row)
         rows = [_row(rounds_pb2.LpsRound.FromString(data)) for _, data in found]

@@ -27,6 +27,9 @@ class Feed:
         self._changed = threading.Condition()
         self._parts: Mapping[str, bytes] = {}
         self._rows: dict[Hashable, tuple[int, bytes]] = {}  # by key, oldest first: when a row came, and the row
+        self._events: dict[
+            int, bytes
+        ] = {}  # by the version that a reader has, what leads to the newest; made once for all
         self._version = 0
         self._readers = 0
         self._is_closed = False
@@ -44,7 +47,7 @@ class Feed:
         lines = [(key, to_json(row)) for key, row in rows]
         with self._changed:
             self._version += 1
-            self._parts = encoded
+            self._parts, self._events = encoded, {}
             for key, line in lines:
                 self._rows.pop(key, None)
                 self._rows[key] = self._version, line
@@ -54,7 +57,7 @@ class Feed:
         """Drop everything if nobody reads; whether that was so."""
         with self._changed:
             if not self._readers:
-                self._parts, self._rows, self._version = {}, {}, 0
+                self._parts, self._rows, self._events, self._version = {}, {}, {}, 0
             return not self._readers
 
     def close(self) -> None:
@@ -73,15 +76,21 @@ class Feed:
             while not is_last:
                 with self._changed:
                     self._wait_after(version)
-                    is_last, parts = self._is_closed, self._parts
-                    rows = self._rows_since(version)
-                    is_first, version = not version, self._version
-                news = [(name, data) for name, data in parts.items() if sent.get(name) is not data]
-                sent = parts
-                yield _event(news, rows, is_first=is_first) if news or rows else b": nothing new\n\n"
+                    event, is_last = self._event_after(version, sent), self._is_closed
+                    sent, version = self._parts, self._version
+                yield event
 
     def _wait_after(self, version: int) -> None:
         self._changed.wait_for(lambda: self._is_closed or self._version > version, ALIVE_S)
+
+    def _event_after(self, version: int, sent: Mapping[str, bytes]) -> bytes:
+        """What a reader lacks that was `sent` the parts of a version."""
+        if version not in self._events:
+            news = [(name, data) for name, data in self._parts.items() if sent.get(name) is not data]
+            rows = self._rows_since(version)
+            is_new = bool(news or rows)
+            self._events[version] = _event(news, rows, is_first=not version) if is_new else b": nothing new\n\n"
+        return self._events[version]
 
     def _rows_since(self, version: int) -> list[bytes]:
         found = []

@@ -8,6 +8,7 @@ from typing import Any
 
 from tiers import Tiers, small
 
+from emulator.report.page import document_of
 from gps.page import LivePage
 
 
@@ -57,8 +58,9 @@ async def test_a_page_opened_before_the_first_device_follows_the_run_to_its_reco
         _, *rows = csv.reader(file)
     assert sorted(reader.rounds) == sorted((int(row[1]), row[2]) for row in rows)
     assert [round(reader.rounds[int(row[1]), row[2]][5], 6) for row in rows] == [float(row[5]) for row in rows]
-    assert record.relevance is not None
-    assert sorted(reader.parts["relevance"]["ids"]) == sorted(record.relevance.ids)
+    report = document_of(record)["parts"]
+    assert {name: reader.parts.get(name) for name in report} == report
+    assert report["relevance"] is not None
     assert reader.names[0] == "document"
     assert set(reader.names[1:]) == {"change"}
 

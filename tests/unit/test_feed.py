@@ -1,6 +1,7 @@
 """What open pages are told: the newest state, to a reader that is as slow as it likes."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from threading import Thread
 from typing import Any
@@ -86,6 +87,22 @@ def test_nothing_is_kept_once_nobody_reads() -> None:
     assert feed.forget()
     feed.publish({"b": 2})
     assert told(next(reading(feed)))[1] == {"parts": {"b": 2}, "rounds": []}
+
+
+def test_what_a_reader_that_stops_keeps_is_bounded_by_one_state() -> None:
+    feed, million = Feed(), 1_000_000
+    feed.publish({"long": "x" * million})
+    stopped = reading(feed)
+    next(stopped)
+    tracemalloc.start()
+    try:
+        for number in range(30):
+            feed.publish({"long": f"{number}" * million, "same": 1}, [("row", [number])])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 3 * million
+    assert told(next(stopped))[1]["rounds"] == [[29]]
 
 
 def test_a_value_that_is_no_json_is_refused_where_it_is_published() -> None:

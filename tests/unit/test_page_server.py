@@ -5,12 +5,14 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from hashlib import sha256
 
 import pytest
 
 from fedstrata.http import StatusServer
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.page import Feed, PageApp
+from fedstrata.page.files import static_file
 
 EVENTS = b"GET /page/events HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -67,6 +69,12 @@ def test_the_page_and_its_files_are_there_and_ask_for_nothing_else(server: Serve
     for name in named:
         assert name.startswith("page/")
         assert server.get(f"/{name}")[0] == 200
+
+
+def test_what_others_have_made_is_as_they_have_published_it() -> None:
+    said = static_file("LICENSES.txt").decode()
+    for name in ("d3.min.js", "plot.umd.min.js"):
+        assert f"{name}, SHA-256 {sha256(static_file(name)).hexdigest()}" in said
 
 
 def test_metrics_and_health_stay_where_they_were(server: Server) -> None:

@@ -29,6 +29,9 @@
       tasks: taskLook,
       cluster: (name) => clusterColour.get(name) ?? UNKNOWN.colour,
       device: (device) => {
+        if (view.spans && device.cluster) { // where it stands is its LPS: the colour has to say its cluster
+          return { colour: clusterColour.get(device.cluster), symbol: taskLook.get(device.task)?.symbol ?? UNKNOWN.symbol };
+        }
         if (taskLook.has(device.task)) return taskLook.get(device.task);
         return device.cluster ? { ...UNKNOWN, colour: clusterColour.get(device.cluster) } : UNKNOWN;
       },

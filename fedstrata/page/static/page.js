@@ -86,7 +86,8 @@
   function notMeasured(view) {
     if (!view.rounds.length) return view.isOver ? "No LPS round was completed." : "";
     return view.rounds.some((row) => fedstrata.isNumber(row.accuracy))
-      ? "Of the model that each LPS round produced; G1, G2, … are the global rounds." : "Not measured.";
+      ? `Of the model that each LPS round produced; G1, G2, … are the global rounds.${view.spans ? " By LPS, since clusters span them." : ""}`
+      : "Not measured.";
   }
 
   function spreadSaid(view) {

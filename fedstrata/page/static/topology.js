@@ -18,7 +18,9 @@
   /** The LPSs with their devices, and first those that hang on none yet. */
   function groupsOf(view) {
     const groups = d3.group(view.devices, (device) => device.home);
-    const found = Object.keys(view.byLps).map((name) => ({ name, devices: groups.get(name) ?? [] }));
+    const place = new Map(Object.keys(view.clusters).map((name, i) => [name, i]));
+    const sorted = (devices = []) => d3.sort(devices, (device) => place.get(device.cluster) ?? Infinity);
+    const found = Object.keys(view.byLps).map((name) => ({ name, devices: sorted(groups.get(name)) }));
     const rest = (groups.get(null) ?? []).filter((device) => !view.isOver || device.exclusion);
     return rest.length ? [{ name: null, devices: rest }, ...found] : found;
   }
@@ -31,7 +33,7 @@
     const places = isWide ? sideBySide(groups, scale, width) : oneBelowTheOther(groups, scale, width);
     const head = width >= 560 ? 46 : 3 * 20 + 6;
     const bottom = d3.max(places, (place) => place.bottom) ?? 60;
-    const height = head + bottom + 22 * legendRows(look, width) + (all.length > groups.length ? 20 : 0);
+    const height = head + bottom + 22 * legendRows(view, look, width) + (all.length > groups.length ? 20 : 0);
     const svg = fedstrata.figure(width, height, "Topology", inWords(view));
     drawLinkBytes(svg, view, width);
     const body = svg.append("g").attr("transform", `translate(0,${head})`);
@@ -40,7 +42,7 @@
     if (all.length > groups.length) {
       text(body, 8, bottom + 12, `and ${counted(all.length - groups.length, "LPS")} more`, { fill: "var(--muted)" });
     }
-    drawLegend(svg, look, width, height);
+    drawLegend(svg, view, look, width, height);
     return svg.node();
   }
 
@@ -182,18 +184,25 @@
   }
 
   const legendColumns = (width) => Math.max(1, Math.floor(width / 150));
-  const legendRows = (look, width) => Math.ceil((look.tasks.size + 4) / legendColumns(width));
+  const legendRows = (view, look, width) => Math.ceil(legendEntries(view, look).length / legendColumns(width));
 
-  function drawLegend(svg, look, width, height) {
-    const columns = legendColumns(width);
-    const top = height - 22 * legendRows(look, width) + 8;
+  function legendEntries(view, look) {
     const plain = { colour: "var(--muted)", symbol: "circle" };
     const states = [["absent", "absent"], ["enrolled", "enrolled"], ["waited for", "enrolled"], ["excluded", "refused"]];
-    const entries = [
-      ...[...look.tasks].map(([task, own]) => ({ said: `task ${task}`, own, state: "assigned" })),
+    const clusters = view.spans ? Object.keys(view.clusters).slice(0, fedstrata.COUNT) : [];
+    return [
+      ...[...look.tasks].map(([task, own]) => ({
+        said: `task ${task}`, own: view.spans ? { ...own, colour: plain.colour } : own, state: "assigned",
+      })),
+      ...clusters.map((name) => ({ said: name, own: { ...plain, colour: look.cluster(name) }, state: "assigned" })),
       ...states.map(([said, state]) => ({ said, own: plain, state })),
     ];
-    entries.forEach(({ said, own, state }, i) => {
+  }
+
+  function drawLegend(svg, view, look, width, height) {
+    const columns = legendColumns(width);
+    const top = height - 22 * legendRows(view, look, width) + 8;
+    legendEntries(view, look).forEach(({ said, own, state }, i) => {
       const [x, y] = [10 + (i % columns) * 150, top + Math.floor(i / columns) * 22];
       const device = { id: said, state, wait: said === "waited for" ? { what: "" } : null };
       const mark = svg.append("g");

@@ -1,6 +1,7 @@
 """A finished run's folder as values: summary, rounds and relevance. All that is drawn comes from here."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -148,8 +149,11 @@ class RoundRow:
     seconds: Seconds
     bytes_up: NonNegativeInt
     bytes_down: NonNegativeInt
+    lowest_accuracy: Ratio | None = None  # of a device; records of earlier versions do not say
+    highest_accuracy: Ratio | None = None
 
 
+ROUND_COLUMNS = [field.name for field in dataclasses.fields(RoundRow) if field.default is dataclasses.MISSING]
 SUMMARY, ROUND_ROW = TypeAdapter(Summary), TypeAdapter(RoundRow)
 
 
@@ -258,7 +262,7 @@ def _parse_rounds(text: str, path: Path) -> Rounds:
     if not table:
         raise DataError(f"{path} is empty; at least its header row is expected")
     header, rows = table[0], table[1:]
-    missing = [name for name in RoundRow.__dataclass_fields__ if name not in header]
+    missing = [name for name in ROUND_COLUMNS if name not in header]
     if missing:
         raise DataError(f"{path} has no column {missing[0]!r}")
     parsed = []

@@ -153,7 +153,8 @@ def seconds_left(
 
 
 def _row(row: rounds_pb2.LpsRound) -> RoundValues:
-    loss, accuracy = loss_and_accuracy(row) or (None, None)
+    measured = loss_and_accuracy(row)
+    loss, accuracy = measured or (None, None)
     return round_values(
         SimpleNamespace(
             global_round=row.global_round + 1,
@@ -166,5 +167,7 @@ def _row(row: rounds_pb2.LpsRound) -> RoundValues:
             seconds=row.seconds,
             bytes_up=row.bytes_up,
             bytes_down=row.bytes_down,
+            lowest_accuracy=row.lowest_accuracy if measured else None,
+            highest_accuracy=row.highest_accuracy if measured else None,
         )
     )

@@ -206,6 +206,7 @@ def rounds_csv(rows: Iterable[rounds_pb2.LpsRound]) -> str:
         writer.writerow([
             row.global_round + 1, row.lps_round + 1, row.cluster_id, row.devices, row.num_examples, loss, accuracy,
             f"{row.seconds:.4f}", row.bytes_up, row.bytes_down,
+            *(f"{accuracy:.6f}" if measured else "" for accuracy in (row.lowest_accuracy, row.highest_accuracy)),
         ])  # fmt: skip
     return text.getvalue()
 

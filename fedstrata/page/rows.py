@@ -5,7 +5,7 @@ from typing import Protocol
 
 ROUND_COLUMNS = (
     "global_round", "lps_round", "lps_id", "devices", "num_examples", "loss", "accuracy", "seconds", "bytes_up",
-    "bytes_down",
+    "bytes_down", "lowest_accuracy", "highest_accuracy",
 )  # fmt: skip
 RoundValues = list[str | int | float | None]
 
@@ -33,6 +33,10 @@ class RoundRow(Protocol):
     def bytes_up(self) -> int: ...
     @property
     def bytes_down(self) -> int: ...
+    @property
+    def lowest_accuracy(self) -> float | None: ...
+    @property
+    def highest_accuracy(self) -> float | None: ...
 
 
 def round_key(values: RoundValues) -> tuple[str | int | float | None, ...]:

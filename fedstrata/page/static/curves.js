@@ -6,8 +6,10 @@
   const MOST_BARS = 40;
 
   /** Accuracy or loss of each cluster's model over LPS rounds: lines with names, or of many their spread and median. */
-  function curve(view, look, width, { key, title, scale = 1 }) {
-    const rows = view.rounds.filter((row) => isNumber(row[key])).map((row) => ({ ...row, value: scale * row[key] }));
+  function curve(view, look, width, { key, title, scale = 1, low, high }) {
+    const rows = view.rounds.filter((row) => isNumber(row[key])).map((row) => ({
+      ...row, value: scale * row[key], low: isNumber(row[low]) ? scale * row[low] : null, high: scale * row[high],
+    }));
     if (!rows.length) return null;
     const names = Object.keys(view.byLps).filter((name) => rows.some((row) => row.lps_id === name));
     const marks = names.length <= COUNT ? namedLines(rows, names, look) : spreadLines(rows);
@@ -25,11 +27,15 @@
   const ticksOf = (last) => d3.ticks(1, Math.max(1, last), Math.min(10, last)).filter(Number.isInteger);
 
   function namedLines(rows, names, look) {
-    const [low, high] = d3.extent(rows, (row) => row.value);
+    const [low, high] = d3.extent(rows.flatMap((row) => (row.low === null ? [row.value] : [row.low, row.high])));
     const room = Math.max(high - low, 1e-9);
+    const known = rows.filter((row) => row.low !== null);
     const ends = names.map((name) => rows.findLast((row) => row.lps_id === name));
     const heights = spread(ends.map((row) => row.value), 0.09 * room, low, high);
     return [
+      ...names.map((name) => Plot.areaY(known.filter((row) => row.lps_id === name), {
+        x: "n", y1: "low", y2: "high", fill: look.cluster(name), fillOpacity: 0.12,
+      })),
       ...names.map((name, i) => Plot.line(rows.filter((row) => row.lps_id === name), {
         x: "n", y: "value", stroke: look.cluster(name), strokeWidth: 2, strokeDasharray: DASHES[i % DASHES.length],
         marker: rows.length / names.length <= 25 ? "dot" : null,
@@ -57,9 +63,11 @@
     ];
   }
 
+  const spreadOf = (row) => (isNumber(row.low) ? `, devices from ${row.low.toFixed(1)} to ${row.high.toFixed(1)}` : "");
+
   const tip = (rows) => Plot.tip(rows, Plot.pointer({
     x: "n", y: "value", fill: "var(--card)", stroke: "var(--line)",
-    title: (row) => `${row.lps_id}, LPS round ${row.n}\n${row.value.toFixed(3)}`,
+    title: (row) => `${row.lps_id}, LPS round ${row.n}\n${row.value.toFixed(3)}${spreadOf(row)}`,
   }));
 
   /** Every second global round as a band, where there are few enough to see. */

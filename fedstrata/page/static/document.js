@@ -5,7 +5,7 @@
   const LINKS = ["device-gps", "device-lps", "lps-gps"];
   const COLUMNS = [
     "global_round", "lps_round", "lps_id", "devices", "num_examples", "loss", "accuracy", "seconds", "bytes_up",
-    "bytes_down",
+    "bytes_down", "lowest_accuracy", "highest_accuracy",
   ];
   const STATES = { a: "absent", e: "enrolled", w: "answered", g: "assigned", r: "refused" };
   const RATE_S = 10; // over how long a link's rate is taken

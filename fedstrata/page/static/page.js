@@ -60,7 +60,7 @@
     }
   }
 
-  const accuracy = { key: "accuracy", title: "Accuracy, %", scale: 100 };
+  const accuracy = { key: "accuracy", title: "Accuracy, %", scale: 100, low: "lowest_accuracy", high: "highest_accuracy" };
   const loss = { key: "loss", title: "Loss" };
   const SECTIONS = [
     new Section("Topology", { figures: [fedstrata.topology], texts: [clusterRule], isWhole: true }),
@@ -86,7 +86,7 @@
   function notMeasured(view) {
     if (!view.rounds.length) return view.isOver ? "No LPS round was completed." : "";
     return view.rounds.some((row) => fedstrata.isNumber(row.accuracy))
-      ? `Of the model that each LPS round produced; G1, G2, … are the global rounds.${view.spans ? " By LPS, since clusters span them." : ""}`
+      ? `Of the model that each LPS round produced, with its least and most accurate device; G1, G2, … are the global rounds.${view.spans ? " By LPS, since clusters span them." : ""}`
       : "Not measured.";
   }
 

@@ -95,7 +95,7 @@
     const names = Object.keys(view.clusters).filter((name) => measured.some((device) => device.cluster === name));
     if (names.length > MOST_BARS) return histogram(measured, width);
     const options = {
-      width, height: 60 + 26 * names.length, marginLeft: 84, marginRight: 16,
+      width, height: 72 + 26 * names.length, marginLeft: 84, marginRight: 16, marginBottom: 42,
       x: { label: "Accuracy of each device, %", grid: true, nice: true },
       y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
       marks: [
@@ -130,7 +130,7 @@
     const names = Object.keys(view.byLps).filter((name) => slowest.includes(name));
     const rows = all.filter((row) => names.includes(row.lps_id));
     const options = {
-      width, height: 58 + 24 * names.length, marginLeft: 84, marginRight: 60,
+      width, height: 70 + 24 * names.length, marginLeft: 84, marginRight: 60, marginBottom: 42,
       x: { label: `Global round ${newest}: seconds`, grid: true },
       y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
       marks: [

@@ -16,9 +16,9 @@
       this.title = title;
       this.figures = figures.map((draw) => ({ draw, node: element("figure") }));
       this.texts = texts.map((write) => ({ write, node: element("p", { class: "said" }) }));
-      this.tables = shown.map((draw) => ({ draw, node: element("div", { class: "wide long", tabindex: "0", role: "region", "aria-label": title }) }));
+      this.tables = shown.map((draw) => ({ draw, node: element("div", { class: "wide long", tabindex: "0", role: "region" }) }));
       this.save = element("button", { type: "button" }, "Save as SVG");
-      this.save.setAttribute("aria-label", `Save the figures of ${title} as SVG`);
+      this.save.setAttribute("aria-label", `Save as SVG: ${title}`);
       this.save.addEventListener("click", () => this.saveFigures());
       this.node = element(
         "section", isWhole ? { class: "whole" } : {},
@@ -41,6 +41,7 @@
       for (const { draw, node } of this.tables) {
         const drawn = draw(view, look);
         node.hidden = !drawn.querySelector("td");
+        node.setAttribute("aria-label", drawn.caption.textContent);
         const [left, top] = [node.scrollLeft, node.scrollTop];
         node.replaceChildren(drawn);
         node.scrollTo(left, top);

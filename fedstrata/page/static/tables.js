@@ -18,7 +18,7 @@
   function table(caption, heads, rows) {
     const isNumeric = heads.map((head) => head.endsWith("#"));
     const attributes = (i) => (isNumeric[i] ? { class: "n" } : {});
-    const top = heads.map((head, i) => element("th", { scope: "col", ...attributes(i) }, head.replace(/#$/, "") || "\u00a0"));
+    const top = heads.map((head, i) => element("th", { scope: "col", ...attributes(i) }, head.replace(/#$/, "")));
     const body = rows.map((row) => element("tr", {}, ...row.map((cell, i) => element("td", attributes(i), cell))));
     return element(
       "table", {}, element("caption", {}, caption), element("thead", {}, element("tr", {}, ...top)), element("tbody", {}, ...body),
@@ -73,7 +73,7 @@
         where.map(([name, count]) => `${name} (${grouped(count)})`).join(", "), percent(accuracy), bar(accuracy),
       ];
     });
-    return table("True tasks", ["Task", "Devices#", "In clusters", "Accuracy#", ""], rows);
+    return table("True tasks", ["Task", "Devices#", "In clusters", "Accuracy#", "Share"], rows);
   }
 
   function times(view) {
@@ -81,7 +81,7 @@
     const total = spent.total ?? d3.sum(Object.values(spent));
     const phases = Object.entries(spent).filter(([phase]) => phase !== "total");
     const rows = phases.map(([phase, took]) => [PHASES[phase] ?? phase, seconds(took), bar(total ? took / total : null)]);
-    return table("Wall time", ["Phase", "Time#", ""], [...rows, ["total", seconds(total), ""]]);
+    return table("Wall time", ["Phase", "Time#", "Share"], [...rows, ["total", seconds(total), ""]]);
   }
 
   function links(view) {
@@ -97,7 +97,7 @@
     const all = fedstrata.eventsOf(view);
     const rows = all.slice(-MOST_ROWS).map((event) => [event.stage || NO_VALUE, event.what, event.who, event.said]);
     const caption = all.length > MOST_ROWS ? `The last ${MOST_ROWS} of ${grouped(all.length)} events` : counted(all.length, "event");
-    return table(caption, ["From", "What", "Who", ""], rows);
+    return table(caption, ["From", "What", "Who", "Details"], rows);
   }
 
   /** The devices that a word is found in: in their name, state, task or cluster. */

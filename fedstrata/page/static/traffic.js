@@ -38,7 +38,7 @@
     if (!d3.some(rows, (row) => row.count)) return null;
     const { factor, name } = byteUnit(d3.max(rows, (row) => row.count));
     const options = {
-      width, height: 200, marginLeft: 84, marginRight: 76,
+      width, height: 212, marginLeft: 84, marginRight: 76, marginBottom: 42,
       x: { label: `Totals of the links, ${name}`, grid: true, zero: true },
       fy: { label: null, domain: view.links.map((link) => link.name), axis: "left", tickSize: 0 }, y: { axis: null, domain: ["down", "up"] },
       marks: [

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS ?= .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-kills test-pages test-cluster bench bench-docs images release kind-up clean
+.PHONY: help setup demo test check format protos test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,9 @@ test-kills: setup ## whole runs whose processes are killed, links cut, disks ful
 
 test-pages: setup ## the pages for new users, followed word for word: one to three minutes
 	$(BIN)/python -m pytest tests/services -m pages
+
+test-browser: setup ## the live page and the report in Chromium (Debian's chromium and chromium-driver): three minutes
+	$(BIN)/python -m pytest tests/browser -m browser
 
 test-cluster: setup ## end-to-end tests on the Kubernetes cluster that KUBECONFIG names, its images loaded
 	$(BIN)/python -m pytest tests/cluster -m cluster

@@ -71,6 +71,9 @@ def run(
     device_processes: Annotated[
         int | None, typer.Option(min=1, help="How many processes share the devices.", show_default="one a core")
     ] = None,
+    shows_page: Annotated[
+        bool, typer.Option("--page", help="Tell where the live page is, and open it where a browser can be seen.")
+    ] = False,
     is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the last is the summary.")] = False,
     is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
 ) -> None:
@@ -80,7 +83,7 @@ def run(
 
     folder = _folder_of(experiment, out, resume, is_changed=bool(overrides) or seed is not None)
     loaded = None if experiment is None else _loaded(experiment, overrides, seed)
-    request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes)
+    request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes, shows_page=shows_page)
     run_request(request, is_json=is_json, is_quiet=is_quiet)
 
 

@@ -83,6 +83,9 @@ def status(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    shows_page: Annotated[
+        bool, typer.Option("--page", help="Tell where the live page is, and open it where a browser can be seen.")
+    ] = False,
     is_once: Annotated[bool, typer.Option("--once", help="Show how the run stands now, and end.")] = False,
 ) -> None:
     """Watch the run on Kubernetes until it ends."""
@@ -93,8 +96,11 @@ def status(
     from emulator.progress import drawn
     from emulator.run import make_display
 
+    if shows_page and is_once:
+        raise typer.BadParameter("--page follows the run, and --once does not; leave one of them out")
     where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    found = remote.status(where, make_display(is_json=is_json, is_quiet=is_once and not is_json), once=is_once)
+    display = make_display(is_json=is_json, is_quiet=is_once and not is_json)
+    found = remote.status(where, display, once=is_once, shows_page=shows_page)
     if is_once and not is_json:
         Console(highlight=False).print(drawn(found, [], seconds=found.seconds))
 

@@ -31,6 +31,7 @@ Weights = Mapping[str, NDArray[np.float32]]
 ROUND_COLUMNS: Mapping[str, type] = {
     "global_round": int, "lps_round": int, "lps_id": str, "devices": int, "num_examples": int, "loss": float,
     "accuracy": float, "seconds": float, "bytes_up": int, "bytes_down": int,
+    "lowest_accuracy": float, "highest_accuracy": float,
 }  # fmt: skip
 SUMMARY_COLUMNS: Mapping[str, type] = {
     "run_id": str, "name": str, "seed": int, "method": str, "status": str, "devices": int, "clusters": int,

@@ -183,8 +183,8 @@ class InstalledRelease:
 
     # --- the way to the GPS -------------------------------------------------------------------
 
-    def gps_pod(self) -> tuple[str, int]:
-        """Name of the running GPS pod and its gRPC port; waits for a moment for one that has just been replaced.
+    def gps_pod(self, port: str = "grpc") -> tuple[str, int]:
+        """Name of the running GPS pod, and its port; waits for a moment for one that has just been replaced.
 
         Raises:
             AddressError: there is none, or it does not run; says why.
@@ -200,21 +200,21 @@ class InstalledRelease:
                 )
             running = [p for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
             if running:
-                return running[0].metadata.name, _grpc_port(running[0])
+                return running[0].metadata.name, _port_of(running[0], port)
             if time.monotonic() > deadline:
                 why = "; ".join(progress(seen).reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"
                 raise AddressError(f"the GPS's pod {pods[0].metadata.name} is {pods[0].status.phase}: {why}")
             pass_time(LOOK_S)
 
     @contextmanager
-    def gps_address(self) -> Iterator[str]:
-        """An address on this machine that leads to the release's GPS, while the block lasts.
+    def gps_address(self, port: str = "grpc") -> Iterator[str]:
+        """An address on this machine that leads to a port of the release's GPS, while the block lasts.
 
         Raises:
             AddressError: there is no GPS that runs, or this account may not forward ports.
         """
-        pod, port = self.gps_pod()
-        with PodPort(self._configuration, self._namespace, pod, port).forwarded() as address:
+        pod, number = self.gps_pod(port)
+        with PodPort(self._configuration, self._namespace, pod, number).forwarded() as address:
             yield address
 
 
@@ -223,9 +223,9 @@ def _sentence(error: object) -> str:
     return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 
 
-def _grpc_port(pod: Any) -> int:
-    """The port of a pod that is called grpc. Raises AddressError when it has none."""
+def _port_of(pod: Any, name: str) -> int:
+    """The number of a pod's port. Raises AddressError when it has none."""
     for port in pod.spec.containers[0].ports or []:
-        if port.name == "grpc":
+        if port.name == name:
             return int(port.container_port)
-    raise AddressError(f"pod {pod.metadata.name} has no port called grpc; it is not of this chart")
+    raise AddressError(f"pod {pod.metadata.name} has no port called {name}; it is not of this chart")

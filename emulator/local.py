@@ -38,6 +38,7 @@ class LocalBackend:
         self._device_processes = device_processes
         self._supervisor = Supervisor(folder / "logs", on_restart)
         self._gps_address = ""
+        self.http_address = ""  # of the GPS, once it is started
         self._lps_count = 0
         self._watches: set[asyncio.Task[None]] = set()
         self._faults = FaultDriver((), folder / "state" / "faults", self._note_fault)
@@ -55,7 +56,8 @@ class LocalBackend:
         self._faults.take(experiment.faults)
         gps = self._start(self._gps(), ["gps"])
         self._watch([gps])
-        self._gps_address = (await self._unless_failure(gps.addresses()))["grpc"]
+        addresses = await self._unless_failure(gps.addresses())
+        self._gps_address, self.http_address = addresses["grpc"], addresses["http"]
         gps_of_devices = await self._faults.by_way_of("device-gps", self._gps_address)
         ranges = device_ranges(experiment.device_count, self._device_processes or usable_cores())
         ids = experiment.device_ids()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,6 +37,9 @@ class Display(Protocol):
 
     def restarted(self, restart: Restart) -> None:
         """Tell that a process died and is started again."""
+
+    def page(self, url: str) -> None:
+        """Tell where the live page is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,10 @@ class Quiet:
     def restarted(self, restart: Restart) -> None:
         """Nothing."""
 
+    def page(self, url: str) -> None:
+        """Nothing but the address, which was asked for; on standard error, since the result is alone on the other."""
+        print(page_line(url), file=sys.stderr, flush=True)
+
 
 class JsonLines:
     """One JSON object a line and event."""
@@ -86,6 +94,9 @@ class JsonLines:
 
     def restarted(self, restart: Restart) -> None:
         print_json({"event": "restart", "process": restart.process, "cause": restart.cause, "count": restart.count})
+
+    def page(self, url: str) -> None:
+        print_json({"event": "page", "url": url})
 
 
 class LogLines:
@@ -112,6 +123,9 @@ class LogLines:
     def restarted(self, restart: Restart) -> None:
         self._print(restart_line(restart))
 
+    def page(self, url: str) -> None:
+        self._print(page_line(url))
+
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
 
@@ -134,6 +148,9 @@ class LiveTables:
 
     def restarted(self, restart: Restart) -> None:
         self._restarts.append(restart)
+
+    def page(self, url: str) -> None:
+        self._live.console.print(Text(page_line(url)), soft_wrap=True)
 
     def _drawn(self) -> RenderableType:
         since_s = 0.0 if self._status.has_record else time.monotonic() - self._shown_at
@@ -160,6 +177,10 @@ def waits_line(status: pb.RunStatus) -> str:
     named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]
     more = len(named) - WAITS_SHOWN
     return f"waits for {', '.join(named[:WAITS_SHOWN])}" + (f" and {more} more" if more > 0 else "")
+
+
+def page_line(url: str) -> str:
+    return f"page {url}"
 
 
 def restart_line(restart: Restart) -> str:

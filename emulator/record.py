@@ -1,6 +1,7 @@
 """A finished run's folder as values: summary, rounds and relevance. All that is drawn comes from here."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -48,6 +49,24 @@ class Exclusion:
 
 
 @checked_dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """A cluster that changed hands: `by` which LPS it was served from some point on."""
+
+    cluster: str
+    by: str
+    stage: str = Field(alias="from")
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class Replanning:
+    """A plan made in training, and how many devices it moved to another cluster."""
+
+    global_round: PositiveInt
+    clusters: NonNegativeInt
+    moved: NonNegativeInt
+
+
+@checked_dataclass(frozen=True, kw_only=True)
 class Summary:
     """`summary.json`. A failed run may leave out what it never came to; unknown keys are passed over."""
 
@@ -63,11 +82,16 @@ class Summary:
     rounds: NonNegativeInt = 0
     accuracy: dict[str, Ratio | None] = Field(default_factory=dict)
     task_accuracy: dict[str, Ratio | None] | None = None
+    device_accuracy: dict[str, Ratio | None] = Field(default_factory=dict)
     wall_seconds: dict[str, Seconds] = Field(default_factory=dict)
     bytes: dict[Link, LinkBytes] = Field(default_factory=dict)
+    bytes_by_kind: dict[Link, dict[str, LinkBytes]] = Field(default_factory=dict)
     model_sha256: dict[str, str] = Field(default_factory=dict)
     experiment_sha256: str | None = None
     excluded: tuple[Exclusion, ...] = ()
+    adoptions: tuple[Adoption, ...] = ()
+    replanned: tuple[Replanning, ...] = ()
+    lost_state: tuple[str, ...] = ()
     device_tasks: dict[str, str] | None = None
     homes: dict[str, tuple[str, ...]] | None = None  # devices by LPS, where clusters span LPSs
     received_accuracy: dict[str, Ratio | None] | None = None  # where devices use models of their own
@@ -125,9 +149,18 @@ class RoundRow:
     seconds: Seconds
     bytes_up: NonNegativeInt
     bytes_down: NonNegativeInt
+    lowest_accuracy: Ratio | None = None  # of a device; records of earlier versions do not say
+    highest_accuracy: Ratio | None = None
 
 
+ROUND_COLUMNS = [field.name for field in dataclasses.fields(RoundRow) if field.default is dataclasses.MISSING]
 SUMMARY, ROUND_ROW = TypeAdapter(Summary), TypeAdapter(RoundRow)
+
+
+def summary_fields(summary: Summary) -> dict[str, Any]:
+    """A summary as JSON has it."""
+    fields: dict[str, Any] = SUMMARY.dump_python(summary, mode="json", by_alias=True)
+    return fields
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -229,7 +262,7 @@ def _parse_rounds(text: str, path: Path) -> Rounds:
     if not table:
         raise DataError(f"{path} is empty; at least its header row is expected")
     header, rows = table[0], table[1:]
-    missing = [name for name in RoundRow.__dataclass_fields__ if name not in header]
+    missing = [name for name in ROUND_COLUMNS if name not in header]
     if missing:
         raise DataError(f"{path} has no column {missing[0]!r}")
     parsed = []

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from emulator.browser import keep_page, show_page
 from emulator.chart_values import asked_values, merge_values, with_code, with_lps_count, with_memory
 from emulator.client import RunClient
 from emulator.faults import refuse_faults
@@ -120,8 +122,12 @@ class _Elsewhere:
         """What runs goes on."""
 
 
-def status(release: Release, display: Display, *, once: bool) -> pb.RunStatus:
-    """Show a run's state, once or until it has ended. Raises RunStoppedError when the run failed."""
+def status(release: Release, display: Display, *, once: bool, shows_page: bool = False) -> pb.RunStatus:
+    """Show a run's state, once or until it has ended, with `shows_page` on its page, too.
+
+    Raises:
+        RunStoppedError: the run failed.
+    """
 
     async def watch(address: str) -> Outcome:
         async with RunClient(address) as client:
@@ -129,8 +135,14 @@ def status(release: Release, display: Display, *, once: bool) -> pb.RunStatus:
                 return Outcome(status=await _first(client, display), failure=None)
             return await follow(client, _Elsewhere(), display.show)
 
-    with InstalledRelease(release).gps_address() as address, display.open():
-        outcome = run_interruptibly(watch(address))
+    installed = InstalledRelease(release)
+    with installed.gps_address() as address, ExitStack() as stack:
+        if shows_page:
+            show_page(display, stack.enter_context(installed.gps_address("http")))
+        with display.open():
+            outcome = run_interruptibly(watch(address))
+        if shows_page:
+            keep_page()
     if outcome.failure is not None:
         raise _failed(release, outcome.failure)
     return outcome.status

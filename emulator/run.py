@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from emulator.browser import show_page
 from emulator.client import RunClient
 from emulator.follow import Outcome, follow
 from emulator.interrupts import run_interruptibly
@@ -29,6 +30,7 @@ class RunRequest:
     experiment: Experiment | None
     out: Path
     device_processes: int | None = None  # None: one a core
+    shows_page: bool = False  # in a browser, while it runs
 
 
 def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -> None:
@@ -92,6 +94,8 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
     with display.open():
         async with backend:
             address = await backend.start(experiment)
+            if request.shows_page:
+                show_page(display, backend.http_address)
             async with RunClient(address) as client:
                 outcome = await follow(client, backend, show)
                 if outcome.status.has_record:

@@ -1,11 +1,13 @@
 """What a sweep writes beside its runs: its tables, its figure, and a page that leads to every run's report."""
 
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from urllib.parse import quote
 
 from emulator.compare import MEAN
 from emulator.report.comparison import Columns, Series
-from emulator.report.page import fill_template, write_page
+from emulator.report.page import write_page
 from emulator.report.style import inline_svg
 from emulator.report.tables import Markup, html, table
 from emulator.report.units import NO_VALUE, counted, percent
@@ -74,6 +76,13 @@ def render_page(results: SweepResults, figure: Columns) -> str:
         runs=_run_table(results),
         text=html(sweep.text),
     )
+
+
+def fill_template(template: str, /, **parts: str) -> str:
+    """A template filled, with the style beside it."""
+    here = files("emulator.report")
+    page = Template(here.joinpath(template).read_text(encoding="utf-8"))
+    return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
 
 
 def _figure(figure: Columns) -> Markup:

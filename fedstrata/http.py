@@ -1,10 +1,11 @@
-"""The small HTTP server of every process: `/metrics`, `/healthz` and `/readyz`."""
+"""The small HTTP server of every process: `/metrics`, `/healthz`, `/readyz`, and what a process serves beside them."""
 
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,11 +17,14 @@ from fedstrata.errors import AddressError
 from fedstrata.rpc.address import split_address
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 LONGEST_REQUEST_S = 10.0  # from a connection to its end, however slowly it speaks
 MOST_REQUESTS = 32  # at once, each a thread
+MOST_STAYING = 128  # connections that last, such as those of open pages; each a thread that waits
+LONGEST_WRITE_S = 60.0  # of a connection that lasts: how long its other end may take nothing
+STAY = "fedstrata.stay"  # in a request's environment: a call that lets its connection last, until it is called again
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -28,11 +32,12 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *arguments: Any, **named_arguments: Any) -> None:
         self._open: dict[socket.socket, float] = {}  # connections, and when each is hung up on
+        self._staying: set[socket.socket] = set()  # those of them that may last
         super().__init__(*arguments, **named_arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own; one too many is hung up on."""
-        if len(self._open) >= MOST_REQUESTS:
+        if len(self._open) - len(self._staying) >= MOST_REQUESTS:
             self.shutdown_request(request)
             return
         self._open[request] = time.monotonic() + LONGEST_REQUEST_S
@@ -41,7 +46,17 @@ class _Server(ThreadingMixIn, WSGIServer):
     def shutdown_request(self, request: Any) -> None:
         """End a connection."""
         self._open.pop(request, None)
+        self._staying.discard(request)
         super().shutdown_request(request)
+
+    def stay(self, request: socket.socket) -> bool:
+        """Let a connection last for as long as its other end goes on reading; False where too many do."""
+        if request not in self._staying and len(self._staying) >= MOST_STAYING:
+            return False
+        if request in self._open:  # else it was hung up on
+            self._staying.add(request)
+            self._open[request] = time.monotonic() + LONGEST_WRITE_S
+        return True
 
     def service_actions(self) -> None:
         """Hang up, a few times a second, on who takes too long: its thread then reads the end of the connection."""
@@ -65,6 +80,12 @@ class _Server6(_Server):
 
 
 class _Quiet(WSGIRequestHandler):
+    server: _Server
+
+    def get_environ(self) -> "WSGIEnvironment":
+        """A request's environment, with a way to let its connection last."""
+        return super().get_environ() | {STAY: partial(self.server.stay, self.connection)}
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Requests of probes and scrapers are no events."""
 
@@ -72,8 +93,18 @@ class _Quiet(WSGIRequestHandler):
 class StatusServer:
     """Serves metrics and health in a thread of its own, so that a busy event loop still answers."""
 
-    def __init__(self, address: str, registry: CollectorRegistry, is_ready: Callable[[], bool]) -> None:
-        """Bind `address` (host:port, port 0 for any). Raises AddressError when it cannot."""
+    def __init__(
+        self,
+        address: str,
+        registry: CollectorRegistry,
+        is_ready: Callable[[], bool],
+        beside: "WSGIApplication | None" = None,
+    ) -> None:
+        """Bind `address` (host:port, port 0 for any); `beside` answers all other paths.
+
+        Raises:
+            AddressError: it cannot be bound.
+        """
         host, port = split_address(address)
         metrics = make_wsgi_app(registry)
 
@@ -82,6 +113,8 @@ class StatusServer:
             if path == "/metrics":
                 page: Iterable[bytes] = metrics(environ, start_response)
                 return page
+            if beside is not None and path not in {"/healthz", "/readyz"}:
+                return beside(environ, start_response)
             known = {"/healthz": True, "/readyz": is_ready()}
             status = ("200 OK" if known[path] else "503 Service Unavailable") if path in known else "404 Not Found"
             start_response(status, [("Content-Type", "text/plain; charset=utf-8")])

@@ -11,12 +11,14 @@ from fedstrata.experiment import load_experiment
 from fedstrata.http import StatusServer
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
+from fedstrata.page import PageApp
 from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from gps.again import state_for
 from gps.backend import Backend, LocalBackend
+from gps.page import LivePage
 from gps.reconcile import Reconciler
 from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
@@ -57,7 +59,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     server = RpcServer(metrics.links, payload_bytes=run.largest_payload_bytes, children=experiment.device_count)
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
-    with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
+    page = LivePage(run)
+    with StatusServer(options.http, metrics.registry, lambda: server.is_ready, PageApp(page.feed)) as status:
         await server.start(options.listen)
         spare_what_is_loaded()
         say_listening(grpc=server.address, http=status.address)
@@ -74,6 +77,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         code = await first_of(stop, work())
         if code is not None:
             await stop.wait()
+        await page.close()
         await server.stop()
         log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
         run.journal.close()

@@ -274,6 +274,11 @@ class Journal:
         rows = self._rows("SELECT row FROM lps_rounds ORDER BY lps_round, length(cluster_id), cluster_id")
         return [bytes(row) for (row,) in rows]
 
+    def lps_rounds_after(self, place: int) -> list[tuple[int, bytes]]:
+        """Rows written after one, each with its place in the order of writing; a replaced row is written anew."""
+        rows = self._rows("SELECT rowid, row FROM lps_rounds WHERE rowid > ? ORDER BY rowid", place)
+        return [(at, bytes(row)) for at, row in rows]
+
     def close_global_round(self, global_round: int) -> None:
         with self.together(durable=True):
             self._db.execute("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", (global_round,))

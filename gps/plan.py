@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Plans:
         self.spans_lps = spans_lps(experiment, method)
         self._made = {made_in: _plan(*row) for made_in, row in journal.plans().items()}
         placed_late = sum(device.is_late and device.cluster is not None for device in roster.devices.values())
+        self._moved: dict[int, int] = {}  # by the global round of a plan, how many devices it has moved; once asked for
         # grows with whatever LPSs have to hear of; the same after a restart
         self.version = max(1, len(self._made)) + placed_late + journal.versions_taken_back()
 
@@ -69,6 +71,14 @@ class Plans:
         """In how many global rounds the plan is made."""
         return max(self._made, default=BEFORE) + 1
 
+    def history(self) -> list[tuple[int, int, int]]:
+        """Of each plan made in training: the global round, how many clusters, and how many devices changed theirs."""
+        for earlier, made_in in pairwise(sorted(self._made)):
+            if made_in not in self._moved:
+                before, after = _cluster_of(self._made[earlier]), _cluster_of(self._made[made_in])
+                self._moved[made_in] = sum(before.get(index, cluster) != cluster for index, cluster in after.items())
+        return [(made_in, len(self._made[made_in].clusters), moved) for made_in, moved in sorted(self._moved.items())]
+
     def make(self, global_round: int, plan: Plan) -> None:
         """Write a plan down, made in a global round or `BEFORE` training; the first says where devices hang, too.
 
@@ -96,6 +106,7 @@ class Plans:
         later = [made_in for made_in in self._made if made_in > global_round]
         for made_in in later:
             del self._made[made_in]
+            self._moved.pop(made_in, None)
         if later:
             for number, cluster in enumerate(self.now.clusters):
                 for index in cluster:
@@ -197,6 +208,10 @@ class Plans:
         device.from_global_round = from_global_round
         self.version += 1
         self._journal.place(device.device_index, device.cluster, device.home)
+
+
+def _cluster_of(plan: Plan) -> dict[int, int]:
+    return {index: number for number, cluster in enumerate(plan.clusters) for index in cluster}
 
 
 def _json(plan: Plan) -> str:

@@ -16,16 +16,13 @@ from typing import Any
 from fedstrata.experiment import Experiment
 from fedstrata.link import wall_time
 from fedstrata.metrics import LinkKey
+from fedstrata.page import ROUND_COLUMNS
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
 from gps.measured import loss_and_accuracy
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
-ROUND_COLUMNS = (
-    "global_round", "lps_round", "lps_id", "devices", "num_examples", "loss", "accuracy", "seconds", "bytes_up",
-    "bytes_down",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +34,7 @@ class RunResult:
     reason: str | None
     clusters: Mapping[str, list[str]]
     clusters_rule: str
+    plans: Sequence[tuple[int, int, int]] = ()  # made in training: global round, clusters, devices that changed theirs
     homes: Mapping[str, list[str]] | None = None  # device ids by LPS, where clusters span LPSs
     evaluations: Sequence[rounds_pb2.Evaluation]  # of the final models, by the devices
     model_sha256: Mapping[str, str]  # by cluster
@@ -96,6 +94,10 @@ def summary(result: RunResult) -> dict[str, Any]:
         "devices": experiment.device_count,
         "clusters": dict(result.clusters),
         "clusters_rule": result.clusters_rule,
+        "replanned": [
+            {"global_round": made_in + 1, "clusters": clusters, "moved": moved}
+            for made_in, clusters, moved in result.plans
+        ],
         "adjusted_rand_index": adjusted_rand_index(
             result.clusters, dict(zip(ids, tasks, strict=True)) if tasks else None
         ),
@@ -204,6 +206,7 @@ def rounds_csv(rows: Iterable[rounds_pb2.LpsRound]) -> str:
         writer.writerow([
             row.global_round + 1, row.lps_round + 1, row.cluster_id, row.devices, row.num_examples, loss, accuracy,
             f"{row.seconds:.4f}", row.bytes_up, row.bytes_down,
+            *(f"{accuracy:.6f}" if measured else "" for accuracy in (row.lowest_accuracy, row.highest_accuracy)),
         ])  # fmt: skip
     return text.getvalue()
 

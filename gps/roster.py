@@ -215,6 +215,11 @@ class Roster:
         """How many devices compute with which OpenBLAS kernel, as far as they say."""
         return dict(sorted(Counter(device.kernel for device in self.devices.values() if device.kernel).items()))
 
+    def state_of_devices(self) -> list[str]:
+        """The state of each device, in index order."""
+        there = self.devices
+        return [_state(there[index]) if index in there else "absent" for index in range(len(self._ids))]
+
     def states(self) -> Counter[str]:
         """How many devices are in which state."""
         states = Counter({"absent": len(self.absent()), "enrolled": 0, "answered": 0, "assigned": 0})

@@ -283,6 +283,7 @@ class Run:
             reason=self.reason or None,
             clusters=self.plan.clusters,
             clusters_rule=self.plan.rule,
+            plans=self.plan.history(),
             homes=self.plan.homes if self.streams.spans else None,
             evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
             model_sha256=self._own_models if self.streams.spans else reported,

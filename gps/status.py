@@ -23,11 +23,11 @@ def status_of(run: Run) -> pb.RunStatus:
         devices=[pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count],
         has_record=run.has_record,
         waits=to_proto(run.waiting.waits),
-        seconds=_seconds(run.journal.phases()),
+        seconds=seconds_of(run.journal.phases()),
     )
 
 
-def _seconds(phases: Mapping[str, float]) -> float:
+def seconds_of(phases: Mapping[str, float]) -> float:
     """How long a run has taken, from the beginnings of its phases; stands still once it is over."""
     began = min(phases.values(), default=0.0)
     over = [began_at for phase, began_at in phases.items() if phase in {"completed", "failed"}]

@@ -12,6 +12,7 @@ def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evalua
     for evaluation in evaluations:
         row = rows.get(evaluation.round - 1)  # the model of round r was produced by round r - 1
         if row is not None:
+            _widen(row, evaluation)
             row.loss_sum += evaluation.loss_sum
             row.correct += evaluation.correct
             row.evaluated_examples += evaluation.num_examples
@@ -19,6 +20,15 @@ def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evalua
                 row.received_loss_sum += evaluation.received_loss_sum
                 row.received_correct += evaluation.received_correct
                 row.received_examples += evaluation.num_examples
+
+
+def _widen(row: pb.LpsRound, evaluation: pb.Evaluation) -> None:
+    """Let a row's least and most accurate device be another where this one is."""
+    if evaluation.num_examples:
+        accuracy = evaluation.correct / evaluation.num_examples
+        is_first = not row.evaluated_examples
+        row.lowest_accuracy = accuracy if is_first else min(row.lowest_accuracy, accuracy)
+        row.highest_accuracy = accuracy if is_first else max(row.highest_accuracy, accuracy)
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:

@@ -66,6 +66,9 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
             )
         if row.correct > row.evaluated_examples:
             raise PayloadError(f"LPS round {row.lps_round} is reported with more correct examples than were measured")
+        if not 0 <= row.lowest_accuracy <= row.highest_accuracy <= 1:
+            between = f"{row.lowest_accuracy} to {row.highest_accuracy}"
+            raise PayloadError(f"LPS round {row.lps_round} is reported with accuracies from {between}")
         largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
         if not is_within(row.loss_sum, largest) or not is_within(row.train_loss, LARGEST_LOSS):
             raise PayloadError(f"LPS round {row.lps_round} is reported with losses {row.train_loss}, {row.loss_sum}")

@@ -233,7 +233,7 @@ class Evaluation(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., num_examples: _Optional[int] = ..., has_received: _Optional[bool] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., personal_sha256: _Optional[str] = ...) -> None: ...
 
 class LpsRound(_message.Message):
-    __slots__ = ("cluster_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples", "received_loss_sum", "received_correct", "received_examples")
+    __slots__ = ("cluster_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples", "lowest_accuracy", "highest_accuracy", "received_loss_sum", "received_correct", "received_examples")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +246,8 @@ class LpsRound(_message.Message):
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     CORRECT_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_CORRECT_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -261,10 +263,12 @@ class LpsRound(_message.Message):
     loss_sum: float
     correct: int
     evaluated_examples: int
+    lowest_accuracy: float
+    highest_accuracy: float
     received_loss_sum: float
     received_correct: int
     received_examples: int
-    def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., lowest_accuracy: _Optional[float] = ..., highest_accuracy: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ...) -> None: ...
 
 class LinkBytes(_message.Message):
     __slots__ = ("link", "direction", "kind", "end", "bytes")

@@ -41,7 +41,7 @@ def row(lps_round: int, cluster_id: str = "lps-0", evaluated: int = 50) -> round
     return rounds_pb2.LpsRound(
         cluster_id=cluster_id, global_round=lps_round // 2, lps_round=lps_round, devices=2, num_examples=20,
         seconds=0.12345, bytes_up=1000, bytes_down=2000, loss_sum=evaluated * 0.25, correct=evaluated // 2,
-        evaluated_examples=evaluated,
+        evaluated_examples=evaluated, lowest_accuracy=0.25, highest_accuracy=0.75,
     )  # fmt: skip
 
 
@@ -190,8 +190,10 @@ def test_the_adjusted_rand_index_is_scikit_learns() -> None:
 def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunResult) -> None:
     rows = list(csv.DictReader(io.StringIO(rounds_csv(result.lps_rounds))))
     assert tuple(rows[0]) == ROUND_COLUMNS
-    assert list(rows[0].values()) == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000", "0.1235", "1000", "2000"]
-    assert (rows[1]["global_round"], rows[1]["lps_round"], rows[1]["loss"], rows[1]["accuracy"]) == ("1", "2", "", "")
+    assert list(rows[0].values())[:7] == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000"]
+    assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000"]
+    assert list(rows[1].values())[:3] == ["1", "2", "lps-0"]
+    assert {rows[1][name] for name in ("loss", "accuracy", "lowest_accuracy", "highest_accuracy")} == {""}
 
 
 def test_relevance_is_written_so_that_it_reads_back_to_the_bit() -> None:

@@ -47,7 +47,7 @@ def test_the_interface_is_told_by_dir_and_nothing_else_is_made_up() -> None:
 
 def test_rounds_are_columns_of_numbers_with_nan_where_nothing_was_measured(record: fedstrata.Record) -> None:
     rounds = record.rounds
-    assert list(rounds) == list(ROUND_COLUMNS)
+    assert list(rounds) == [*ROUND_COLUMNS, "lowest_accuracy", "highest_accuracy"]
     assert rounds.num_rows == len(ROUNDS) == 4
     assert rounds["bytes_up"].tolist() == [300, 200, 300, 200]
     assert rounds["lps_id"].tolist() == ["lps-0", "lps-1", "lps-0", "lps-1"]
@@ -61,7 +61,7 @@ def test_a_structured_array_has_a_field_a_column(record: fedstrata.Record) -> No
     rows = record.rounds.to_numpy()
     assert rows.shape == (4,)
     assert rows[3]["num_examples"] == 100
-    assert rows.dtype.names == ROUND_COLUMNS
+    assert rows.dtype.names == (*ROUND_COLUMNS, "lowest_accuracy", "highest_accuracy")
 
 
 def test_clusters_devices_and_bytes(record: fedstrata.Record) -> None:

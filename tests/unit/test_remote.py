@@ -297,7 +297,7 @@ def test_what_is_going_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_the_right_to_forward_ports_that_is_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     found = release_that_sees(monkeypatch, Seen())
-    monkeypatch.setattr(InstalledRelease, "gps_pod", lambda _: ("lab-gps-0", 50051))
+    monkeypatch.setattr(InstalledRelease, "gps_pod", lambda _, port: ("lab-gps-0", 50051))
 
     def refused(*_: object) -> None:
         raise client.ApiException(status=0, reason="Handshake status 403 Forbidden -+-+- {'date': 'today'}")

@@ -1,0 +1,38 @@
+"""The live page in the user's browser."""
+
+import os
+import sys
+import webbrowser
+from contextlib import suppress
+from threading import Event
+from typing import Protocol
+
+
+class Teller(Protocol):
+    """What tells the user where the page is."""
+
+    def page(self, url: str) -> None:
+        """Tell the page's address."""
+
+
+def show_page(display: Teller, address: str) -> None:
+    """Tell where the page of a GPS is whose HTTP address that is, and open it where a browser can be seen."""
+    url = f"http://{address}/"
+    display.page(url)
+    if can_show():
+        with suppress(webbrowser.Error):
+            webbrowser.open(url)
+
+
+def can_show() -> bool:
+    """Whether a browser's window could be seen: somebody sits at a terminal of a machine with a screen."""
+    has_screen = sys.platform in {"darwin", "win32"} or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
+    return sys.stdout.isatty() and has_screen
+
+
+def keep_page() -> None:
+    """At a terminal, leave the page where it is until Ctrl-C; elsewhere nobody could say when."""
+    if sys.stdout.isatty():
+        print("the run is over; its page stays until Ctrl-C", file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):
+            Event().wait()

@@ -1,0 +1,120 @@
+"""What is told to open pages: always the newest state, so that a slow reader misses states and never queues them."""
+
+import json
+import threading
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+ALIVE_S = 10.0  # how often a reader is written to that nothing has happened for, so that one that has gone is noticed
+FLUSH_S = 2.0  # how long readers have for the last state
+RETRY_MS = 1000  # when a page asks again that has lost its connection
+
+
+def to_json(value: object) -> bytes:
+    """As one line of JSON."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+class Feed:
+    """The newest state of a run as parts of JSON by name, and its rows by key; each reader is sent what has changed.
+
+    Published from one thread and read from many. While nobody reads nothing is kept.
+    """
+
+    def __init__(self, on_reader: Callable[[], object] = lambda: None) -> None:
+        self._on_reader = on_reader
+        self._changed = threading.Condition()
+        self._parts: Mapping[str, bytes] = {}
+        self._rows: dict[Hashable, tuple[int, bytes]] = {}  # by key, oldest first: when a row came, and the row
+        self._events: dict[
+            int, bytes
+        ] = {}  # by the version that a reader has, what leads to the newest; made once for all
+        self._version = 0
+        self._readers = 0
+        self._is_closed = False
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether a page is open."""
+        return self._readers > 0
+
+    def publish(self, parts: Mapping[str, Any], rows: Iterable[tuple[Hashable, Any]] = ()) -> None:
+        """Have readers told what is another than before; `rows` are those that are new or replace others."""
+        encoded = {name: to_json(value) for name, value in parts.items()}
+        before = self._parts
+        encoded = {name: before[name] if before.get(name) == data else data for name, data in encoded.items()}
+        lines = [(key, to_json(row)) for key, row in rows]
+        with self._changed:
+            self._version += 1
+            self._parts, self._events = encoded, {}
+            for key, line in lines:
+                self._rows.pop(key, None)
+                self._rows[key] = self._version, line
+            self._changed.notify_all()
+
+    def forget(self) -> bool:
+        """Drop everything if nobody reads; whether that was so."""
+        with self._changed:
+            if not self._readers:
+                self._parts, self._rows, self._events, self._version = {}, {}, {}, 0
+            return not self._readers
+
+    def close(self) -> None:
+        """Let readers end with the state last published, and wait for a moment until they have."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._readers, FLUSH_S)
+
+    def read(self) -> Generator[bytes]:
+        """Server-sent events for one reader: everything, then what has changed whenever it asks for more."""
+        yield b"retry: %d\n\n" % RETRY_MS
+        sent: Mapping[str, bytes] = {}
+        version, is_last = 0, False
+        with self._reading():
+            while not is_last:
+                with self._changed:
+                    self._wait_after(version)
+                    event, is_last = self._event_after(version, sent), self._is_closed
+                    sent, version = self._parts, self._version
+                yield event
+
+    def _wait_after(self, version: int) -> None:
+        self._changed.wait_for(lambda: self._is_closed or self._version > version, ALIVE_S)
+
+    def _event_after(self, version: int, sent: Mapping[str, bytes]) -> bytes:
+        """What a reader lacks that was `sent` the parts of a version."""
+        if version not in self._events:
+            news = [(name, data) for name, data in self._parts.items() if sent.get(name) is not data]
+            rows = self._rows_since(version)
+            is_new = bool(news or rows)
+            self._events[version] = _event(news, rows, is_first=not version) if is_new else b": nothing new\n\n"
+        return self._events[version]
+
+    def _rows_since(self, version: int) -> list[bytes]:
+        found = []
+        for came, line in reversed(self._rows.values()):
+            if came <= version:
+                break
+            found.append(line)
+        return found[::-1]
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._changed:
+            self._readers += 1
+        self._on_reader()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+
+def _event(news: Iterable[tuple[str, bytes]], rows: Iterable[bytes], *, is_first: bool) -> bytes:
+    """`document` for a reader that knows nothing yet, `change` for one that does."""
+    name = b"document" if is_first else b"change"
+    parts = b",".join(b"%s:%s" % (to_json(part), data) for part, data in news)
+    return b'event: %s\ndata: {"parts":{%s},"rounds":[%s]}\n\n' % (name, parts, b",".join(rows))

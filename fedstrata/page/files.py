@@ -1,0 +1,71 @@
+"""The page's files, and the page as one file with its document in it."""
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterable
+from functools import cache
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+STYLES = ("style.css",)
+SCRIPTS = (
+    "d3.min.js", "plot.umd.min.js", "units.js", "document.js", "look.js", "topology.js", "curves.js", "traffic.js",
+    "relevance.js", "tables.js", "page.js",
+)  # fmt: skip
+TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
+# What Plot writes into each figure; allowed by its hash, since the policy allows no other style in elements.
+PLOT_STYLE = """:where(.plot) {
+  --plot-background: white;
+  display: block;
+  height: auto;
+  height: intrinsic;
+  max-width: 100%;
+}
+:where(.plot text),
+:where(.plot tspan) {
+  white-space: pre;
+}"""
+NOTHING_ELSE = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+@cache
+def static_file(name: str) -> bytes:
+    """A file of the page."""
+    return files("fedstrata.page").joinpath("static", name).read_bytes()
+
+
+def _hashed(texts: Iterable[str]) -> str:
+    return " ".join(f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts)
+
+
+def _page(*, policy: str, head: str, body: str, title: str) -> str:
+    template = Template(static_file("page.html").decode())
+    return template.substitute(policy=escape(policy), head=head, body=body, title=escape(title))
+
+
+def live_policy() -> str:
+    """The Content-Security-Policy of the live page: its own server's files and nothing else."""
+    return f"{NOTHING_ELSE}; script-src 'self'; style-src 'self' {_hashed([PLOT_STYLE])}; connect-src 'self'"
+
+
+@cache
+def live_page() -> str:
+    """The page that follows a run; its files and events come from beside it."""
+    head = "".join(f'<link rel="stylesheet" href="page/{name}">\n' for name in STYLES)
+    body = "".join(f'<script src="page/{name}"></script>\n' for name in SCRIPTS)
+    return _page(policy=live_policy(), head=head, body=body, title="Fedstrata run")
+
+
+def page_with(document: Any, *, title: str) -> str:
+    """The page as one file that works by itself, drawing a document; the same document gives the same bytes."""
+    styles = [static_file(name).decode() for name in STYLES]
+    scripts = [static_file(name).decode() for name in SCRIPTS]
+    data = json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    head = "".join(f"<style>{style}</style>\n" for style in styles)
+    body = f'<script type="application/json" id="document">{data}</script>\n'
+    body += "".join(f"<script>{script}</script>\n" for script in scripts)
+    policy = f"{NOTHING_ELSE}; script-src {_hashed(scripts)}; style-src {_hashed([*styles, PLOT_STYLE])}"
+    return _page(policy=policy, head=head, body=body, title=title)

@@ -1,0 +1,150 @@
+// The figures over rounds: accuracy and loss by cluster, devices' accuracy at the end, and how long a round takes whom.
+"use strict";
+
+(() => {
+  const { COUNT, DASHES, isNumber, percent, seconds, shorten, spread } = fedstrata;
+  const MOST_BARS = 40;
+
+  /** Accuracy or loss of each cluster's model over LPS rounds: lines with names, or of many their spread and median. */
+  function curve(view, look, width, { key, title, scale = 1, low, high }) {
+    const rows = view.rounds.filter((row) => isNumber(row[key])).map((row) => ({
+      ...row, value: scale * row[key], low: isNumber(row[low]) ? scale * row[low] : null, high: scale * row[high],
+    }));
+    if (!rows.length) return null;
+    const names = Object.keys(view.byLps).filter((name) => rows.some((row) => row.lps_id === name));
+    const marks = names.length <= COUNT ? namedLines(rows, names, look) : spreadLines(rows);
+    const last = d3.max(view.rounds, (row) => row.n);
+    const options = {
+      width, height: Math.min(320, 160 + width / 5), marginRight: names.length <= COUNT ? 74 : 60, marginLeft: 52, marginTop: 24, insetTop: 12,
+      x: { label: "LPS round", domain: [0.5, Math.max(1.5, last + 0.5)], ticks: ticksOf(last), tickFormat: "d" },
+      y: { label: title, labelAnchor: "center", labelArrow: "none", grid: true, nice: true },
+      marks: [...roundBands(view.rounds), ...marks],
+    };
+    const ends = names.length <= COUNT ? endsInWords(rows, names) : `${names.length} clusters`;
+    return fedstrata.plot(options, title, ends);
+  }
+
+  const ticksOf = (last) => d3.ticks(1, Math.max(1, last), Math.min(10, last)).filter(Number.isInteger);
+
+  function namedLines(rows, names, look) {
+    const [low, high] = d3.extent(rows.flatMap((row) => (row.low === null ? [row.value] : [row.low, row.high])));
+    const room = Math.max(high - low, 1e-9);
+    const known = rows.filter((row) => row.low !== null);
+    const ends = names.map((name) => rows.findLast((row) => row.lps_id === name));
+    const heights = spread(ends.map((row) => row.value), 0.09 * room, low, high);
+    return [
+      ...names.map((name) => Plot.areaY(known.filter((row) => row.lps_id === name), {
+        x: "n", y1: "low", y2: "high", fill: look.cluster(name), fillOpacity: 0.12,
+      })),
+      ...names.map((name, i) => Plot.line(rows.filter((row) => row.lps_id === name), {
+        x: "n", y: "value", stroke: look.cluster(name), strokeWidth: 2, strokeDasharray: DASHES[i % DASHES.length],
+        marker: rows.length / names.length <= 25 ? "dot" : null,
+      })),
+      Plot.text(names, {
+        x: () => d3.max(rows, (row) => row.n), y: (_, i) => heights[i], text: (name) => shorten(name, 10),
+        textAnchor: "start", dx: 9, fontWeight: 600,
+      }),
+      tip(rows),
+    ];
+  }
+
+  function spreadLines(rows) {
+    const by = d3.rollups(rows, (same) => same.map((row) => row.value), (row) => row.n);
+    const bands = by.map(([n, values]) => ({
+      n, low: d3.min(values), high: d3.max(values), q1: d3.quantile(values, 0.25), q3: d3.quantile(values, 0.75),
+      median: d3.median(values),
+    }));
+    const band = (low, high, opacity) => Plot.areaY(bands, { x: "n", y1: low, y2: high, fill: "var(--accent)", fillOpacity: opacity });
+    return [
+      band("low", "high", 0.14), band("q1", "q3", 0.3),
+      Plot.line(bands, { x: "n", y: "median", stroke: "var(--ink)", strokeWidth: 2 }),
+      Plot.text(bands.slice(-1), { x: "n", y: "median", text: () => "median", textAnchor: "start", dx: 8, fontWeight: 600 }),
+      tip(rows),
+    ];
+  }
+
+  const spreadOf = (row) => (isNumber(row.low) ? `, devices from ${row.low.toFixed(1)} to ${row.high.toFixed(1)}` : "");
+
+  const tip = (rows) => Plot.tip(rows, Plot.pointer({
+    x: "n", y: "value", fill: "var(--card)", stroke: "var(--line)",
+    title: (row) => `${row.lps_id}, LPS round ${row.n}\n${row.value.toFixed(3)}${spreadOf(row)}`,
+  }));
+
+  /** Every second global round as a band, where there are few enough to see. */
+  function roundBands(rounds) {
+    const bands = d3.rollups(rounds, (same) => d3.extent(same, (row) => row.n), (row) => row.global_round);
+    const every = Math.max(1, Math.ceil(bands.length / 8));
+    const shown = bands.length <= 20 ? bands.filter(([number]) => number % 2 === 0) : [];
+    return [
+      Plot.rectX(shown, { x1: ([, [first]]) => first - 0.5, x2: ([, [, last]]) => last + 0.5, fill: "var(--faint)" }),
+      Plot.text(bands.filter((_, i) => i % every === 0), {
+        x: ([, [first, last]]) => (first + last) / 2, text: ([number]) => `G${number}`, frameAnchor: "top", dy: -9,
+        fill: "var(--muted)",
+      }),
+    ];
+  }
+
+  function endsInWords(rows, names) {
+    return names.map((name) => `${name} ends at ${rows.findLast((row) => row.lps_id === name).value.toFixed(3)}`).join(", ");
+  }
+
+  /** How far the devices of each cluster lie apart: each device's accuracy as it was measured at the end. */
+  function deviceSpread(view, look, width) {
+    const measured = view.devices.filter((device) => isNumber(device.accuracy) && device.cluster);
+    if (!measured.length) return null;
+    const names = Object.keys(view.clusters).filter((name) => measured.some((device) => device.cluster === name));
+    if (names.length > MOST_BARS) return histogram(measured, width);
+    const options = {
+      width, height: 72 + 26 * names.length, marginLeft: 84, marginRight: 16, marginBottom: 42,
+      x: { label: "Accuracy of each device, %", grid: true, nice: true },
+      y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
+      marks: [
+        ...names.map((name) => Plot.dot(measured.filter((device) => device.cluster === name), {
+          x: (device) => 100 * device.accuracy, y: "cluster", r: measured.length > 200 ? 3 : 5, fillOpacity: 0.5,
+          fill: look.cluster(name), tip: true, title: (device) => `${device.id}: ${percent(device.accuracy)}`,
+        })),
+        Plot.tickX(measured, Plot.groupY({ x: "median" }, {
+          x: (device) => 100 * device.accuracy, y: "cluster", stroke: "var(--ink)", strokeWidth: 2,
+        })),
+      ],
+    };
+    const [low, high] = d3.extent(measured, (device) => device.accuracy);
+    return fedstrata.plot(options, "Accuracy by device", `From ${percent(low)} to ${percent(high)} over ${measured.length} devices`);
+  }
+
+  function histogram(measured, width) {
+    const options = {
+      width, height: 240, x: { label: "Accuracy of each device, %" }, y: { label: "devices", grid: true },
+      marks: [Plot.rectY(measured, Plot.binX({ y: "count" }, { x: (device) => 100 * device.accuracy, fill: "var(--accent)" }))],
+    };
+    return fedstrata.plot(options, "Accuracy by device", `Of ${measured.length} devices`);
+  }
+
+  /** The newest global round that is told of: how long each of its LPS rounds took each LPS, one after the other. */
+  function timeline(view, width) {
+    const newest = d3.max(view.rounds, (row) => row.global_round);
+    const all = view.rounds.filter((row) => row.global_round === newest);
+    if (!all.length) return null;
+    const took = d3.rollups(all, (same) => d3.sum(same, (row) => row.seconds), (row) => row.lps_id);
+    const slowest = took.sort((a, b) => b[1] - a[1]).slice(0, MOST_BARS).map(([name]) => name);
+    const names = Object.keys(view.byLps).filter((name) => slowest.includes(name));
+    const rows = all.filter((row) => names.includes(row.lps_id));
+    const options = {
+      width, height: 70 + 24 * names.length, marginLeft: 84, marginRight: 60, marginBottom: 42,
+      x: { label: `Global round ${newest}: seconds`, grid: true },
+      y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
+      marks: [
+        Plot.barX(rows, {
+          x: "seconds", y: "lps_id", fill: "var(--accent)", fillOpacity: (row) => (row.n % 2 ? 0.85 : 0.55), inset: 1.5,
+          title: (row) => `${row.lps_id}, LPS round ${row.n}: ${seconds(row.seconds)}`, tip: true,
+        }),
+        Plot.text(took.filter(([name]) => names.includes(name)), {
+          x: ([, sum]) => sum, y: ([name]) => name, text: ([, sum]) => seconds(sum), textAnchor: "start", dx: 5,
+        }),
+      ],
+    };
+    return fedstrata.plot(options, `Global round ${newest}`, `The slowest is ${slowest[0]}`);
+  }
+
+  Object.assign(fedstrata, { curve, deviceSpread, timeline });
+})();

@@ -1,0 +1,173 @@
+"""What the live page is told of a run, while somebody looks; else nothing is done for it."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from fedstrata.link import Changes, wait_until, wall_time
+from fedstrata.page import Feed, relevance_part, round_key, round_values
+from fedstrata.page.rows import RoundValues
+from fedstrata.v1 import rounds_pb2
+from gps.measured import loss_and_accuracy
+from gps.record import RunResult, summary, wall_seconds
+from gps.run import Run
+from gps.status import seconds_of
+
+PAUSE_S = 0.5  # between two states; a run that changes faster is shown at this pace
+LOOK_S = 5.0  # how long a state may be shown while nothing has changed
+LETTERS = {"absent": "a", "enrolled": "e", "answered": "w", "assigned": "g", "refused": "r"}
+
+
+class LivePage:
+    """Publishes a run's state to a feed for as long as the feed has readers."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._loop = asyncio.get_running_loop()
+        self._following: asyncio.Task[None] | None = None
+        self._publishing: asyncio.Future[None] | None = None
+        self._seen_row = 0
+        self._relevance: Any = None
+        self._relevance_of: Any = None  # the clusters that it was made for
+        self.feed = Feed(lambda: self._loop.call_soon_threadsafe(self._begin))
+
+    async def close(self) -> None:
+        """Have readers told how the run stands now, and let them go."""
+        if (following := self._following) is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            if self._publishing is not None:  # its thread goes on, and must not come after the last state
+                await asyncio.gather(self._publishing, return_exceptions=True)
+            await self._tell()
+        await asyncio.to_thread(self.feed.close)
+
+    def _begin(self) -> None:
+        if self._following is None:
+            self._following = asyncio.ensure_future(self._follow())
+
+    async def _follow(self) -> None:
+        """Publish each state, until nobody reads."""
+        try:
+            while not self.feed.forget():
+                changed = self._run.changes.next
+                await self._tell()
+                await wait_until(changed, changed.is_set, LOOK_S)
+                await Changes().wait_until(lambda: False, PAUSE_S)
+            self._seen_row = 0
+        finally:
+            self._following = None
+
+    async def _tell(self) -> None:
+        self._publishing = asyncio.ensure_future(asyncio.to_thread(self._publish, parts_of(self._run)))
+        await asyncio.shield(self._publishing)
+
+    def _publish(self, parts: dict[str, Any]) -> None:
+        """Outside the event loop: rows that are new, the matrix once it is there, and all of it as JSON."""
+        plan, clusters = self._run.plan.first, parts["summary/clusters"]
+        if plan is not None and plan.affinity is not None and clusters != self._relevance_of:
+            ids = self._run.experiment.device_ids()
+            names = [ids[index] for index in plan.related]
+            self._relevance, self._relevance_of = relevance_part(plan.affinity, names, clusters), clusters
+        found = self._run.journal.lps_rounds_after(self._seen_row)
+        self._seen_row = max((place for place, _ in found), default=self._seen_row)
+        rows = [_row(rounds_pb2.LpsRound.FromString(data)) for _, data in found]
+        self.feed.publish(parts | {"relevance": self._relevance}, [(round_key(row), row) for row in rows])
+
+
+def parts_of(run: Run) -> dict[str, Any]:
+    """A run's state as parts of the page's document; rows and the matrix apart."""
+    return {
+        "experiment": run.experiment.to_yaml(),
+        **{f"summary/{key}": value for key, value in _summary(run).items()},
+        **{f"live/{key}": value for key, value in _live(run).items()},
+    }
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """The record's summary if it is written, else as it would be if the run ended now."""
+    if run.has_record:
+        said: dict[str, Any] = json.loads((run.record_folder / "summary.json").read_text(encoding="utf-8"))
+        return said
+    reports = run.reports.all()
+    phases = run.journal.phases()
+    return summary(
+        RunResult(
+            experiment=run.experiment,
+            status="failed" if run.phase == "failed" else "running",
+            reason=run.reason or None,
+            clusters=run.plan.clusters,
+            clusters_rule=run.plan.rule,
+            plans=run.plan.history(),
+            homes=run.plan.homes if run.streams.spans else None,
+            evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
+            model_sha256={name: report.model_sha256 for name, report in reports.items()},
+            lost_state=[d.device_id for _, d in sorted(run.roster.devices.items()) if d.has_lost_state],
+            lps_rounds=[],
+            link_bytes=run.reports.link_bytes(),
+            exclusions=run.journal.exclusions(),
+            adoptions=[(h.cluster_id, h.lps_id, run.serving.stage_of(h)) for h in run.serving.handovers],
+            kernels=run.roster.kernels(),
+            wall_seconds=_begun(phases),
+            global_rounds=run.rounds.global_round,
+            relevance=None,
+            relevance_ids=[],
+        )
+    )
+
+
+def _begun(phases: Mapping[str, float]) -> dict[str, float]:
+    """How long the phases took that have begun."""
+    began = {"enrol": "enrolment", "relevance": "relevance", "group": "grouping", "train": "training"}
+    return {key: seconds for key, seconds in wall_seconds(phases).items() if began.get(key, "enrolment") in phases}
+
+
+def _live(run: Run) -> dict[str, Any]:
+    """What a record does not say, since it is over then."""
+    phases, training = run.journal.phases(), run.experiment.training
+    left = seconds_left(phases, run.phase, run.rounds.global_round, training.global_rounds)
+    return {
+        "phase": run.phase,
+        "has_record": run.has_record,
+        "global_round": run.rounds.global_round,
+        "global_rounds": training.global_rounds,
+        "seconds": round(seconds_of(phases), 1),
+        "seconds_left": None if left is None else round(left, 1),
+        "device_ids": run.experiment.device_ids(),
+        "states": "".join(LETTERS[state] for state in run.roster.state_of_devices()),
+        "waits": [{"name": w.name, "what": w.what, "seconds": round(w.seconds, 1)} for w in run.waiting.waits],
+    }
+
+
+def seconds_left(
+    phases: Mapping[str, float], phase: str, done: int, rounds: int, clock: Callable[[], float] = wall_time
+) -> float | None:
+    """How long training will take from now if its global rounds go on as they did; None before the first is done.
+
+    Of the round that is open half is taken to be done.
+    """
+    if phase != "training" or not done:
+        return None
+    return max(0.0, clock() - phases["training"]) * (rounds - done - 0.5) / (done + 0.5)
+
+
+def _row(row: rounds_pb2.LpsRound) -> RoundValues:
+    measured = loss_and_accuracy(row)
+    loss, accuracy = measured or (None, None)
+    return round_values(
+        SimpleNamespace(
+            global_round=row.global_round + 1,
+            lps_round=row.lps_round + 1,
+            lps_id=row.cluster_id,
+            devices=row.devices,
+            num_examples=row.num_examples,
+            loss=loss,
+            accuracy=accuracy,
+            seconds=row.seconds,
+            bytes_up=row.bytes_up,
+            bytes_down=row.bytes_down,
+            lowest_accuracy=row.lowest_accuracy if measured else None,
+            highest_accuracy=row.highest_accuracy if measured else None,
+        )
+    )

@@ -1,0 +1,141 @@
+"""The report in a browser: what it shows, to whom, and what can be saved of it."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+from window import Page
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from record_files import write_record
+
+from emulator.report import write_report
+
+Browser = Callable[..., Page]
+
+
+def opened(page: Page, folder: Path) -> Page:
+    """A record's report in a browser, drawn."""
+    page.open(write_report(folder).as_uri())
+    page.until("document.body.dataset.phase")
+    return page
+
+
+def test_the_page_says_what_the_record_says_and_asks_nobody(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser(1600), write_record(tmp_path / "run"))
+    for said in ("two-tasks", "completed", "86.0 %", "1.000", "1 min 02 s", "9.10 kB", "one_shot"):
+        assert said in page.text
+    # cluster lps-0: three devices, 600 B up and 660 B down in its two rounds, which took 1 s, last loss 0.75
+    assert "lps-0 3 clothes 3 90.0 % 0.750 1.0 s 660 B 600 B 121212121212" in page.text
+    assert "bags 2 lps-1 (2) 80.0 %" in page.text
+    assert "Mean relevance is 0.90 within clusters and 0.30 between them" in page.text
+    assert page.asked == set()
+    assert page.console == []
+
+
+def test_every_figure_says_in_words_what_it_shows(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser(1600), write_record(tmp_path / "run"))
+    said = page.run("return [...document.querySelectorAll('figure svg')].map((svg) => svg.getAttribute('aria-label'))")
+    assert len(said) == 7
+    assert all(label and len(label) > 10 for label in said)
+    assert "lps-0 ends at 90.000, lps-1 ends at 80.000" in " ".join(said)
+
+
+def test_a_failed_run_says_why(browser: Browser, tmp_path: Path) -> None:
+    nothing: dict[str, object] = {
+        "clusters": {},
+        "accuracy": {},
+        "task_accuracy": None,
+        "bytes": {},
+        "wall_seconds": {},
+    }
+    folder = write_record(
+        tmp_path / "run", status="failed", reason="quorum of lps-1 not reached", rounds=(), device_tasks=None, **nothing
+    )
+    page = opened(browser(1600), folder)
+    assert "This run failed: quorum of lps-1 not reached" in page.text
+    assert "The run ended before its devices were grouped." in page.text
+    assert "No LPS round was completed." in page.text
+    assert page.console == []
+
+
+def test_more_clusters_than_colours_are_drawn_with_their_median(browser: Browser, tmp_path: Path) -> None:
+    ids = [f"device-{index:03d}" for index in range(70)]
+    clusters = {f"lps-{index}": [device] for index, device in enumerate(ids)}
+    rounds = [(number, number, lps_id, 1, 9, 1, 0.5, 1, 5, 5) for lps_id in clusters for number in (1, 2)]
+    relevance: list[list[object]] = [["", *ids], *([a, *(1.0 if a == b else 0.5 for b in ids)] for a in ids)]
+    folder = write_record(
+        tmp_path / "run",
+        clusters=clusters,
+        rounds=rounds,
+        devices=70,
+        accuracy={},
+        device_tasks=None,
+        relevance=relevance,
+    )
+    page = opened(browser(400), folder)
+    assert "median" in page.figure_text
+    assert "and 10 LPSs more" in page.text
+    assert page.run("return document.scrollingElement.scrollWidth") <= 400
+    assert page.console == []
+
+
+def test_events_are_told_in_the_order_in_which_they_came(browser: Browser, tmp_path: Path) -> None:
+    folder = write_record(
+        tmp_path / "run",
+        excluded=[{"device": "device-004", "from": "evaluation", "reason": "no report"}],
+        adoptions=[{"cluster": "lps-1", "by": "lps-0", "from": "global round 2"}],
+        replanned=[{"global_round": 1, "clusters": 2, "moved": 3}],
+        lost_state=["device-001"],
+    )
+    page = opened(browser(1600), folder)
+    words = ["began anew", "planned again", "adopted", "excluded"]
+    events = page.text[page.text.index("4 events") :]
+    assert sorted(words, key=events.index) == words
+    assert "3 devices moved" in events
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_nothing_serious_keeps_anybody_from_reading_it(
+    browser: Browser, tmp_path: Path, width: int, is_dark: bool
+) -> None:
+    page = opened(browser(width, is_dark=is_dark), write_record(tmp_path / "run"))
+    page.run("for (const details of document.querySelectorAll('details')) details.open = true")
+    page.until("document.querySelector('details table')")
+    assert page.faults() == []
+    assert page.run("return document.scrollingElement.scrollWidth") <= width
+
+
+def test_devices_are_found_by_the_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser(1600), write_record(tmp_path / "run"))
+    keys = ActionChains(page.driver)
+    for _ in range(60):
+        keys.send_keys(Keys.TAB).perform()
+        if page.run("return document.activeElement.textContent === 'Devices, one by one'"):
+            break
+    keys.send_keys(Keys.ENTER).perform()
+    page.until("document.querySelector('details').open")
+    keys.send_keys(Keys.TAB).send_keys("bags").perform()
+    page.until("document.querySelectorAll('details tbody tr').length === 2")
+    assert "device-002" in page.text
+
+
+def test_figures_are_saved_as_files_that_stand_alone(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser(1600, is_dark=True), write_record(tmp_path / "run"))
+    saves = page.run("return [...document.querySelectorAll('button')].filter((button) => button.offsetParent)")
+    for button in saves:
+        button.click()
+    expected = {"topology", "accuracy", "loss", "newest-round", "bytes-over-rounds", "bytes-by-link", "relevance"}
+    saved = lambda: {path.stem for path in page.folder.glob("*.svg")}  # noqa: E731
+    WebDriverWait(page.driver, 30, 0.1).until(lambda _: saved() == expected)
+    for path in page.folder.glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        ElementTree.fromstring(text)
+        assert "var(" not in text
+        assert 'color="#1f2933"' in text  # the light ink, though the page is dark

@@ -1,0 +1,50 @@
+"""What the live page is told of a run, by numbers to redo by hand."""
+
+from pathlib import Path
+
+import pytest
+from gps_parts import IDS, GpsParts
+
+from fedstrata.methods import Plan
+from gps.journal import BEFORE
+from gps.page import seconds_left
+
+
+def test_time_left_is_that_of_the_rounds_so_far() -> None:
+    # training began at 100; at 120 two of ten rounds and half of the third are done: 8 s a round, 7.5 to go
+    assert seconds_left({"training": 100.0}, "training", 2, 10, lambda: 120.0) == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize(("phase", "done"), [("training", 0), ("enrolment", 0), ("evaluation", 10), ("completed", 10)])
+def test_time_left_is_not_guessed_before_a_round_is_done_nor_after_the_last(phase: str, done: int) -> None:
+    assert seconds_left({"training": 100.0}, phase, done, 10, lambda: 120.0) is None
+
+
+def test_rows_are_told_once_and_again_when_they_are_replaced(tmp_path: Path) -> None:
+    journal = GpsParts(tmp_path).journal
+    journal.add_lps_rounds([("lps-0", 0, b"a"), ("lps-1", 0, b"b")])
+    told = journal.lps_rounds_after(0)
+    assert [row for _, row in told] == [b"a", b"b"]
+    last = told[-1][0]
+    assert journal.lps_rounds_after(last) == []
+    journal.add_lps_rounds([("lps-1", 0, b"c"), ("lps-0", 1, b"d")])  # one replaces the newest of all
+    assert [row for _, row in journal.lps_rounds_after(last)] == [b"c", b"d"]
+
+
+def test_states_are_told_in_the_order_of_devices(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path)
+    gps.enrol(3, 1)
+    gps.roster.refuse(gps.roster.by_id(IDS[1]), "speaks nonsense")
+    assert gps.roster.state_of_devices() == ["absent", "refused", "absent", "enrolled", "absent"]
+
+
+def test_plans_made_in_training_say_how_many_devices_they_moved(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path)
+    gps.enrol(*range(5))
+    for made_in, clusters in ((BEFORE, ((0, 1, 2), (3, 4))), (0, ((0, 1, 2), (3, 4))), (2, ((0,), (3, 4, 1), (2,)))):
+        gps.plans.make(made_in, Plan(clusters=clusters, rule="a test's"))
+    assert gps.plans.history() == [(0, 2, 0), (2, 3, 2)]
+    gps.plans.go_back_to(1)
+    assert gps.plans.history() == [(0, 2, 0)]
+    gps.restart()
+    assert gps.plans.history() == [(0, 2, 0)]

@@ -203,22 +203,6 @@ class TrainingSettings(Settings):
         return self.global_rounds * self.lps_rounds_per_global_round
 
 
-class LinkSettings(Settings):
-    """How tensors travel on a link, down (models) and up (updates)."""
-
-    down: Encoding = "float32"
-    up: Encoding = "float32"
-
-
-class Links(Settings):
-    """The two links that carry models."""
-
-    device_lps: LinkSettings = Field(default=LinkSettings(), alias="device-lps")
-    lps_gps: LinkSettings = Field(default=LinkSettings(), alias="lps-gps")
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
 class TierDeadline(Settings):
     """When a parent stops waiting. Without `deadline_s` it waits for all, and the result is exact."""
 

@@ -65,6 +65,12 @@ class TrainingJob:
             return self.training.local_steps
         return (self.epochs or self.training.local_epochs or 1) * -(-len(self.examples) // self.training.batch_size)
 
+    @property
+    def trained_examples(self) -> int:
+        """How many examples its steps go through, each as often as it does."""
+        size, epoch = self.training.batch_size, -(-len(self.examples) // self.training.batch_size)
+        return self.steps // epoch * len(self.examples) + self.steps % epoch * size
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalResult:

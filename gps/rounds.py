@@ -19,6 +19,7 @@ from fedstrata.store.model_file import joined
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, Sums
 from gps.journal import Journal
 from gps.keepers import Keeper
+from gps.times import GlobalTimes
 
 
 class GlobalRounds:
@@ -40,7 +41,9 @@ class GlobalRounds:
             part=part,
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
+            is_timed=experiment.is_timed,
         )
+        self.times = GlobalTimes(experiment, journal, first_is_fetched=keeper.is_fetched_first)
         optimiser = server_optimiser(experiment.training.gps_optimiser)
         self._optimiser = OptimiserFiles(optimiser, folder, self._metadata)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
@@ -67,11 +70,13 @@ class GlobalRounds:
             sums = self._keeper.sums(children)
             self.server.go_on({}, sums)
             gathered = await self.server.gather()
+            times = self.times.of_round(self.global_round, self.server, gathered)
             following = await asyncio.to_thread(self._save_following, model, sums)
             model.close()
             model = following
             with self._journal.together(durable=True):  # from here to the next round's opening nothing is waited for
                 self._journal.close_global_round(self.global_round)
+                self.times.keep(self.global_round, times)
                 self.on_closing()
             seconds = time.monotonic() - started
             self._metrics.round_closed(seconds)
@@ -123,6 +128,7 @@ class GlobalRounds:
             intake=intake,
             evaluate_only=evaluate_only,
             plan_version=self.plan_version(),
+            begins_ns=self.times.begins_ns(self.global_round),
         )
         self.server.open(opened)
         self.on_open()

@@ -21,6 +21,7 @@ from fedstrata.datasets import Examples, Pixels
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import SgdSettings, TrainingSettings
 from fedstrata.models import Model
+from fedstrata.settings import examples_of_steps
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
@@ -68,8 +69,7 @@ class TrainingJob:
     @property
     def trained_examples(self) -> int:
         """How many examples its steps go through, each as often as it does."""
-        size, epoch = self.training.batch_size, -(-len(self.examples) // self.training.batch_size)
-        return self.steps // epoch * len(self.examples) + self.steps % epoch * size
+        return examples_of_steps(self.steps, len(self.examples), self.training.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

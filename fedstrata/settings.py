@@ -130,6 +130,12 @@ class SgdSettings(Settings):
     schedule: Schedule = Schedule()
 
 
+def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
+    """How many examples so many batches hold, where the last batch of each epoch is what is left of it."""
+    epochs, rest = divmod(steps, -(-examples // batch_size))
+    return epochs * examples + rest * batch_size
+
+
 class NoOptimiserSettings(Settings):
     """A server adds the mean update to its model: FedAvg."""
 
@@ -196,6 +202,12 @@ class TrainingSettings(Settings):
     def is_measured(self, global_round: int) -> bool:
         """Whether devices measure the models that they receive in a global round, counted from 0."""
         return global_round % self.evaluate_every == 0
+
+    def trained_examples(self, examples: int) -> int:
+        """How many examples a device with so many goes through in an LPS round, each as often as it does."""
+        if self.local_steps is None:
+            return (self.local_epochs or 1) * examples
+        return examples_of_steps(self.local_steps, examples, self.batch_size)
 
     @property
     def lps_rounds(self) -> int:

@@ -18,6 +18,7 @@ from emulator.report.tables import (
     time_table,
 )
 from emulator.report.units import NO_VALUE, decimal, grouped, human_bytes, human_seconds, percent
+from emulator.report.virtual_time import virtual_section
 from fedstrata.errors import OutputError
 
 
@@ -48,7 +49,8 @@ def render_page(record: RunRecord) -> str:
         training=_training(record, look),
         traffic=_traffic(record),
         results=cluster_table(record, look) + task_table(record, look),
-        course=f'<div class="pair">{time_table(record)}{link_table(record)}</div>{exclusion_table(record)}',
+        course=f'<div class="pair">{time_table(record)}{link_table(record)}</div>{exclusion_table(record)}'
+        + virtual_section(record),
         experiment=html(record.experiment_yaml),
         experiment_sha256=html(record.summary.experiment_sha256 or NO_VALUE),
     )

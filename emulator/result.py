@@ -65,6 +65,8 @@ def virtual_table(virtual: Virtual) -> Table:
     table = Table(f"virtual time: {human_seconds(virtual.seconds)}", box=None, header_style="dim", pad_edge=False)
     for part in PARTS:
         table.add_column(part, justify="right")
+    if virtual.before.total:
+        table.add_row("questions, a device", *(human_seconds(getattr(virtual.before, part)) for part in PARTS))
     for name, tier in (("global rounds, an LPS", virtual.gps), ("LPS rounds, a device", virtual.lps)):
         table.add_row(name, *(human_seconds(getattr(tier, part)) for part in PARTS))
     return table

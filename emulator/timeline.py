@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 if TYPE_CHECKING:
     from emulator.record import RunRecord
 
-Tier = Literal["lps", "gps"]
+Tier = Literal["before", "lps", "gps"]
 Seconds = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
 PARTS = ("down", "compute", "up", "waiting")
 
@@ -33,6 +33,7 @@ class Virtual:
     """`virtual` of summary.json."""
 
     seconds: Seconds
+    before: Parts = Parts()
     gps: Parts
     lps: Parts
     timeline_sha256: str = ""
@@ -40,10 +41,10 @@ class Virtual:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class TimelineRow:
-    """One row of timeline.csv; `lps_round` and `lps_id` are None in a global round's."""
+    """One row of timeline.csv; `lps_round` and `lps_id` are None in a global round's, and all three before training."""
 
     tier: Tier
-    global_round: PositiveInt
+    global_round: PositiveInt | None
     lps_round: PositiveInt | None
     lps_id: str | None
     begins_s: Seconds

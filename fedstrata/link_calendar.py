@@ -12,7 +12,7 @@ import numpy as np
 SECOND_NS = 10**9
 SCALE = 1 << 32  # of rates in a shared link: a fair share is rounded down to so small a part of a bit a second
 JITTER = 0x6A697474  # "jitt": tells these draws from all others
-DEVICE_LINK, LPS_LINK = 0, 1  # whose link it is, in the address of a draw
+DEVICE_LINK, LPS_LINK, BEFORE = 0, 1, 2  # of whose round, or what before training, a draw is, in its address
 DOWN, UP = 0, 1
 
 

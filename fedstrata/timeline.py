@@ -62,13 +62,19 @@ class DeviceTimeline:
         compute = self._compute
         if compute is None:
             return 0
-        if index not in self._per_example:
-            self._per_example[index] = Fraction(compute.per_example or 0) * self._factor(index)
-        busy = round(self._per_example[index] * examples) + (compute.minimum or 0)
+        busy = self.training_ns(index, examples) + (compute.minimum or 0)
         if compute.exponential is not None:
             draws = np.random.default_rng([self._seed, EXPONENTIAL, lps_round, index])
             busy += round(draws.exponential(compute.exponential))
         return busy
+
+    def training_ns(self, index: int, examples: int) -> int:
+        """How long a device takes to train on so many examples alone."""
+        if self._compute is None or self._compute.per_example is None:
+            return 0
+        if index not in self._per_example:
+            self._per_example[index] = self._compute.per_example * self._factor(index)
+        return round(self._per_example[index] * examples)
 
     def _factor(self, index: int) -> Fraction:
         """How many times as long as the reference a device takes; to a millionth, which no machine rounds otherwise."""

@@ -20,7 +20,7 @@ from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
 from gps.rows import loss_and_accuracy
-from gps.timeline_record import timeline_csv, virtual_summary
+from gps.timeline_record import RunTimes, timeline_csv, virtual_summary
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 ROUND_COLUMNS = (
@@ -43,7 +43,7 @@ class RunResult:
     model_sha256: Mapping[str, str]  # by cluster
     lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
     rows: list[rounds_pb2.LpsRound]
-    global_times: Mapping[int, rounds_pb2.RoundTimes] = field(default_factory=dict)  # on the virtual clock
+    times: RunTimes = field(default_factory=RunTimes)  # on the virtual clock
     link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
     exclusions: list[tuple[str, str, str]]
     adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
@@ -59,7 +59,7 @@ def write_record(folder: Path, result: RunResult) -> None:
     _write(folder / "experiment.yaml", result.experiment.to_yaml())
     _write(folder / "rounds.csv", rounds_csv(result.rows))
     if result.experiment.is_timed:
-        _write(folder / "timeline.csv", timeline_csv(result.rows, result.global_times))
+        _write(folder / "timeline.csv", timeline_csv(result.rows, result.times))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
     _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")
@@ -110,7 +110,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "device_accuracy": {e.device_id: _accuracy([e]) for e in result.evaluations},
         "task_accuracy": task_accuracy(result.evaluations, dict(zip(ids, tasks, strict=True))) if tasks else None,
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
-        "virtual": virtual_summary(result.rows, result.global_times) if experiment.is_timed else None,
+        "virtual": virtual_summary(result.rows, result.times) if experiment.is_timed else None,
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
         "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],

@@ -61,6 +61,7 @@ class GlobalRounds:
     async def run(self, examples: Callable[[], Mapping[str, int]]) -> None:
         """All global rounds; `examples` gives each cluster's number of examples, at each round anew."""
         model: AnyModel = await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self.times.begin)
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
             children = dict(examples())

@@ -328,7 +328,7 @@ class Run:
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
             rows=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
-            global_times=self.rounds.times.all(),
+            times=self.rounds.times.all(),
             link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
             adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],

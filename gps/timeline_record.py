@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedstrata.v1 import rounds_pb2 as pb
@@ -15,36 +16,46 @@ TIMELINE_COLUMNS = (
 )  # fmt: skip
 
 
-def timeline_csv(rows: Iterable[pb.LpsRound], global_times: Mapping[int, pb.RoundTimes]) -> str:
-    """timeline.csv: LPS rounds, then global rounds; rounds count from 1, parts are means over the children."""
-    text = io.StringIO()
+@dataclass(frozen=True, kw_only=True)
+class RunTimes:
+    """What the GPS has worked out: the questions, from zero on, and the global rounds, from where training begins."""
+
+    before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
+    global_rounds: Mapping[int, pb.RoundTimes] = field(default_factory=dict)
+
+
+def timeline_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> str:
+    """timeline.csv: questions, LPS rounds, global rounds; rounds count from 1, parts are means over the children."""
+    text, since_ns = io.StringIO(), times.before.ends_ns
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(TIMELINE_COLUMNS)
+    writer.writerow(["before", "", "", "", *_cells(times.before, 0)])
     for row in rows:
-        writer.writerow(["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id, *_cells(row.times)])
-    for global_round, times in sorted(global_times.items()):
-        writer.writerow(["gps", global_round + 1, "", "", *_cells(times)])
+        writer.writerow(["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id, *_cells(row.times, since_ns)])
+    for global_round, closed in sorted(times.global_rounds.items()):
+        writer.writerow(["gps", global_round + 1, "", "", *_cells(closed, since_ns)])
     return text.getvalue()
 
 
-def virtual_summary(rows: Sequence[pb.LpsRound], global_times: Mapping[int, pb.RoundTimes]) -> dict[str, Any]:
+def virtual_summary(rows: Sequence[pb.LpsRound], times: RunTimes) -> dict[str, Any]:
     """What the summary says: how long it took, the parts of it at each tier, and the SHA-256 of timeline.csv."""
     by_lps: dict[str, list[pb.RoundTimes]] = {}
     for row in rows:
         by_lps.setdefault(row.cluster_id, []).append(row.times)
-    lps = [_parts(times) for times in by_lps.values()]
-    last = [row.times.ready_ns for row in rows] + [times.ends_ns for times in global_times.values()]
+    lps = [_parts(each) for each in by_lps.values()]
+    last = [row.times.ready_ns for row in rows] + [closed.ends_ns for closed in times.global_rounds.values()]
     return {
-        "seconds": max(last, default=0) / 1e9,
-        "gps": _parts(global_times.values()),
+        "seconds": (times.before.ends_ns + max(last, default=0)) / 1e9,
+        "before": _parts([times.before]),
+        "gps": _parts(times.global_rounds.values()),
         "lps": {part: round(sum(each[part] for each in lps) / len(lps), 9) for part in PARTS} if lps else _parts([]),
-        "timeline_sha256": hashlib.sha256(timeline_csv(rows, global_times).encode()).hexdigest(),
+        "timeline_sha256": hashlib.sha256(timeline_csv(rows, times).encode()).hexdigest(),
     }
 
 
-def _cells(times: pb.RoundTimes) -> list[str]:
-    """The columns from begins_s on."""
-    whole = [_seconds(times.begins_ns), _seconds(times.ends_ns), _seconds(times.ready_ns)]
+def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
+    """The columns from begins_s on, of a round whose times count from another time on."""
+    whole = [_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
     return [*whole, *(_seconds(mean) for mean in _means(times)), times.slowest]
 
 

@@ -24,7 +24,11 @@ def virtual_section(record: RunRecord) -> Markup:
     virtual = record.summary.virtual
     if virtual is None:
         return Markup("")
-    parts = (("global rounds, an LPS", virtual.gps), ("LPS rounds, a device", virtual.lps))
+    parts = (
+        ("questions before training, a device", virtual.before),
+        ("global rounds, an LPS", virtual.gps),
+        ("LPS rounds, a device", virtual.lps),
+    )
     rows = [(name, *(human_seconds(getattr(tier, part)) for part in (*PARTS, "total"))) for name, tier in parts]
     head = ("Mean of", "Down", "Computing", "Up", "Waiting", "Together")
     shown = table(f"Virtual time: {human_seconds(virtual.seconds)}", head, rows, ".11111")

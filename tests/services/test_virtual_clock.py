@@ -43,7 +43,8 @@ def test_every_round_is_on_the_timeline_and_follows_the_one_before(run: Path) ->
             assert row["ready_s"] == following["begins_s"]
         if number in (2, 4):  # the last of a global round: what is ready then has been to the GPS and back
             assert float(at_gps[number // 2 - 1]["ends_s"]) < float(row["ready_s"])
-    assert float(at_gps[0]["begins_s"]) == 0.0
+    assert rows[0]["tier"] == "before"
+    assert 0 < float(rows[0]["ends_s"]) == float(at_gps[0]["begins_s"])
     assert at_gps[0]["ends_s"] == at_gps[1]["begins_s"]
     assert {row["slowest"] for row in at_lps.values() if row["lps_id"] == "lps-1"} == {"device-004"}
 
@@ -97,5 +98,12 @@ def test_where_clusters_span_lpss_rounds_are_on_the_timeline_too(tmp_path: Path)
     one, other = (run_in_process(small(*spanning), tmp_path / name).folder for name in ("one", "other"))
     rows = timeline(one)
     assert sum(row["tier"] == "lps" for row in rows) == 8
-    assert rows[0]["begins_s"] > "0.0"  # every model comes from the GPS, the first one, too
+    assert float(rows[1]["begins_s"]) > float(rows[0]["ends_s"])  # every model comes from the GPS, the first one, too
     assert (one / "timeline.csv").read_bytes() == (other / "timeline.csv").read_bytes()
+
+
+def test_what_is_trained_for_an_answer_before_training_counts_as_computing(tmp_path: Path) -> None:
+    adaptive = "method={name: adaptive, clusters: 1, pretrain_epochs: 3}"
+    folder = run_in_process(small(adaptive, "clock=virtual", "compute.per_example=1ms"), tmp_path).folder
+    before = json.loads((folder / "summary.json").read_text())["virtual"]["before"]
+    assert before["compute"] == pytest.approx((3 * 60 + 2 * 50) / 5 * 3 * 1e-3)  # examples by device, three epochs

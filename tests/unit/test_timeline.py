@@ -13,6 +13,7 @@ from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.payload import payload_header
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.timeline_before import Asked, before_training
 from fedstrata.v1 import rounds_pb2 as pb
 
 MS, S = 10**6, 10**9
@@ -139,6 +140,29 @@ def test_the_mean_round_of_the_exponential_model_is_that_of_the_slowest_of_m() -
 def test_a_timeline_that_int64_does_not_hold_ends_the_run() -> None:
     with pytest.raises(RunStoppedError, match="the virtual clock passes 73 years"):
         lps_round(timed("links.device-lps.up_rate=1bit/s"), {"device-0": sent(up=10**9)})
+
+
+# --- before training ----------------------------------------------------------------------------------------
+
+
+def test_a_question_that_is_relayed_is_heard_one_answer_after_the_other() -> None:
+    experiment = timed(SLOW_LINK, "compute={per_example: 50ms}")
+    sizes = {0: 1_000, 1: 1_000, 2: 500}
+    first = Asked(answer_bytes=sizes, examples={0: 0, 1: 4, 2: 0}, relayed=(0, 1, 2))
+    # at the GPS after 2.1, 0.2 + 2.1 and 1.1 s; the third hears the first from 2.1 s on, 1 s, and the second after it
+    alone = before_training(experiment, [first])
+    assert (alone.ends_ns, alone.slowest) == (4_100 * MS + 100 * MS, "device-002")
+    second = Asked(answer_bytes=dict.fromkeys(sizes, 500), examples=dict.fromkeys(sizes, 0))
+    both = before_training(experiment, [first, second])
+    assert both.ends_ns == alone.ends_ns + 1_100 * MS
+    assert (both.children, both.compute_ns) == (3, 200 * MS)
+    assert both.up_ns == (2_100 + 2_100 + 1_100 + 3 * 1_100) * MS
+    assert both.down_ns == ((1_000 + 500) + (1_000 + 500) + 2_000 + 3 * 100) * MS
+    assert both.down_ns + both.compute_ns + both.up_ns + both.waiting_ns == 3 * both.ends_ns
+
+
+def test_nothing_asked_takes_no_time() -> None:
+    assert before_training(timed(SLOW_LINK), []) == pb.RoundTimes()
 
 
 # --- bytes --------------------------------------------------------------------------------------------------

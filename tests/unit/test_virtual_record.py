@@ -16,7 +16,7 @@ from fedstrata.errors import DataError
 from fedstrata.experiment import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
-from gps.timeline_record import timeline_csv, virtual_summary
+from gps.timeline_record import RunTimes, timeline_csv, virtual_summary
 
 MS, S = 10**6, 10**9
 
@@ -30,19 +30,36 @@ def lps_row(lps_id: str, number: int, begins_s: int, ready_s: int) -> rounds_pb2
 
 
 ROWS = [lps_row("lps-0", 0, 0, 5), lps_row("lps-1", 0, 0, 4)]
-GLOBAL = {0: rounds_pb2.RoundTimes(ends_ns=4 * S, compute_ns=6 * S, waiting_ns=2 * S, children=2, slowest="lps-0")}
+BEFORE = rounds_pb2.RoundTimes(ends_ns=2 * S, up_ns=2 * S, waiting_ns=2 * S, children=2, slowest="device-000")
+CLOSED = {0: rounds_pb2.RoundTimes(ends_ns=4 * S, compute_ns=6 * S, waiting_ns=2 * S, children=2, slowest="lps-0")}
+
+
+GLOBAL = RunTimes(global_rounds=CLOSED)
 
 
 def test_parts_are_means_of_children_and_sums_of_rounds() -> None:
     lines = timeline_csv(ROWS, GLOBAL).splitlines()
-    assert lines[1] == (
+    assert lines[1].startswith("before,,,,0.000000000,0.000000000,")
+    assert lines[2] == (
         "lps,1,1,lps-0,0.000000000,3.000000000,5.000000000,0.500000000,1.000000000,0.500000000,1.000000000,device-001"
     )
-    assert lines[3].startswith("gps,1,,,0.000000000,4.000000000,")
+    assert lines[4].startswith("gps,1,,,0.000000000,4.000000000,")
     summed = virtual_summary([*ROWS, lps_row("lps-0", 1, 5, 9), lps_row("lps-1", 1, 4, 8)], GLOBAL)
     assert summed["seconds"] == 9.0
     assert summed["lps"] == {"down": 1.0, "compute": 2.0, "up": 1.0, "waiting": 2.0}
     assert summed["gps"] == {"down": 0.0, "compute": 3.0, "up": 0.0, "waiting": 1.0}
+
+
+def test_training_begins_when_the_questions_are_answered() -> None:
+    times = RunTimes(before=BEFORE, global_rounds=CLOSED)
+    lines = timeline_csv(ROWS, times).splitlines()
+    assert lines[1] == (
+        "before,,,,0.000000000,2.000000000,0.000000000,0.000000000,0.000000000,1.000000000,1.000000000,device-000"
+    )
+    assert lines[2].startswith("lps,1,1,lps-0,2.000000000,5.000000000,7.000000000,")
+    assert lines[4].startswith("gps,1,,,2.000000000,6.000000000,")
+    summed = virtual_summary(ROWS, times)
+    assert (summed["seconds"], summed["before"]["up"]) == (7.0, 1.0)
 
 
 def timed_record(folder: Path, **changes: object) -> RunRecord:

@@ -16,7 +16,7 @@ from fedstrata.link_settings import LinkTimes
 from fedstrata.methods import make_method
 from fedstrata.partitions import example_counts
 from fedstrata.quantities import written_devices, written_duration, written_rate
-from fedstrata.streams import homes_of
+from fedstrata.streams import homes_of, spans_lps
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -72,14 +72,16 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
 
 def _sent(experiment: Experiment, payloads: Payloads) -> list[Exchanged]:
     """What each device exchanges with its LPS in a round, and what it trains on."""
-    training = experiment.training
+    training, method = experiment.training, make_method(experiment)
+    streams = max(1, method.clusters_known) if spans_lps(experiment, method) else 1
     return [
         Exchanged(
             down_bytes=payloads.device_down,
             up_bytes=payloads.device_up,
             work=pb.Work(examples=training.trained_examples(count)),
+            stream=index % streams,
         )
-        for count in example_counts(experiment, load_dataset(experiment.data))
+        for index, count in enumerate(example_counts(experiment, load_dataset(experiment.data)))
     ]
 
 

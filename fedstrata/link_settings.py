@@ -107,6 +107,13 @@ class SharedRates(Settings):
 
     down_rate: Rate | None = None
     up_rate: Rate | None = None
+    broadcast: bool = False  # a model goes down once for all devices that receive it, as over the air
+
+    @model_validator(mode="after")
+    def _rate_of_the_broadcast(self) -> Self:
+        if self.broadcast and self.down_rate is None:
+            raise ValueError("a broadcast takes as long as its down_rate says, which is missing")
+        return self
 
 
 class SharedLinks(Settings):

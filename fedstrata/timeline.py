@@ -27,6 +27,7 @@ class Exchanged:
     down_bytes: int
     up_bytes: int
     work: pb.Work
+    stream: int = 0  # which of the round's models the child was sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +136,9 @@ def _round_times(
 ) -> pb.RoundTimes:
     """A round in which every child fetches, works and sends; it ends as the last update arrives."""
     children = sorted(children, key=lambda child: child.name)
-    downloads = [
-        Flow(start_ns=begins_ns, bits=8 * child.exchanged.down_bytes, rate=child.link.rate("down"))
-        for child in children
-    ]
     there = [
         end + _latency(child.link, address, child.index, DOWN) if child.exchanged.down_bytes else end
-        for child, end in zip(children, fair_ends(downloads, shared.down_rate), strict=True)
+        for child, end in zip(children, _sent(children, begins_ns, shared), strict=True)
     ]
     ready = [arrival + child.busy_ns for child, arrival in zip(children, there, strict=True)]
     uploads = [
@@ -168,3 +165,19 @@ def _round_times(
         children=len(children),
         slowest=next((child.name for child, at in zip(children, back, strict=True) if at == ends_ns), ""),
     )
+
+
+def _sent(children: Sequence[_Child], begins_ns: int, shared: SharedRates) -> list[int]:
+    """When the last bit of each child's model has left its parent; a broadcast is over for all at once."""
+    flows = [
+        Flow(start_ns=begins_ns, bits=8 * each.exchanged.down_bytes, rate=each.link.rate("down")) for each in children
+    ]
+    if not shared.broadcast:
+        return fair_ends(flows, shared.down_rate)
+    alone = fair_ends(flows, None)
+    bits = {child.exchanged.stream: 0 for child in children}
+    for child, flow in zip(children, flows, strict=True):
+        bits[child.exchanged.stream] = max(bits[child.exchanged.stream], flow.bits)
+    streams = [Flow(start_ns=begins_ns, bits=size, rate=None) for size in bits.values()]
+    over = dict(zip(bits, fair_ends(streams, shared.down_rate), strict=True))
+    return [max(end, over[child.exchanged.stream]) for child, end in zip(children, alone, strict=True)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from fedstrata.rounds.offer import Offer
 from fedstrata.timeline import Exchanged
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -32,9 +33,9 @@ class Uploaded:
         work = pb.Work(examples=header.work.examples, busy_ns=header.work.busy_ns)  # apart from its message
         return cls(up_bytes=own.ByteSize() + header.payload.payload_bytes, work=work)
 
-    def exchanged(self, down_bytes: int) -> Exchanged:
+    def exchanged(self, offer: Offer) -> Exchanged:
         """With what its sender had been sent."""
-        return Exchanged(down_bytes=down_bytes, up_bytes=self.up_bytes, work=self.work)
+        return Exchanged(down_bytes=offer.whole_bytes, up_bytes=self.up_bytes, work=self.work, stream=offer.cluster)
 
 
 @dataclass(frozen=True, kw_only=True)

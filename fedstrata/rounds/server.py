@@ -145,8 +145,7 @@ class RoundServer:
     def exchanged(self, result: RoundResult) -> dict[str, Exchanged]:
         """What went between the children and this parent in the round just closed, for its timeline."""
         opened = self._opened()
-        down_bytes = {child_id: opened.offer_to(child_id).whole_bytes for child_id in result.uploaded}
-        return {child_id: uploaded.exchanged(down_bytes[child_id]) for child_id, uploaded in result.uploaded.items()}
+        return {name: uploaded.exchanged(opened.offer_to(name)) for name, uploaded in result.uploaded.items()}
 
     def has_refused(self, child_id: str) -> bool:
         """Whether a child was refused for the rest of the run."""

@@ -173,6 +173,7 @@ def test_a_stored_file_is_the_same_experiment() -> None:
         ("links.overrides=[{devices: [], preset: lte}]", "names no device"),
         ("links.overrides=[{devices: [1]}]", "says how its devices' link differs"),
         ("links.rate=1Mbit/s", "unknown key"),
+        ("links.shared.device-lps.broadcast=true", "its down_rate says, which is missing"),
         ("compute={per_example: 1ms, devices: {pi9: [1]}}", "no profile is called 'pi9'; choose i5-7400t"),
         ("compute={per_example: 1ms, devices: {pi4: [1], pi5: [1]}}", "device 1 is in two"),
         ("compute.devices={pi4: [1]}", "per_example, which is missing"),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -56,6 +57,16 @@ def test_a_shared_link_is_divided() -> None:
     times = lps_round(experiment, exchanged)
     assert times.ends_ns == 400 * MS  # 32,000 bits at 80 kbit/s: the first has 40 until 200 ms, the second the rest
     assert (times.up_ns, times.waiting_ns, times.slowest) == (600 * MS, 200 * MS, "device-1")
+
+
+def test_a_broadcast_carries_each_model_once() -> None:
+    shared = "links={shared: {device-lps: {down_rate: 24kbit/s, broadcast: BROADCAST}}}"
+    streams = {"device-0": 0, "device-1": 1, "device-2": 1}
+    exchanged = {name: replace(sent(down=3_000, up=0), stream=stream) for name, stream in streams.items()}
+    one_each, once = (lps_round(timed(shared.replace("BROADCAST", said)), exchanged) for said in ("false", "true"))
+    assert (one_each.ends_ns, once.ends_ns) == (3 * S, 2 * S)
+    slow = "links.overrides=[{devices: [2], down_rate: 6kbit/s}]"  # 4 s on its own link
+    assert lps_round(timed(shared.replace("BROADCAST", "true"), slow), exchanged).down_ns == (2 + 2 + 4) * S
 
 
 def test_an_override_is_of_its_devices_alone() -> None:

@@ -5,10 +5,12 @@
 One row a draw: what was killed where, whether it came about, whether the run completed, whether every
 `model_sha256` and `personal_sha256` is that of the undisturbed run. Ends with exit code 1 if any draw differs. With
 `--hidden 16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as
-`fedstrata run --set` does, for instance to another method or a topology:
+`fedstrata run --set` does, for instance to another method or a topology. On the virtual clock the timeline is compared,
+too:
 
     python benchmarks/kill_matrix.py --set 'method={name: ifca, clusters: 2}' --set topology.lps=2 --draws 20 ...
     python benchmarks/kill_matrix.py --set 'method={name: ditto}' --set topology.lps=2 --draws 20 ...
+    python benchmarks/kill_matrix.py --set clock=virtual --set links.device-lps.preset=lte --draws 10 ...
 """
 
 import argparse
@@ -86,14 +88,15 @@ class Outcome:
 
 
 def run(folder: Path, faults: list[Fault], changes: Sequence[str]) -> tuple[int, Mapping[str, str]]:
-    """Exit code and model hashes of a run of the experiment, by cluster, and by device of what devices keep."""
+    """Exit code and hashes of a run: of models by cluster, by device of what it keeps, and of the virtual timeline."""
     file = folder.with_suffix(".yaml")
     file.write_text(EXPERIMENT, encoding="utf-8")
     settings = [word for change in (f"faults={json.dumps(faults)}", *changes) for word in ("--set", change)]
     code = execute(["run", str(file), "--out", str(folder), "--quiet", *settings])
     path = folder / "summary.json"
     summary = json.loads(path.read_text()) if path.exists() else {}
-    return code, {**summary.get("model_sha256", {}), **summary.get("personal_sha256", {})}
+    timeline = {"timeline": (summary.get("virtual") or {}).get("timeline_sha256", "")}
+    return code, {**summary.get("model_sha256", {}), **summary.get("personal_sha256", {}), **timeline}
 
 
 def outcomes(out: Path, draws: int, seed: int, changes: Sequence[str]) -> Iterator[Outcome]:

@@ -101,7 +101,9 @@ class DeviceAgent:
             if question.moment is not Moment.BEFORE:
                 continue
             if not (is_late and question.relayed):
+                before = work.trained_examples
                 answer = answer_to_proto(question, await method.answer(question, work, heard))
+                answer.trained_examples = work.trained_examples - before if self._host.experiment.is_timed else 0
                 await link.submit_answer(answer)
                 self._log.info("answered", question=question.name)
             if question.relayed:

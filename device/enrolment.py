@@ -56,6 +56,7 @@ class GpsLink:
 
         async def parts() -> AsyncIterator[answers_pb2.AnswerPart]:
             header = answers_pb2.AnswerHeader(device_index=self._index, **self._who)  # type: ignore[arg-type]
+            header.trained_examples = answer.trained_examples
             for part in answer_parts(answer, header):
                 yield part
 

@@ -136,6 +136,7 @@ class RoundJob:
             train_loss=outcome.train_loss,
             evaluations=(measured,) if measured is not None else (),
             base_digest=received.digest,
+            work=pb.Work(examples=self.work.trained_examples) if self._host.experiment.is_timed else None,
         )
 
     # --- what stays ---------------------------------------------------------------------------

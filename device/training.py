@@ -21,6 +21,7 @@ from fedstrata.datasets import Examples, Pixels
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import SgdSettings, TrainingSettings
 from fedstrata.models import Model
+from fedstrata.settings import examples_of_steps
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
@@ -64,6 +65,11 @@ class TrainingJob:
         if self.epochs is None and self.training.local_steps is not None:
             return self.training.local_steps
         return (self.epochs or self.training.local_epochs or 1) * -(-len(self.examples) // self.training.batch_size)
+
+    @property
+    def trained_examples(self) -> int:
+        """How many examples its steps go through, each as often as it does."""
+        return examples_of_steps(self.steps, len(self.examples), self.training.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -90,6 +90,7 @@ class DeviceWork:
         self.cluster = cluster
         self.update: Flat = np.empty(0, np.float32)
         self.personal: Arrays = personal or {}
+        self.trained_examples = 0  # how many examples all its training has gone through
 
     @property
     def start(self) -> Flat:
@@ -125,6 +126,7 @@ class DeviceWork:
             stream=stream,
             epochs=epochs,
         )
+        self.trained_examples += job.trained_examples
         result = await self._host.bench.train(job, self._group)
         measured = _measurement(result.evaluation) if result.evaluation is not None else None
         return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from emulator.check_times import Payloads, print_times
 from emulator.report.units import counted, grouped, human_bytes
 from emulator.sizing import device_memory, lps_memory
 from fedstrata.datasets import DatasetInfo, dataset_info
@@ -104,6 +105,15 @@ def check(experiment: Experiment, console: Console) -> None:
     if isinstance(experiment.partition, TaskPartition):
         console.print(_task_table(experiment.partition))
     console.print(_bytes_table(experiment, model))
+    if experiment.is_timed:
+        whole = round_bytes(experiment, model)
+        payloads = Payloads(
+            device_down=whole.device_lps_down // experiment.device_count,
+            device_up=whole.device_lps_up // experiment.device_count,
+            lps_down=whole.lps_gps_down,
+            lps_up=whole.lps_gps_up,
+        )
+        print_times(experiment, payloads, console)
 
 
 def _model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:

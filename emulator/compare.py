@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from emulator.record import LINKS, RunRecord, load_record
 from emulator.report.units import NO_VALUE, decimal, human_bytes, human_seconds
+from emulator.timeline import accuracy_over_time
 from fedstrata.errors import DataError, OutputError
 from fedstrata.quoting import printable
 
@@ -177,7 +178,12 @@ def _results(run: RunRecord, tasks: Sequence[str]) -> Cells:
 def _costs(run: RunRecord) -> Cells:
     counted = run.summary.bytes
     links = {str(link): human_bytes(counted[link].total) if link in counted else NO_VALUE for link in LINKS}
-    return {**links, "time": human_seconds(run.summary.total_seconds)}
+    virtual = run.summary.virtual
+    return {
+        **links,
+        "time": human_seconds(run.summary.total_seconds),
+        **({"virtual time": human_seconds(virtual.seconds)} if virtual is not None else {}),
+    }
 
 
 def _group_cells(group: Group, tasks: Sequence[str]) -> Cells:
@@ -226,13 +232,27 @@ def _print(console: "Console", table: "Table") -> None:
 
 def _write(comparison: Comparison, output: Path) -> None:
     from emulator.report.comparison import draw_comparison
+    from emulator.report.virtual_time import write_accuracy_over_time
 
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "compare.csv").write_text(_csv_text(comparison), encoding="utf-8", newline="")
         draw_comparison(comparison, output)
+        curves = _curves(comparison.runs)
+        if curves:
+            write_accuracy_over_time(curves, output)
     except OSError as error:
         raise OutputError(f"cannot write the comparison to {output}: {error.strerror}") from None
+
+
+def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
+    """Accuracy over virtual time of the runs that have it, by what sets them apart."""
+    timed = [(run, curve) for run in runs if (curve := accuracy_over_time(run))]
+    names = [f"{run.name}, {run.summary.method}, seed {run.summary.seed}" for run, _ in timed]
+    folders = [run.folder.name for run, _ in timed]
+    own = names if len(set(names)) == len(names) else folders if len(set(folders)) == len(folders) else None
+    labels = own or [str(run.folder) for run, _ in timed]
+    return {printable(label): curve for label, (_, curve) in zip(labels, timed, strict=True)}
 
 
 def _csv_text(comparison: Comparison) -> str:
@@ -243,13 +263,13 @@ def _csv_text(comparison: Comparison) -> str:
     columns = ["mean_accuracy", *(f"accuracy_{task}" for task in comparison.tasks)]
     links = [f"{link}_{direction}_bytes" for link in LINKS for direction in ("up", "down")]
     head = ("row", "experiment", "variant", "method", "status", "seed", "runs", "clusters", "adjusted_rand_index")
-    writer.writerow([*head, *columns, *links, "seconds"])
+    writer.writerow([*head, *columns, *links, "seconds", "virtual_seconds"])
     for run in comparison.runs:
         writer.writerow(_run_row(run, tasks))
     for group in comparison.groups:
         spreads = [group.adjusted_rand_index(), *map(group.accuracy, tasks)]
         start = (group.name, group.variant, group.method, "completed", "", len(group.seeds), "")
-        rest = [""] * (len(links) + 1)
+        rest = [""] * (len(links) + 2)
         writer.writerow(["mean", *start, *(spread.mean for spread in spreads), *rest])
         writer.writerow(["std", *start, *(spread.deviation for spread in spreads), *rest])
     return text.getvalue()
@@ -261,4 +281,5 @@ def _run_row(run: RunRecord, tasks: Sequence[str]) -> list[object]:
     head = ("run", run.name, "", summary.method, summary.status, summary.seed, 1, len(summary.clusters))
     counts = [count for link in links for count in ((link.up, link.down) if link else (None, None))]
     accuracy = [accuracy_of(run, task) for task in tasks]
-    return [*head, summary.adjusted_rand_index, *accuracy, *counts, summary.total_seconds]
+    virtual_s = summary.virtual.seconds if summary.virtual is not None else None
+    return [*head, summary.adjusted_rand_index, *accuracy, *counts, summary.total_seconds, virtual_s]

@@ -5,7 +5,7 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar
@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeA
 from pydantic import model_validator as pydantic_check
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from emulator.timeline import TIMELINE_ROW, TimelineRow, Virtual
 from fedstrata.errors import DataError
 from fedstrata.yaml_files import read_yaml
 
@@ -96,6 +97,7 @@ class Summary:
     homes: dict[str, tuple[str, ...]] | None = None  # devices by LPS, where clusters span LPSs
     received_accuracy: dict[str, Ratio | None] | None = None  # where devices use models of their own
     kernels: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    virtual: Virtual | None = None  # on the virtual clock
 
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:
@@ -193,6 +195,7 @@ class RunRecord:
     summary: Summary
     rounds: Rounds
     relevance: Relevance | None
+    timeline: tuple[TimelineRow, ...] = ()  # on the virtual clock
 
     def __post_init__(self) -> None:
         for row in self.rounds:
@@ -212,7 +215,7 @@ def load_record(folder: Path) -> RunRecord:
     text = _read(folder / "experiment.yaml")
     experiment = _parse_experiment(text, folder / "experiment.yaml")
     relevance = folder / "relevance.csv"
-    rounds = folder / "rounds.csv"
+    rounds, timeline = folder / "rounds.csv", folder / "timeline.csv"
     is_cut_short = summary.status == "failed" and not rounds.exists()
     return RunRecord(
         folder=folder,
@@ -220,8 +223,9 @@ def load_record(folder: Path) -> RunRecord:
         experiment=experiment,
         experiment_yaml=text,
         summary=summary,
-        rounds=() if is_cut_short else _parse_rounds(_read(rounds), rounds),
+        rounds=() if is_cut_short else _parse_rows(rounds, ROUND_ROW, ROUND_COLUMNS),
         relevance=_parse_relevance(_read(relevance), relevance) if relevance.exists() else None,
+        timeline=_parse_rows(timeline, TIMELINE_ROW, TimelineRow.__dataclass_fields__) if timeline.exists() else (),
     )
 
 
@@ -256,13 +260,14 @@ def _parse_experiment(text: str, path: Path) -> Mapping[str, Any]:
     return document
 
 
-def _parse_rounds(text: str, path: Path) -> Rounds:
-    """The rows, each empty field as None."""
+def _parse_rows(path: Path, kind: TypeAdapter[T], columns: Iterable[str]) -> tuple[T, ...]:
+    """The rows of a table, each empty field as None."""
+    text = _read(path)
     table = _csv_rows(text, path)
     if not table:
         raise DataError(f"{path} is empty; at least its header row is expected")
     header, rows = table[0], table[1:]
-    missing = [name for name in ROUND_COLUMNS if name not in header]
+    missing = [name for name in columns if name not in header]
     if missing:
         raise DataError(f"{path} has no column {missing[0]!r}")
     parsed = []
@@ -270,7 +275,7 @@ def _parse_rounds(text: str, path: Path) -> Rounds:
         if len(row) != len(header):
             raise DataError(f"{path} row {line}: {len(row)} fields where the header has {len(header)}")
         fields = {name: field if field else None for name, field in zip(header, row, strict=True)}
-        parsed.append(_checked(ROUND_ROW, fields, f"{path} row {line}"))
+        parsed.append(_checked(kind, fields, f"{path} row {line}"))
     return tuple(parsed)
 
 

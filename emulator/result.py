@@ -8,6 +8,7 @@ from rich.text import Text
 
 from emulator.record import LINKS, RunRecord, Summary
 from emulator.report.units import counted, decimal, human_bytes, human_seconds, percent
+from emulator.timeline import PARTS, Virtual
 from fedstrata.quoting import printable
 
 CLUSTERS_SHOWN = 20
@@ -23,6 +24,8 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
         if summary.task_accuracy:
             console.print(_pairs("task", "accuracy", {name: percent(a) for name, a in summary.task_accuracy.items()}))
     console.print(traffic_table(summary))
+    if summary.virtual is not None:
+        console.print(virtual_table(summary.virtual))
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
     if summary.excluded:
@@ -54,6 +57,18 @@ def traffic_table(summary: Summary) -> Table:
     table.add_column("down", justify="right")
     for link in LINKS:
         table.add_row(link, human_bytes(summary.link(link).up), human_bytes(summary.link(link).down))
+    return table
+
+
+def virtual_table(virtual: Virtual) -> Table:
+    """Where the virtual time went: of a mean LPS in global rounds, and of a mean device in LPS rounds."""
+    table = Table(f"virtual time: {human_seconds(virtual.seconds)}", box=None, header_style="dim", pad_edge=False)
+    for part in PARTS:
+        table.add_column(part, justify="right")
+    if virtual.before.total:
+        table.add_row("questions, a device", *(human_seconds(getattr(virtual.before, part)) for part in PARTS))
+    for name, tier in (("global rounds, an LPS", virtual.gps), ("LPS rounds, a device", virtual.lps)):
+        table.add_row(name, *(human_seconds(getattr(tier, part)) for part in PARTS))
     return table
 
 

@@ -18,6 +18,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, field_validator, mo
 
 from fedstrata.errors import ExperimentError
 from fedstrata.faults import Fault, KillFault, PauseFault
+from fedstrata.link_settings import Clock, ComputeSettings, Links, LinkSettings, check_known
 from fedstrata.partition_settings import (
     DirichletPartition,
     Group,
@@ -36,8 +37,6 @@ from fedstrata.settings import (
     DataSettings,
     Deadlines,
     Encoding,
-    Links,
-    LinkSettings,
     MethodSettings,
     ModelSettings,
     Schedule,
@@ -53,6 +52,7 @@ __all__ = [
     "DATASETS",
     "MODELS",
     "Bounds",
+    "ComputeSettings",
     "DataSettings",
     "Deadlines",
     "DirichletPartition",
@@ -101,7 +101,9 @@ class Experiment(Settings):
     method: SerializeAsAny[MethodSettings] = Field(default=None, validate_default=True)
     topology: TopologySettings | None = None
     training: TrainingSettings = TrainingSettings()
+    clock: Clock = "none"
     links: Links = Links()
+    compute: ComputeSettings | None = None
     deadlines: Deadlines = Deadlines()
     bounds: Bounds | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
@@ -130,6 +132,41 @@ class Experiment(Settings):
             if isinstance(fault, KillFault | PauseFault) and not fault.process.startswith("lps-"):
                 _member(fault.process, known)
         return self
+
+    @model_validator(mode="after")
+    def _timed_where_it_can_be(self) -> Self:
+        check_known(self.links, self.compute, self.device_count)
+        timed = self.links.timed_key or ("compute" if self.compute is not None else None)
+        if timed and "clock" not in self.model_fields_set:
+            raise ValueError(
+                f"{timed} says how long something takes: add clock: virtual, or clock: none to pass over it"
+            )
+        if self.is_timed:
+            from fedstrata.methods import make_method
+            from fedstrata.streams import asks_in_training
+
+            self._check_virtual(asks_in_rounds=asks_in_training(make_method(self)) is not None)
+        return self
+
+    def _check_virtual(self, *, asks_in_rounds: bool) -> None:
+        """Refuse what has no place in a virtual timeline. Raises ValueError."""
+        are_real = isinstance(self.partition, LocalPartition)
+        if are_real:
+            raise ValueError(
+                "clock: virtual models the time that boards take, and those of partition.kind local are real"
+            )
+        for tier in ("enrolment", "lps", "gps"):
+            if getattr(self.deadlines, tier).deadline_s is not None:
+                raise ValueError(
+                    f"clock: virtual waits for everybody; leave deadlines.{tier}.deadline_s out, or say clock: none"
+                )
+        if asks_in_rounds:
+            raise ValueError(f"clock: virtual has no time for the questions of {self.method.name} in rounds; say none")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a timeline is worked out beside the run."""
+        return self.clock == "virtual"
 
     @property
     def limits(self) -> Bounds:
@@ -166,9 +203,18 @@ class Experiment(Settings):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the resolved file, without faults and without what only says where data lies on this machine."""
+        """SHA-256 of the resolved file, without faults and without what only says where data lies on this machine.
+
+        How long things take is part of it on the virtual clock, presets as the numbers that they stand for.
+        """
         resolved = self.model_dump(mode="json", by_alias=True)
         del resolved["faults"]
+        links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
+        resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
+        if self.is_timed:
+            resolved["links"]["times"] = self.links.times()
+        else:
+            del resolved["clock"], resolved["compute"]
         for place in ("folder", "download"):
             del resolved["data"][place]
         if self.bounds is None:

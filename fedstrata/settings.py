@@ -130,6 +130,12 @@ class SgdSettings(Settings):
     schedule: Schedule = Schedule()
 
 
+def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
+    """How many examples so many batches hold, where the last batch of each epoch is what is left of it."""
+    epochs, rest = divmod(steps, -(-examples // batch_size))
+    return epochs * examples + rest * batch_size
+
+
 class NoOptimiserSettings(Settings):
     """A server adds the mean update to its model: FedAvg."""
 
@@ -197,26 +203,16 @@ class TrainingSettings(Settings):
         """Whether devices measure the models that they receive in a global round, counted from 0."""
         return global_round % self.evaluate_every == 0
 
+    def trained_examples(self, examples: int) -> int:
+        """How many examples a device with so many goes through in an LPS round, each as often as it does."""
+        if self.local_steps is None:
+            return (self.local_epochs or 1) * examples
+        return examples_of_steps(self.local_steps, examples, self.batch_size)
+
     @property
     def lps_rounds(self) -> int:
         """LPS rounds of the whole run."""
         return self.global_rounds * self.lps_rounds_per_global_round
-
-
-class LinkSettings(Settings):
-    """How tensors travel on a link, down (models) and up (updates)."""
-
-    down: Encoding = "float32"
-    up: Encoding = "float32"
-
-
-class Links(Settings):
-    """The two links that carry models."""
-
-    device_lps: LinkSettings = Field(default=LinkSettings(), alias="device-lps")
-    lps_gps: LinkSettings = Field(default=LinkSettings(), alias="lps-gps")
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class TierDeadline(Settings):

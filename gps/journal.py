@@ -283,6 +283,15 @@ class Journal:
         with self.together(durable=True):
             self._db.execute("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", (global_round,))
 
+    def set_round_times(self, global_round: int, times: bytes) -> None:
+        """Keep when a global round began and ended on the virtual clock, a RoundTimes message."""
+        self._write("INSERT OR REPLACE INTO round_times (global_round, times) VALUES (?, ?)", global_round, times)
+
+    def round_times(self) -> dict[int, bytes]:
+        """RoundTimes messages by global round."""
+        rows = self._rows("SELECT global_round, times FROM round_times ORDER BY global_round")
+        return {global_round: bytes(times) for global_round, times in rows}
+
     def global_rounds_closed(self) -> int:
         """How many global rounds are done."""
         ((closed,),) = self._rows("SELECT COUNT(*) FROM global_rounds")

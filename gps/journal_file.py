@@ -24,6 +24,7 @@ TABLES: Mapping[str, str] = {
     "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
     "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
+    "round_times": "global_round INTEGER PRIMARY KEY, times BLOB NOT NULL",
     "handovers": "cluster_id TEXT NOT NULL, lps_id TEXT NOT NULL, global_round INTEGER NOT NULL",
     "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
@@ -41,9 +42,8 @@ def create(path: Path) -> None:
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)
     database = sqlite3.connect(aside)
-    for table, columns in TABLES.items():
-        unique = f", UNIQUE ({UNIQUE[table]})" if table in UNIQUE else ""
-        database.execute(f"CREATE TABLE {table} ({columns}, seal BLOB{unique})")
+    for table in TABLES:
+        database.execute(_creation(table))
     database.commit()
     database.close()
     aside.replace(path)
@@ -56,6 +56,7 @@ def connect(path: Path) -> sqlite3.Connection:
         raise sqlite3.DatabaseError("the file is empty")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.create_function("seal_of", -1, _seal_of, deterministic=True)
+    database.execute(_creation("round_times"))  # which journals of earlier versions do not have
     for table in TABLES:
         columns = _columns(table)
         for event in ("INSERT", f"UPDATE OF {columns}"):
@@ -76,6 +77,12 @@ def verify(database: sqlite3.Connection, path: Path) -> None:
         (altered,) = database.execute(query).fetchone()
         if altered:
             raise StateError(f"{path}: {altered} rows of {table} were altered; move it away to begin the run anew")
+
+
+def _creation(table: str) -> str:
+    """What makes a table that is not there."""
+    unique = f", UNIQUE ({UNIQUE[table]})" if table in UNIQUE else ""
+    return f"CREATE TABLE IF NOT EXISTS {table} ({TABLES[table]}, seal BLOB{unique})"
 
 
 def _columns(table: str) -> str:

@@ -30,6 +30,8 @@ class Move:
 class Keeper(Protocol):
     """One way of keeping what global rounds start from."""
 
+    is_fetched_first: bool  # whether LPSs fetch what the first global round starts from, or make it themselves
+
     def layout(self, global_round: int) -> Layout:
         """Of the vector that a global round starts from."""
 
@@ -54,6 +56,8 @@ class Keeper(Protocol):
 
 class SharedKeeper:
     """The layers that are shared everywhere; the rest of each cluster's model is kept by its LPS."""
+
+    is_fetched_first = False
 
     def __init__(self, experiment: Experiment, method: Method, model: Model, streams: Streams, part: str) -> None:
         self._experiment = experiment
@@ -96,6 +100,8 @@ class SharedKeeper:
 
 class StreamsKeeper:
     """All streams of all clusters."""
+
+    is_fetched_first = True
 
     def __init__(self, experiment: Experiment, method: Method, model: Model, streams: Streams, plans: Plans) -> None:
         self._experiment = experiment

@@ -13,6 +13,7 @@ from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.methods import Arrays, Method, Moment, Question
+from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal import Journal
@@ -180,10 +181,14 @@ async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterat
     expected, data = payload_bytes(question, header.arrays), bytearray()
     if header.payload_bytes != expected:
         raise PayloadError(f"{header.payload_bytes} bytes announced for {question.name}, expected {expected}")
+    if not 0 <= header.trained_examples < MOST_MEASURED:
+        raise PayloadError(f"{header.trained_examples} examples trained on for {question.name}; expected 0 or more")
     async for part in parts:
         data += part.data
         if len(data) > expected:
             raise PayloadError(f"more bytes of an answer to {question.name} than the {expected} announced")
     if len(data) < expected:  # the stream was cut, which is nobody's fault
         raise SupersededError(f"{len(data)} of {expected} bytes of an answer to {question.name}; send it again")
-    return pb.Answer(question=question.name, arrays=header.arrays, data=bytes(data))
+    answer = pb.Answer(question=question.name, arrays=header.arrays, data=bytes(data))
+    answer.trained_examples = header.trained_examples
+    return answer

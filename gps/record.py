@@ -21,6 +21,7 @@ from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
 from gps.measured import loss_and_accuracy
+from gps.timeline_record import RunTimes, timeline_csv, virtual_summary
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 
@@ -40,6 +41,7 @@ class RunResult:
     model_sha256: Mapping[str, str]  # by cluster
     lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
     lps_rounds: list[rounds_pb2.LpsRound]
+    times: RunTimes = field(default_factory=RunTimes)  # on the virtual clock
     link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
     exclusions: list[tuple[str, str, str]]
     adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
@@ -54,6 +56,8 @@ def write_record(folder: Path, result: RunResult) -> None:
     """Write the record's files; the models are there already."""
     _write(folder / "experiment.yaml", result.experiment.to_yaml())
     _write(folder / "rounds.csv", rounds_csv(result.lps_rounds))
+    if result.experiment.is_timed:
+        _write(folder / "timeline.csv", timeline_csv(result.lps_rounds, result.times))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
     _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")
@@ -108,6 +112,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "device_accuracy": {e.device_id: _accuracy([e]) for e in result.evaluations},
         "task_accuracy": task_accuracy(result.evaluations, dict(zip(ids, tasks, strict=True))) if tasks else None,
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
+        "virtual": virtual_summary(result.lps_rounds, result.times) if experiment.is_timed else None,
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
         "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],

@@ -116,6 +116,11 @@ class Reports:
         _check_length("exclusions", header.exclusions, len(members) * MOST_EXCLUSIONS * (self._rounds_per_global + 2))
         check_link_bytes(header.link_bytes)
         check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._plan.held_out)
+        for row in header.lps_rounds:
+            if row.times.slowest and row.times.slowest not in members:
+                raise PayloadError(
+                    f"{header.cluster_id} waited for {quoted(row.times.slowest)}, which is none of its own"
+                )
         for gone in header.exclusions:
             if gone.device_id not in members or not STAGES.fullmatch(gone.stage):
                 raise PayloadError(

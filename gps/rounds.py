@@ -23,6 +23,7 @@ from gps.asking import Asking
 from gps.journal import Journal
 from gps.keepers import Keeper
 from gps.plan import Plans
+from gps.times import GlobalTimes
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class GlobalRounds:
             part=UPDATE_PART,
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
+            is_timed=experiment.is_timed,
         )
+        self.times = GlobalTimes(experiment, journal, first_is_fetched=keeper.is_fetched_first)
         optimiser = server_optimiser(experiment.training.gps_optimiser)
         self._optimiser = OptimiserFiles(optimiser, folder, self._metadata)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
@@ -68,6 +71,7 @@ class GlobalRounds:
     async def closed(self) -> AsyncIterator[ClosedRound]:
         """All global rounds that are still to do, each when it is closed, before the next is opened."""
         model: AnyModel = await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self.times.begin)
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
             children = dict(self._plans.examples())
@@ -77,11 +81,13 @@ class GlobalRounds:
             sums = self._keeper.sums(children)
             self.server.go_on({}, sums)
             gathered = await self.server.gather()
+            times = self.times.of_round(self.global_round, self.server, gathered)
             following = await asyncio.to_thread(self._save_following, model, sums)
             model.close()
             model = following
             with self._journal.together(durable=True):  # from here to the next round's opening nothing is waited for
                 self._journal.close_global_round(self.global_round)
+                self.times.keep(self.global_round, times)
                 self._keep_counts()
             self._note_closed(gathered, time.monotonic() - started)
             self.global_round += 1
@@ -133,6 +139,7 @@ class GlobalRounds:
             intake=intake,
             evaluate_only=evaluate_only,
             plan_version=self._plans.version,
+            begins_ns=self.times.begins_ns(self.global_round),
         )
         self.server.open(opened)
         self._tell()  # after the LPSs, who are waited for

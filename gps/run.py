@@ -103,8 +103,7 @@ class Run:
     @property
     def largest_payload_bytes(self) -> int:
         """The most that one call brings: an LPS's final model, or a device's answer."""
-        answers = [largest_bytes(question) for question in self.method.questions()]
-        return max(self.streams.model.float32_bytes, *answers, 0)
+        return max(self.streams.model.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
         """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""
@@ -289,6 +288,7 @@ class Run:
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
             lps_rounds=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
+            times=self.rounds.times.all(),
             link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
             adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],

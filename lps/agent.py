@@ -258,6 +258,7 @@ class LpsAgent:
         )
         link = self._experiment.links.lps_gps
         uplink = RoundClient(calls, identity, self._around.streams.everywhere, link=link, part=UPDATE_PART, log=log)
+        uplink.is_timed = self._experiment.is_timed
         uplink.link_bytes = lambda: link_bytes_to_proto(self._metrics.links.snapshot())
         return uplink
 

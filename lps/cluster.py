@@ -30,6 +30,7 @@ from lps.notes import Notes
 from lps.round_rows import split_rounds
 from lps.state import ClusterState, RoundStart
 from lps.takeover import ModelSearch, check_goes_on, write_start
+from lps.times import Times
 from lps.uplink import exchanged
 from lps.writing import Writing
 
@@ -84,8 +85,10 @@ class ClusterSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._experiment.deadlines.lps,
+            is_timed=self._experiment.is_timed,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
+        self._times = Times(self._experiment, cluster.cluster_id, self.server)
         self._notes = Notes(cluster.cluster_id, self.server, around.metrics, log)
         self.on_plan = _nothing
 
@@ -133,10 +136,11 @@ class ClusterSession:
 
     async def take_over(self, gathering: ModelSearch) -> None:
         """Write the state to go on from: of what the devices hold, or else of what this LPS or every LPS began with."""
-        if self._state.optimiser.has_state:
+        if self._state.optimiser.has_state or self._times.is_on:
+            keeper = "training.lps_optimiser keeps one" if self._state.optimiser.has_state else "clock: virtual a time"
             raise StateError(
-                f"{self._state.folder}: no whole state of {self._cluster_id} is here, and training.lps_optimiser keeps "
-                "one that devices do not have; put the files back, or begin the run anew"
+                f"{self._state.folder}: no whole state of {self._cluster_id} is here, and {keeper} "
+                "that devices do not have; put the files back, or begin the run anew"
             )
         held = await gathering.model()
         earlier = await asyncio.to_thread(self._state.of_an_earlier_term, self._log)
@@ -200,6 +204,7 @@ class ClusterSession:
         global_round = number // self._rounds_per_global
         seconds = time.monotonic() - started
         report = self._notes.of_round(standing.report, number, global_round, gathered, seconds)
+        self._times.of_round(report, gathered, self._members.indexes)
         pieces = await self._moved(standing, sums)
         if (number + 1) % self._rounds_per_global:
             following = await self._writing.save(number + 1, pieces, report)
@@ -256,6 +261,7 @@ class ClusterSession:
             train_loss=report.lps_rounds[-1].train_loss,
             lps_rounds=tuple(done),
             exclusions=tuple(self._notes.exclusions),
+            work=self._times.work(report, global_round),
         )
         received = await exchanged(self._uplink, update)
         if received.round <= global_round:  # the GPS has lost this round's start: both go back to where it stands
@@ -264,6 +270,7 @@ class ClusterSession:
             return await asyncio.to_thread(self._state.open, received.round * self._rounds_per_global)
         self._check_not_left_behind(global_round, received.round)
         self._notes.told(report, rest, update)
+        self._times.received(report, received)
         await self.on_plan(received.plan_version)
         number = received.round * self._rounds_per_global
         following = await self._writing.save(number, spliced(local, received.flat, places), report)

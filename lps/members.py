@@ -54,6 +54,11 @@ class Members:
         """The index of a device."""
         return self._members[device_id].device_index
 
+    @property
+    def indexes(self) -> dict[str, int]:
+        """The indexes of all devices by their ids."""
+        return {device_id: member.device_index for device_id, member in self._members.items()}
+
     def routes(self, streams: Streams, children: Mapping[str, int]) -> dict[str, list[Route]]:
         """Where the updates of these devices go."""
         found = {}

@@ -24,6 +24,7 @@ from lps.notes import Notes
 from lps.report_files import ReportFiles
 from lps.round_rows import split_rounds
 from lps.stream_vector import StreamVector, Upward, UpwardChanges, UpwardSums, parts_of
+from lps.times import Times
 from lps.uplink import exchanged, model_of
 
 
@@ -53,8 +54,10 @@ class SpanningSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._experiment.deadlines.lps,
+            is_timed=self._experiment.is_timed,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
+        self._times = Times(self._experiment, home.cluster_id, self.server)
         self._notes = Notes(home.cluster_id, self.server, around.metrics, log)
         self._report = gps_pb.ReportHeader(run_id=run_id, cluster_id=home.cluster_id)
         uplink.accepts_model = self._acceptance
@@ -85,6 +88,7 @@ class SpanningSession:
             self._report = kept
             self._notes.go_on_from(kept)
             self._log.info("cluster_resumed", global_round=received.round)
+        self._times.received(self._report, received)
         while not received.evaluate_only:
             received = await self._global_round(received)
             await asyncio.to_thread(self._files.save, received.round, self._report)
@@ -137,6 +141,7 @@ class SpanningSession:
         seconds = time.monotonic() - started
         self._around.metrics.round_closed(seconds)
         self._report = self._notes.of_round(self._report, number, global_round, gathered, seconds)
+        self._times.of_round(self._report, gathered, self._members.indexes)
         return sums
 
     def _asking(self, number: int) -> Asking | None:
@@ -209,10 +214,14 @@ class SpanningSession:
             lps_rounds=tuple(done),
             exclusions=tuple(self._notes.exclusions),
             payload=streams.header(codec, parts_of(self._streams, self._members.clusters)),
+            work=self._times.work(self._report, global_round),
         )
+        if self._times.is_on:  # the GPS may close the round while this LPS is away, and its last row is here alone
+            await asyncio.to_thread(self._files.save, global_round + 1, self._report)
         following = await exchanged(self._uplink, update)
         if following.round > global_round:  # else the GPS has lost this round's start, and it is done again
             self._notes.told(self._report, rest, update)
+            self._times.received(self._report, following)
         self._log.info("global_round_done", global_round=global_round, now=following.round)
         return following
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.record import RunRecord, load_record, summary_fields
+from emulator.timeline import accuracy_over_time
 from fedstrata.errors import OutputError
 from fedstrata.page import page_with, relevance_part, round_values
 
@@ -33,6 +34,7 @@ def document_of(record: RunRecord) -> dict[str, Any]:
             "relevance": relevance_part(relevance.matrix, relevance.ids, record.summary.clusters)
             if relevance is not None
             else None,
+            "virtual_curve": accuracy_over_time(record) or None,
         },
         "rounds": [round_values(row) for row in record.rounds],
     }

@@ -90,6 +90,11 @@ def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
     return PublicData(inputs=taken.inputs, labels=taken.labels if partition.public.labelled else None)
 
 
+def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
+    """How many training examples each device has; raises as `device_data` does."""
+    return [len(examples) for examples in _assignment(experiment, dataset).train]
+
+
 def check_partition(experiment: Experiment, dataset: Dataset) -> None:
     """Raise what `device_data` would for its data, before any device starts."""
     if not isinstance(experiment.partition, LocalPartition):

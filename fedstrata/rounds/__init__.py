@@ -2,11 +2,12 @@
 
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
-from fedstrata.rounds.intake import Intake, RoundResult
+from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.limits import ChildLimits
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.parent_stream import ParentStream
+from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.server import RoundServer, RoundTerms
 
 __all__ = [

@@ -65,6 +65,7 @@ class RoundClient:
         self._payload: tensors_pb2.PayloadHeader | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
         self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
+        self.is_timed = False  # whether the bytes of models are wanted for a timeline
         self.held_round: int | None = None  # of a device: the round whose model it can send up when asked
 
     def codec_for(self, flat: Flat) -> PayloadCodec:
@@ -142,6 +143,8 @@ class RoundClient:
             digest=header.digest,
             cluster=header.cluster,
             clusters=header.clusters,
+            begins_ns=header.begins_ns,
+            whole_bytes=_whole_bytes(header) if self.is_timed else 0,
         )
 
     @property
@@ -262,6 +265,7 @@ class RoundClient:
             then_fetch=then_fetch,
             base_digest=update.base_digest,
             num_examples=update.num_examples if update.payload is not None else 0,
+            work=update.work,
         )
         chunks = update.codec.chunks(update.read, offset)
         if update.codec.payload_bytes <= SMALL_BYTES:
@@ -299,6 +303,14 @@ class RoundClient:
                 if not is_passing(error):
                     raise refusal(error) from None
             await self._pause(backoff)
+
+
+def _whole_bytes(header: pb.ModelHeader) -> int:
+    """What the parent sends when nothing is resumed."""
+    first = pb.ModelHeader()
+    first.CopyFrom(header)
+    first.offset = 0
+    return int(first.ByteSize() + header.payload.payload_bytes)
 
 
 def _are_of_one_model(one: pb.ModelHeader, other: pb.ModelHeader) -> bool:

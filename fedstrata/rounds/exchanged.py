@@ -33,6 +33,8 @@ class ReceivedModel:
     digest: bytes = b""  # as its header says
     cluster: int = 0  # of the child, as the round begins
     clusters: int = 0  # how many clusters' streams it has; 0: it is one model
+    begins_ns: int = 0  # of an LPS, on the virtual clock: when the global round began
+    whole_bytes: int = 0  # header and payload, as they are when nothing is resumed
 
 
 Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
@@ -52,6 +54,7 @@ class Update:
     exclusions: tuple[pb.Exclusion, ...] = ()
     base_digest: bytes = b""  # of the model that it is against; empty where the parent's round alone says which
     payload: tensors_pb2.PayloadHeader | None = None  # where it has more than one part
+    work: pb.Work | None = None  # on the virtual clock: what has been done for it
 
 
 @dataclass(frozen=True, kw_only=True)

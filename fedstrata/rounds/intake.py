@@ -28,6 +28,7 @@ from fedstrata.errors import (
 from fedstrata.experiment import TierDeadline
 from fedstrata.quoting import quoted
 from fedstrata.rounds.limits import NO_LIMITS, ChildLimits
+from fedstrata.rounds.result import RoundResult, Uploaded
 from fedstrata.rounds.upload import Upload
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
@@ -54,23 +55,13 @@ class _Child:
     is_asked_again: bool = False  # had reported before a void, and has not had a deadline's time since
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundResult:
-    """What a closed round holds."""
-
-    children: int
-    num_examples: int
-    train_loss: float
-    missing: tuple[str, ...]
-    evaluations: tuple[pb.Evaluation, ...]
-
-
 @dataclass
 class _Notes:
     """What children reported beside their tensors."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
+    uploaded: dict[str, Uploaded] = field(default_factory=dict)
 
 
 class Intake:
@@ -224,6 +215,8 @@ class Intake:
             self._move(child, ChildState.ACCEPTED)
             self._notes.losses[upload.child_id] = (header.train_loss, max(1, header.num_examples or upload.weights[0]))
             self._notes.evaluations[upload.child_id] = [_apart(evaluation) for evaluation in header.evaluations]
+            if header.HasField("work"):
+                self._notes.uploaded[upload.child_id] = Uploaded.of(header)
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
@@ -304,6 +297,7 @@ class Intake:
             train_loss=_mean(losses),
             missing=tuple(name for name, child in self._children.items() if child.state is not ChildState.ACCEPTED),
             evaluations=tuple(e for name in sorted(self._notes.evaluations) for e in self._notes.evaluations[name]),
+            uploaded=self._notes.uploaded,
         )
 
     def _tell(self) -> None:

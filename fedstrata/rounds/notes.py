@@ -12,6 +12,8 @@ LARGEST_LOSS = 1e39  # of an example; float32, in which devices compute it, ends
 MOST_MEASURED = 1 << 40  # examples of one device
 MOST_COUNTED = 1 << 53  # of rows and bytes of one LPS: whole numbers that JSON readers keep exactly
 LONGEST_S = 1e9  # of a round: thirty years
+LATEST_NS = 1 << 61  # on the virtual clock: seventy years
+TIMES = ("begins_ns", "ends_ns", "ready_ns")
 COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "correct", "evaluated_examples")
 
 
@@ -21,8 +23,8 @@ def check_run(run_id: str, said: str) -> None:
         raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
 
 
-def check_notes(header: pb.UpdateHeader) -> None:
-    """Refuse an update whose loss is no number or whose measurements are not the sender's own.
+def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
+    """Refuse an update whose loss is no number, whose measurements are not the sender's own, or whose work is missing.
 
     Raises:
         PayloadError: with what was wrong.
@@ -33,6 +35,12 @@ def check_notes(header: pb.UpdateHeader) -> None:
         raise PayloadError(f"{header.child_id} reports {len(header.evaluations)} measurements, expected its own one")
     for evaluation in header.evaluations:
         check_evaluation(evaluation)
+    if is_timed != header.HasField("work"):
+        raise PayloadError(
+            f"{header.child_id} says {'nothing' if is_timed else 'something'} of its work for a timeline"
+        )
+    if not (0 <= header.work.examples < MOST_MEASURED and 0 <= header.work.busy_ns < LATEST_NS):
+        raise PayloadError(f"{header.child_id} has worked on {header.work.examples} examples, {header.work.busy_ns} ns")
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:
@@ -72,6 +80,8 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
         largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
         if not is_within(row.loss_sum, largest) or not is_within(row.train_loss, LARGEST_LOSS):
             raise PayloadError(f"LPS round {row.lps_round} is reported with losses {row.train_loss}, {row.loss_sum}")
+        if not all(0 <= getattr(row.times, name) < LATEST_NS for name in TIMES):
+            raise PayloadError(f"LPS round {row.lps_round} is reported at a time that is none: {row.times.ends_ns} ns")
         if not 0 <= row.seconds <= LONGEST_S:
             raise PayloadError(f"LPS round {row.lps_round} is reported to have taken {row.seconds} s")
 

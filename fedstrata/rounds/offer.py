@@ -26,6 +26,11 @@ class Offer:
     chunks: SharedChunks = field(init=False)
     small_reply: bytes | None = field(init=False, default=None)  # all of it, serialised once for all readers
 
+    @property
+    def whole_bytes(self) -> int:
+        """Of all that a child is sent: the header and the payload."""
+        return self.header.ByteSize() + self.codec.payload_bytes
+
     def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
         """Prepare what every child is told first; `header` says what all of the round's offers have in common."""
         scales = self.model.scales() if encoding == "int8" else []

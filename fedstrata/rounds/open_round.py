@@ -23,6 +23,7 @@ class OpenRound:
     clusters: Mapping[str, int] = field(default_factory=dict)  # by child; who is not named is in the first
     evaluate_only: bool = False
     plan_version: int = 0
+    begins_ns: int = 0  # at the GPS, on the virtual clock
     asking: Asking | None = None
 
     @classmethod
@@ -38,6 +39,7 @@ class OpenRound:
             global_round=self.global_round,
             evaluate_only=self.evaluate_only,
             plan_version=self.plan_version,
+            begins_ns=self.begins_ns,
         )
         for offer in self.offers.values():
             offer.announce(header, encoding)

@@ -24,14 +24,16 @@ from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.quoting import brief, quoted
-from fedstrata.rounds.intake import ChildState, RoundResult
+from fedstrata.rounds.intake import ChildState
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, answered_round, instead_of_model, is_of
+from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.turns import Turns
 from fedstrata.rounds.upload import Upload
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec, Sums
+from fedstrata.timeline import Exchanged
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -45,6 +47,7 @@ class RoundTerms:
     part: str  # what the one part of an update is called
     link: LinkSettings
     wait: TierDeadline
+    is_timed: bool = False  # whether updates say what their senders have done, for a timeline
 
 
 class RoundServer:
@@ -138,6 +141,11 @@ class RoundServer:
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
         """Wait, for a time, until these children have been told that the run is over."""
         return await self._changes.wait_until(lambda: children <= self._know_end, timeout_s)
+
+    def exchanged(self, result: RoundResult) -> dict[str, Exchanged]:
+        """What went between the children and this parent in the round just closed, for its timeline."""
+        opened = self._opened()
+        return {name: uploaded.exchanged(opened.offer_to(name)) for name, uploaded in result.uploaded.items()}
 
     def has_refused(self, child_id: str) -> bool:
         """Whether a child was refused for the rest of the run."""
@@ -254,7 +262,7 @@ class RoundServer:
             self._metrics.update("late")
             return False
         intake = opened.intake
-        check_notes(header)
+        check_notes(header, is_timed=self.exchange.is_timed)
         intake.limits.check_measured(header.evaluations)
         try:
             upload = await intake.begin(header.child_id, codec, weights, header.offset)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64strata/v1/answers.proto\x12\x0c\x66\x65\x64strata.v1\"9\n\x0b\x41rrayHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"S\n\x06\x41nswer\x12\x10\n\x08question\x18\x01 \x01(\t\x12)\n\x06\x61rrays\x18\x02 \x03(\x0b\x32\x19.fedstrata.v1.ArrayHeader\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x9d\x01\n\x0c\x41nswerHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_index\x18\x03 \x01(\x03\x12)\n\x06\x61rrays\x18\x04 \x03(\x0b\x32\x19.fedstrata.v1.ArrayHeader\x12\x15\n\rpayload_bytes\x18\x05 \x01(\x03\x12\x12\n\nprocess_id\x18\x06 \x01(\t\"\x91\x01\n\nAnswerPart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.fedstrata.v1.AnswerHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12+\n\task_again\x18\x03 \x01(\x0b\x32\x16.fedstrata.v1.AskAgainH\x00\x12\x10\n\x08question\x18\x04 \x01(\tB\x06\n\x04part\"\n\n\x08\x41skAgain\"&\n\x14SubmitAnswerResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"r\n\x13\x46\x65tchAnswersRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\t\x12\x10\n\x08question\x18\x04 \x01(\t\x12\x12\n\nfrom_index\x18\x05 \x01(\x03\"\x82\x01\n\nBundlePart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.fedstrata.v1.BundleHeaderH\x00\x12,\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1a.fedstrata.v1.DeviceAnswerH\x00\x12\x10\n\x08question\x18\x03 \x01(\tB\x06\n\x04part\"w\n\x0c\x42undleHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06lps_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\x03\x12\x14\n\x0cglobal_round\x18\x05 \x01(\x03\x12\x0f\n\x07\x61nswers\x18\x06 \x01(\x03\"J\n\x0c\x44\x65viceAnswer\x12\x14\n\x0c\x64\x65vice_index\x18\x01 \x01(\x03\x12$\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x14.fedstrata.v1.Answer\"\'\n\x15SubmitAnswersResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64strata/v1/answers.proto\x12\x0c\x66\x65\x64strata.v1\"9\n\x0b\x41rrayHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"m\n\x06\x41nswer\x12\x10\n\x08question\x18\x01 \x01(\t\x12)\n\x06\x61rrays\x18\x02 \x03(\x0b\x32\x19.fedstrata.v1.ArrayHeader\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x18\n\x10trained_examples\x18\x04 \x01(\x03\"\xb7\x01\n\x0c\x41nswerHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_index\x18\x03 \x01(\x03\x12)\n\x06\x61rrays\x18\x04 \x03(\x0b\x32\x19.fedstrata.v1.ArrayHeader\x12\x15\n\rpayload_bytes\x18\x05 \x01(\x03\x12\x12\n\nprocess_id\x18\x06 \x01(\t\x12\x18\n\x10trained_examples\x18\x07 \x01(\x03\"\x91\x01\n\nAnswerPart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.fedstrata.v1.AnswerHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12+\n\task_again\x18\x03 \x01(\x0b\x32\x16.fedstrata.v1.AskAgainH\x00\x12\x10\n\x08question\x18\x04 \x01(\tB\x06\n\x04part\"\n\n\x08\x41skAgain\"&\n\x14SubmitAnswerResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"r\n\x13\x46\x65tchAnswersRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\t\x12\x10\n\x08question\x18\x04 \x01(\t\x12\x12\n\nfrom_index\x18\x05 \x01(\x03\"\x82\x01\n\nBundlePart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.fedstrata.v1.BundleHeaderH\x00\x12,\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1a.fedstrata.v1.DeviceAnswerH\x00\x12\x10\n\x08question\x18\x03 \x01(\tB\x06\n\x04part\"w\n\x0c\x42undleHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06lps_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\x03\x12\x14\n\x0cglobal_round\x18\x05 \x01(\x03\x12\x0f\n\x07\x61nswers\x18\x06 \x01(\x03\"J\n\x0c\x44\x65viceAnswer\x12\x14\n\x0c\x64\x65vice_index\x18\x01 \x01(\x03\x12$\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x14.fedstrata.v1.Answer\"\'\n\x15SubmitAnswersResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,23 +34,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ARRAYHEADER']._serialized_start=44
   _globals['_ARRAYHEADER']._serialized_end=101
   _globals['_ANSWER']._serialized_start=103
-  _globals['_ANSWER']._serialized_end=186
-  _globals['_ANSWERHEADER']._serialized_start=189
-  _globals['_ANSWERHEADER']._serialized_end=346
-  _globals['_ANSWERPART']._serialized_start=349
-  _globals['_ANSWERPART']._serialized_end=494
-  _globals['_ASKAGAIN']._serialized_start=496
-  _globals['_ASKAGAIN']._serialized_end=506
-  _globals['_SUBMITANSWERRESPONSE']._serialized_start=508
-  _globals['_SUBMITANSWERRESPONSE']._serialized_end=546
-  _globals['_FETCHANSWERSREQUEST']._serialized_start=548
-  _globals['_FETCHANSWERSREQUEST']._serialized_end=662
-  _globals['_BUNDLEPART']._serialized_start=665
-  _globals['_BUNDLEPART']._serialized_end=795
-  _globals['_BUNDLEHEADER']._serialized_start=797
-  _globals['_BUNDLEHEADER']._serialized_end=916
-  _globals['_DEVICEANSWER']._serialized_start=918
-  _globals['_DEVICEANSWER']._serialized_end=992
-  _globals['_SUBMITANSWERSRESPONSE']._serialized_start=994
-  _globals['_SUBMITANSWERSRESPONSE']._serialized_end=1033
+  _globals['_ANSWER']._serialized_end=212
+  _globals['_ANSWERHEADER']._serialized_start=215
+  _globals['_ANSWERHEADER']._serialized_end=398
+  _globals['_ANSWERPART']._serialized_start=401
+  _globals['_ANSWERPART']._serialized_end=546
+  _globals['_ASKAGAIN']._serialized_start=548
+  _globals['_ASKAGAIN']._serialized_end=558
+  _globals['_SUBMITANSWERRESPONSE']._serialized_start=560
+  _globals['_SUBMITANSWERRESPONSE']._serialized_end=598
+  _globals['_FETCHANSWERSREQUEST']._serialized_start=600
+  _globals['_FETCHANSWERSREQUEST']._serialized_end=714
+  _globals['_BUNDLEPART']._serialized_start=717
+  _globals['_BUNDLEPART']._serialized_end=847
+  _globals['_BUNDLEHEADER']._serialized_start=849
+  _globals['_BUNDLEHEADER']._serialized_end=968
+  _globals['_DEVICEANSWER']._serialized_start=970
+  _globals['_DEVICEANSWER']._serialized_end=1044
+  _globals['_SUBMITANSWERSRESPONSE']._serialized_start=1046
+  _globals['_SUBMITANSWERSRESPONSE']._serialized_end=1085
 # @@protoc_insertion_point(module_scope)

@@ -17,30 +17,34 @@ class ArrayHeader(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("question", "arrays", "data")
+    __slots__ = ("question", "arrays", "data", "trained_examples")
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     question: str
     arrays: _containers.RepeatedCompositeFieldContainer[ArrayHeader]
     data: bytes
-    def __init__(self, question: _Optional[str] = ..., arrays: _Optional[_Iterable[_Union[ArrayHeader, _Mapping]]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    trained_examples: int
+    def __init__(self, question: _Optional[str] = ..., arrays: _Optional[_Iterable[_Union[ArrayHeader, _Mapping]]] = ..., data: _Optional[bytes] = ..., trained_examples: _Optional[int] = ...) -> None: ...
 
 class AnswerHeader(_message.Message):
-    __slots__ = ("run_id", "device_id", "device_index", "arrays", "payload_bytes", "process_id")
+    __slots__ = ("run_id", "device_id", "device_index", "arrays", "payload_bytes", "process_id", "trained_examples")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     device_id: str
     device_index: int
     arrays: _containers.RepeatedCompositeFieldContainer[ArrayHeader]
     payload_bytes: int
     process_id: str
-    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayHeader, _Mapping]]] = ..., payload_bytes: _Optional[int] = ..., process_id: _Optional[str] = ...) -> None: ...
+    trained_examples: int
+    def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayHeader, _Mapping]]] = ..., payload_bytes: _Optional[int] = ..., process_id: _Optional[str] = ..., trained_examples: _Optional[int] = ...) -> None: ...
 
 class AnswerPart(_message.Message):
     __slots__ = ("header", "data", "ask_again", "question")

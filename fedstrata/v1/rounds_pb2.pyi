@@ -57,7 +57,7 @@ class ModelPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ..., send_model: _Optional[_Union[SendModel, _Mapping]] = ..., go_on: _Optional[_Union[GoOn, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "plan_version", "digest", "cluster", "clusters")
+    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "plan_version", "digest", "cluster", "clusters", "begins_ns")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class ModelHeader(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_NS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     round: int
     global_round: int
@@ -78,7 +79,8 @@ class ModelHeader(_message.Message):
     digest: bytes
     cluster: int
     clusters: int
-    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., plan_version: _Optional[int] = ..., digest: _Optional[bytes] = ..., cluster: _Optional[int] = ..., clusters: _Optional[int] = ...) -> None: ...
+    begins_ns: int
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., plan_version: _Optional[int] = ..., digest: _Optional[bytes] = ..., cluster: _Optional[int] = ..., clusters: _Optional[int] = ..., begins_ns: _Optional[int] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("current_round",)
@@ -143,7 +145,7 @@ class RoundAnswer(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., answer: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "then_fetch", "base_digest", "num_examples")
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "then_fetch", "base_digest", "num_examples", "work")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +162,7 @@ class UpdateHeader(_message.Message):
     THEN_FETCH_FIELD_NUMBER: _ClassVar[int]
     BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -176,7 +179,16 @@ class UpdateHeader(_message.Message):
     then_fetch: FetchModelRequest
     base_digest: bytes
     num_examples: int
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ...) -> None: ...
+    work: Work
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("examples", "busy_ns")
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    examples: int
+    busy_ns: int
+    def __init__(self, examples: _Optional[int] = ..., busy_ns: _Optional[int] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")
@@ -233,7 +245,7 @@ class Evaluation(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., num_examples: _Optional[int] = ..., has_received: _Optional[bool] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., personal_sha256: _Optional[str] = ...) -> None: ...
 
 class LpsRound(_message.Message):
-    __slots__ = ("cluster_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples", "lowest_accuracy", "highest_accuracy", "received_loss_sum", "received_correct", "received_examples")
+    __slots__ = ("cluster_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples", "lowest_accuracy", "highest_accuracy", "received_loss_sum", "received_correct", "received_examples", "times")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +263,7 @@ class LpsRound(_message.Message):
     RECEIVED_LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_CORRECT_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     global_round: int
     lps_round: int
@@ -268,7 +281,30 @@ class LpsRound(_message.Message):
     received_loss_sum: float
     received_correct: int
     received_examples: int
-    def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., lowest_accuracy: _Optional[float] = ..., highest_accuracy: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ...) -> None: ...
+    times: RoundTimes
+    def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., lowest_accuracy: _Optional[float] = ..., highest_accuracy: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ...) -> None: ...
+
+class RoundTimes(_message.Message):
+    __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest")
+    BEGINS_NS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_NS_FIELD_NUMBER: _ClassVar[int]
+    READY_NS_FIELD_NUMBER: _ClassVar[int]
+    DOWN_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
+    UP_NS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_NS_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    SLOWEST_FIELD_NUMBER: _ClassVar[int]
+    begins_ns: int
+    ends_ns: int
+    ready_ns: int
+    down_ns: int
+    compute_ns: int
+    up_ns: int
+    waiting_ns: int
+    children: int
+    slowest: str
+    def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ...) -> None: ...
 
 class LinkBytes(_message.Message):
     __slots__ = ("link", "direction", "kind", "end", "bytes")

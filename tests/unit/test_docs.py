@@ -30,6 +30,7 @@ from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from gps.record import ROUND_COLUMNS, RunResult, summary
+from gps.timeline_record import TIMELINE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -247,9 +248,12 @@ def test_every_field_of_the_record_is_documented() -> None:
     text = text_of("docs/record.md")
     fields = re.findall(r"^\| `(\w+)` \|", text.partition("## summary.json")[2].partition("## rounds.csv")[0], re.M)
     assert fields == list(summary(empty))
-    columns = text.partition("## rounds.csv")[2].partition("## relevance.csv")[0]
-    documented = [name for cell in re.findall(r"^\| (`.*?) \|", columns, re.M) for name in re.findall(r"`(\w+)`", cell)]
-    assert documented == list(ROUND_COLUMNS)
+    for file, after, columns in (
+        ("rounds.csv", "timeline.csv", ROUND_COLUMNS),
+        ("timeline.csv", "relevance.csv", TIMELINE_COLUMNS),
+    ):
+        rows = re.findall(r"^\| (`.*?) \|", text.partition(f"## {file}")[2].partition(f"## {after}")[0], re.M)
+        assert [name for cell in rows for name in re.findall(r"`(\w+)`", cell)] == list(columns)
 
 
 def test_every_metric_and_label_is_documented() -> None:

@@ -70,3 +70,21 @@ def test_counts_of_bytes_that_cannot_be_are_refused(count: int) -> None:
     check_link_bytes([pb.LinkBytes(bytes=2**53 - 1)])
     with pytest.raises(PayloadError, match=f"{count} bytes are reported"):
         check_link_bytes([pb.LinkBytes(bytes=1), pb.LinkBytes(bytes=count)])
+
+
+def test_work_is_said_where_there_is_a_virtual_clock_and_only_there() -> None:
+    check_notes(pb.UpdateHeader(child_id="a", work=pb.Work(examples=3)), is_timed=True)
+    with pytest.raises(PayloadError, match="a says nothing of its work"):
+        check_notes(pb.UpdateHeader(child_id="a"), is_timed=True)
+    with pytest.raises(PayloadError, match="a says something of its work"):
+        check_notes(pb.UpdateHeader(child_id="a", work=pb.Work()))
+    for work in (pb.Work(examples=-1), pb.Work(examples=2**62), pb.Work(busy_ns=-1), pb.Work(busy_ns=2**62)):
+        with pytest.raises(PayloadError, match="a has worked on"):
+            check_notes(pb.UpdateHeader(child_id="a", work=work), is_timed=True)
+
+
+@pytest.mark.parametrize("name", ["begins_ns", "ends_ns", "ready_ns"])
+def test_times_that_are_none_are_refused(name: str) -> None:
+    for number in (-1, 2**62):
+        with pytest.raises(PayloadError, match="reported at a time that is none"):
+            check_lps_rounds([row(times=pb.RoundTimes(**{name: number}))], rounds_per_global=2, held_out=1200)

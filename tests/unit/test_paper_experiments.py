@@ -13,6 +13,7 @@ GROUPS = {
     "user_centric_label": (20, None),
     "user_centric_covariate": (20, 4),
     "user_centric_concept": (20, 4),
+    "user_centric_time": (20, 4),
 }
 
 

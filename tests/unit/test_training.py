@@ -130,6 +130,7 @@ def test_local_steps_go_on_into_the_next_epoch(steps: int, seen: int) -> None:
 
     result = train(replace(job(local_steps=steps), model=replace(model, logits=counting)))
     assert result.steps == len(counted) == steps
+    assert job(local_steps=steps).trained_examples == sum(counted)
     assert sum(counted) == seen
 
 

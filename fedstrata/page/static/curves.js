@@ -24,6 +24,21 @@
     return fedstrata.plot(options, title, ends);
   }
 
+  /** Mean accuracy of the LPSs' models at the virtual time at which they have them. */
+  function virtualCurve(view, look, width) {
+    const curve = view.virtualCurve ?? [];
+    if (!curve.length) return null;
+    const [factor, unit] = [[86_400, "days"], [3_600, "hours"], [60, "minutes"], [1, "seconds"]].find(([each]) => curve.at(-1)[0] >= 2 * each || each === 1);
+    const points = curve.map(([at, accuracy]) => ({ at: at / factor, accuracy: 100 * accuracy }));
+    const options = {
+      width, height: Math.min(320, 160 + width / 5), marginLeft: 52, marginTop: 24, insetTop: 12,
+      x: { label: `Virtual time, ${unit}`, domain: [0, points.at(-1).at] },
+      y: { label: "Accuracy, %", labelAnchor: "center", labelArrow: "none", grid: true, nice: true },
+      marks: [Plot.line(points, { x: "at", y: "accuracy", curve: "step-after", stroke: "var(--ink)", strokeWidth: 2 })],
+    };
+    return fedstrata.plot(options, "Accuracy over virtual time", `It ends at ${percent(curve.at(-1)[1])}`);
+  }
+
   const ticksOf = (last) => d3.ticks(1, Math.max(1, last), Math.min(10, last)).filter(Number.isInteger);
 
   function namedLines(rows, names, look) {
@@ -146,5 +161,5 @@
     return fedstrata.plot(options, `Global round ${newest}`, `The slowest is ${slowest[0]}`);
   }
 
-  Object.assign(fedstrata, { curve, deviceSpread, timeline });
+  Object.assign(fedstrata, { curve, virtualCurve, deviceSpread, timeline });
 })();

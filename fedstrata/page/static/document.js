@@ -64,6 +64,7 @@
         links: LINKS.map((name) => ({ name, up: 0, down: 0, ...summary.bytes?.[name] })),
         rate: (link, direction) => (live && !live.has_record ? this.rate(link, direction) : null),
         relevance: this.parts.relevance ?? null,
+        virtualCurve: this.parts.virtual_curve ?? null,
         experiment: this.parts.experiment ?? "",
         sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - this.toldAt) : 0),
       };

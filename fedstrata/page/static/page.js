@@ -75,6 +75,7 @@
     new Section("Results", { tables: [tables.clusters, tables.tasks], isWhole: true }),
     new Section("Events", { tables: [tables.events], isWhole: true }),
     new Section("Time", { tables: [tables.times] }),
+    new Section("Virtual time", { figures: [fedstrata.virtualCurve], tables: [tables.virtualTimes] }),
     new Section("Traffic", { tables: [tables.links] }),
   ];
 

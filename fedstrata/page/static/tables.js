@@ -84,6 +84,20 @@
     return table("Wall time", ["Phase", "Time#", "Share"], [...rows, ["total", seconds(total), ""]]);
   }
 
+  /** Where the virtual time went, by tier: means over those who took part. */
+  function virtualTimes(view) {
+    const virtual = view.summary.virtual;
+    const tiers = virtual
+      ? [["questions before training, a device", virtual.before], ["global rounds, an LPS", virtual.gps], ["LPS rounds, a device", virtual.lps]]
+      : [];
+    const rows = tiers.map(([name, spent]) => {
+      const parts = [spent.down, spent.compute, spent.up, spent.waiting];
+      return [name, ...parts.map((part) => seconds(part)), seconds(d3.sum(parts))];
+    });
+    const heads = ["Mean of", "Down#", "Computing#", "Up#", "Waiting#", "Together#"];
+    return table(`Virtual time: ${seconds(virtual?.seconds)}`, heads, rows);
+  }
+
   function links(view) {
     const byKind = view.summary.bytes_by_kind ?? {};
     const rows = view.links.flatMap((link) => [
@@ -111,5 +125,5 @@
     return table(caption, ["Device", "State", "True task", "Cluster", "LPS", "Accuracy#"], rows);
   }
 
-  Object.assign(fedstrata, { element, tables: { clusters, tasks, times, links, events, devices } });
+  Object.assign(fedstrata, { element, tables: { clusters, tasks, times, virtualTimes, links, events, devices } });
 })();

@@ -1,0 +1,60 @@
+"""How fast this machine trains a device's model: what the experiment file's `compute.per_example` wants to know."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+
+from device.training import TrainingJob, limit_threads, train
+from fedstrata.datasets import dataset_info, load_dataset
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.methods import make_method
+from fedstrata.models import build_model
+from fedstrata.partitions import device_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Seconds of an example in each round of training that was measured."""
+
+    seconds: tuple[float, ...]
+    examples: int  # that a round goes through
+
+    @property
+    def per_example_ns(self) -> int:
+        """The median of the rounds, which others on the machine disturb least."""
+        return round(median(self.seconds) * 1e9)
+
+
+def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
+    """What a device trains in its first LPS round, from the initial weights.
+
+    Raises:
+        FedstrataError: there is no such device, or its data or model is not to be had.
+    """
+    are_elsewhere = isinstance(experiment.partition, LocalPartition)
+    if are_elsewhere:
+        raise ExperimentError("partition.kind local: the data lie on the boards; take an experiment with a data set")
+    limit_threads()
+    model = build_model(experiment.model, dataset_info(experiment.data))
+    return TrainingJob(
+        model=model,
+        start=make_method(experiment).initial(model, 0),
+        examples=device_data(experiment, load_dataset(experiment.data), device_index).train,
+        training=experiment.training,
+        seed=experiment.seed,
+        device_index=device_index,
+        lps_round=0,
+        global_round=0,
+    )
+
+
+def measured_pace(job: TrainingJob, rounds: int, clock: Callable[[], float] = time.perf_counter) -> Pace:
+    """Train so many LPS rounds, one after the other and one more before, which warms up and does not count."""
+    seconds = []
+    for number in range(rounds + 1):
+        began = clock()
+        train(replace(job, lps_round=number))
+        seconds.append((clock() - began) / job.trained_examples)
+    return Pace(seconds=tuple(seconds[1:]), examples=job.trained_examples)

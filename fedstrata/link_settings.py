@@ -1,0 +1,226 @@
+"""What the experiment file says of links and of computing: encodings, and, for the virtual clock, how long things take.
+
+Times are whole nanoseconds and rates whole bits a second, as `fedstrata.quantities` reads them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from fedstrata.link_presets import BOARDS, LINK_PRESETS
+from fedstrata.quantities import FASTEST, RATE_UNITS, DeviceList, Duration, Rate
+from fedstrata.settings import Encoding, Settings
+
+Clock = Literal["none", "virtual"]
+SEGMENT_BITS = 1460 * 8  # TCP's payload of a packet of 1,500 bytes
+NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkTimes:
+    """One link, resolved: bits a second each way, None where nothing limits them, and nanoseconds one way."""
+
+    down_rate: int | None = None
+    up_rate: int | None = None
+    latency: int = 0
+    jitter: int = 0
+    loss: float = 0.0
+
+    def rate(self, direction: str) -> int | None:
+        """The rate in a direction, at most what TCP reaches at this loss (Mathis et al. 1997)."""
+        rate = self.down_rate if direction == "down" else self.up_rate
+        if not self.loss:
+            return rate
+        reached = max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
+        return reached if rate is None else min(rate, reached)
+
+
+class LinkTiming(Settings):
+    """The keys that say how long a link takes; one that is left out is the preset's, or says that nothing limits it."""
+
+    preset: str | None = None
+    down_rate: Rate | None = None
+    up_rate: Rate | None = None
+    latency: Duration | None = None  # one way
+    jitter: Duration | None = None  # of each transfer's latency, uniform, to either side
+    loss: float | None = Field(default=None, ge=0, lt=1)  # share of packets
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None and value not in LINK_PRESETS:
+            raise ValueError(f"no preset is called {value!r}; choose {', '.join(LINK_PRESETS)}")
+        return value
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The keys that say something."""
+        return {name: value for name in LinkTiming.model_fields if (value := getattr(self, name)) is not None}
+
+    def resolved(self, other: LinkTimes | None = None) -> LinkTimes:
+        """The link; without a preset, what this leaves out is as in `other`."""
+        said = self.said
+        preset = said.pop("preset", None)
+        base = asdict(LINK_PRESETS[preset]) if preset is not None else asdict(other or LinkTimes())
+        return LinkTimes(**{**base, **said})
+
+
+def _check_link(link: LinkTimes, where: str) -> None:
+    """Refuse a link that contradicts itself. Raises ValueError."""
+    if link.jitter > link.latency:
+        raise ValueError(f"{where}: the jitter is larger than the latency, which would go below zero; lower one")
+    if link.loss and not link.latency:
+        raise ValueError(f"{where}: loss slows a link down by its round trip, which is zero here; give a latency")
+
+
+class LinkSettings(LinkTiming):
+    """How tensors travel on a link, down (models) and up (updates), and how long they take on the virtual clock."""
+
+    down: Encoding = "float32"
+    up: Encoding = "float32"
+
+    @field_validator("down", "up", mode="before")
+    @classmethod
+    def _no_rate(cls, value: Any) -> Any:
+        if isinstance(value, str) and value.endswith(tuple(RATE_UNITS)):
+            raise ValueError(f"{value!r} is a rate, and this key an encoding such as float32; see up_rate, down_rate")
+        return value
+
+
+class LinkOverride(LinkTiming):
+    """Devices whose own link differs from `device-lps`."""
+
+    devices: DeviceList
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.said:
+            raise ValueError("an entry says how its devices' link differs: preset, up_rate, latency …")
+        return self
+
+
+class SharedRates(Settings):
+    """A link that all devices of an LPS have in common, fairly shared: a cell, or an edge's uplink."""
+
+    down_rate: Rate | None = None
+    up_rate: Rate | None = None
+    broadcast: bool = False  # a model goes down once for all devices that receive it, as over the air
+
+    @model_validator(mode="after")
+    def _rate_of_the_broadcast(self) -> Self:
+        if self.broadcast and self.down_rate is None:
+            raise ValueError("a broadcast takes as long as its down_rate says, which is missing")
+        return self
+
+
+class SharedLinks(Settings):
+    """What is shared, by the link that it lies on."""
+
+    device_lps: SharedRates = Field(alias="device-lps")
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Links(Settings):
+    """The two links that carry models."""
+
+    device_lps: LinkSettings = Field(default=LinkSettings(), alias="device-lps")
+    lps_gps: LinkSettings = Field(default=LinkSettings(), alias="lps-gps")
+    overrides: tuple[LinkOverride, ...] = ()
+    shared: SharedLinks | None = None
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        _once(entry.devices for entry in self.overrides)
+        for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
+            _check_link(link.resolved(), name)
+        for number, entry in enumerate(self.overrides):
+            _check_link(entry.resolved(self.device_lps.resolved()), f"overrides.{number}")
+        return self
+
+    @property
+    def timed_key(self) -> str | None:
+        """The first key that says how long something takes."""
+        for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
+            if link.said:
+                return f"links.{name}.{next(iter(link.said))}"
+        return "links.overrides" if self.overrides else "links.shared" if self.shared else None
+
+    def of_devices(self) -> dict[int, LinkTimes]:
+        """The links of those devices that `overrides` names."""
+        common = self.device_lps.resolved()
+        return {index: entry.resolved(common) for entry in self.overrides for index in entry.devices}
+
+    def times(self) -> dict[str, Any]:
+        """All that can change a timeline, with presets as the numbers they stand for."""
+        common = self.device_lps.resolved()
+        return {
+            "device-lps": asdict(common),
+            "lps-gps": asdict(self.lps_gps.resolved()),
+            "overrides": [[list(entry.devices), asdict(entry.resolved(common))] for entry in self.overrides],
+            "shared": self.shared.model_dump(by_alias=True) if self.shared is not None else None,
+        }
+
+
+class Spread(Settings):
+    """A factor for each device, drawn once: e to the power of a normal number of deviation `lognormal`; median 1."""
+
+    lognormal: float = Field(gt=0, le=5)
+
+
+class ComputeSettings(Settings):
+    """How long a device computes in an LPS round: examples · per_example · profile · spread + minimum + Exp."""
+
+    per_example: Duration | None = None  # of one example in training, on the reference core
+    # own profiles: how many times as long as the reference a device takes
+    profiles: Mapping[str, Annotated[float, Field(gt=0, le=1e6)]] | None = None
+    devices: Mapping[str, DeviceList] | None = None  # which devices have which profile; the others are the reference
+    spread: Spread | None = None
+    minimum: Duration | None = None  # T_min
+    exponential: Duration | None = None  # 1/μ, the mean of what is drawn for each device and round
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        _once((self.devices or {}).values())
+        known = {**BOARDS, **(self.profiles or {})}
+        for name in self.devices or {}:
+            if name not in known:
+                raise ValueError(f"devices: no profile is called {name!r}; choose {', '.join(known)}, or add it")
+        if self.per_example is None and (self.devices or self.spread):
+            raise ValueError("devices and spread scale per_example, which is missing; say one, such as 0.8ms")
+        return self
+
+    def factors(self) -> dict[int, float]:
+        """How many times as long as the reference each of the named devices takes."""
+        known = {**BOARDS, **(self.profiles or {})}
+        return {index: known[name] for name, indexes in (self.devices or {}).items() for index in indexes}
+
+
+def _once(entries: Any) -> None:
+    """Refuse a device that is in two entries. Raises ValueError."""
+    seen: set[int] = set()
+    for devices in entries:
+        twice = seen.intersection(devices)
+        if twice:
+            raise ValueError(NO_DEVICE_TWICE.format(min(twice)))
+        seen.update(devices)
+
+
+def check_known(links: Links, compute: ComputeSettings | None, devices: int) -> None:
+    """Refuse devices that the partition does not have. Raises ValueError."""
+    named = {"links.overrides": [i for entry in links.overrides for i in entry.devices]}
+    if compute is not None:
+        named["compute.devices"] = [i for indexes in (compute.devices or {}).values() for i in indexes]
+    for key, indexes in named.items():
+        if max(indexes, default=0) >= devices:
+            raise ValueError(f"{key}: there is no device {max(indexes)}; the partition has 0 to {devices - 1}")
+
+
+def rate_of(rate: int | None) -> int:
+    """A rate as a number, the fastest there is where nothing limits it."""
+    return FASTEST if rate is None else rate

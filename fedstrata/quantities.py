@@ -1,0 +1,122 @@
+"""Quantities of the experiment file, each written with its unit: rates, durations; and lists of devices.
+
+Inside they are whole numbers, of bits a second and of nanoseconds, so that no timeline depends on rounding.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+RATE_UNITS: Mapping[str, int] = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9}
+DURATION_UNITS: Mapping[str, int] = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "min": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+FASTEST, LONGEST_NS = 10**15, 7 * 24 * 3600 * 10**9  # of a link; of one latency or computation, a week
+_QUANTITY = re.compile(r"^(\d+(?:\.\d+)?) ?([A-Za-z/µ]+)$")
+_RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
+
+
+def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
+    """The quantity in whole smallest units. Raises ValueError for what has no unit, or one that is not known."""
+    known = ", ".join(units)
+    is_bare = not isinstance(value, str)
+    if is_bare:
+        raise ValueError(f"{value!r} has no unit; write it as {example}, in one of {known}")
+    found = _QUANTITY.match(value.strip())
+    if found is None:
+        raise ValueError(f"{value!r} is no number, 0 or more, with a unit; write it as {example}, in one of {known}")
+    number, unit = found.groups()
+    if unit not in units:
+        raise ValueError(f"{value!r}: no unit is called {unit!r}; write it as {example}, in one of {known}")
+    return round(Decimal(number) * units[unit])
+
+
+def parsed_rate(value: Any) -> int:
+    """Bits a second. Raises ValueError."""
+    rate = _parsed(value, RATE_UNITS, "1.9Mbit/s")
+    if not 1 <= rate <= FASTEST:
+        raise ValueError(f"{value!r}: a rate is from 1bit/s to 1000000Gbit/s; leave it out where nothing limits it")
+    return rate
+
+
+def parsed_duration(value: Any) -> int:
+    """Nanoseconds. Raises ValueError."""
+    duration = _parsed(value, DURATION_UNITS, "40ms")
+    if duration > LONGEST_NS:
+        raise ValueError(f"{value!r}: a duration here is at most a week, 168h")
+    return duration
+
+
+def _written(number: int, units: Mapping[str, int]) -> str:
+    """The quantity in the largest unit of thousands that it reaches."""
+    fitting = [(name, size) for name, size in units.items() if name not in {"min", "h"} and size <= number]
+    name, size = max(fitting, key=lambda unit: unit[1]) if fitting else next(iter(units.items()))
+    return f"{(Decimal(number) / size).normalize():f}{name}"
+
+
+def written_rate(rate: int) -> str:
+    """A rate as the experiment file has it."""
+    return _written(rate, RATE_UNITS)
+
+
+def written_duration(duration_ns: int) -> str:
+    """A duration as the experiment file has it."""
+    return _written(duration_ns, DURATION_UNITS) if duration_ns else "0s"
+
+
+def parsed_devices(value: Any) -> tuple[int, ...]:
+    """Device indexes, of numbers and ranges such as 4-7, which holds both its ends. Raises ValueError."""
+    items = value if isinstance(value, list | tuple) else [value]
+    found: list[int] = []
+    for item in items:
+        bounds = _RANGE.match(item) if isinstance(item, str) else None
+        if bounds is not None and int(bounds[1]) <= int(bounds[2]):
+            found.extend(range(int(bounds[1]), int(bounds[2]) + 1))
+        elif isinstance(item, int) and not isinstance(item, bool) and item >= 0:
+            found.append(item)
+        else:
+            raise ValueError(f"{item!r} is neither a device's index nor a range of them such as 4-7")
+    if not found:
+        raise ValueError("names no device; leave the entry out")
+    if len(set(found)) != len(found):
+        twice = next(index for index in found if found.count(index) > 1)
+        raise ValueError(f"device {twice} stands twice in the list")
+    return tuple(sorted(found))
+
+
+def written_devices(indexes: Iterable[int]) -> list[int | str]:
+    """Device indexes in ascending order, three and more in a row as a range."""
+    ordered = list(indexes)
+    cuts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(ordered)) if other != one + 1), len(ordered)]
+    written: list[int | str] = []
+    for start, stop in pairwise(cuts):
+        run = ordered[start:stop]
+        written.extend([f"{run[0]}-{run[-1]}"] if len(run) > 2 else run)
+    return written
+
+
+Rate = Annotated[
+    int, BeforeValidator(parsed_rate), PlainSerializer(written_rate, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[kMG]?bit/s$", "examples": ["1.9Mbit/s"]}),
+]  # fmt: skip
+Duration = Annotated[
+    int, BeforeValidator(parsed_duration), PlainSerializer(written_duration, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(ns|us|ms|s|min|h)$", "examples": ["40ms"]}),
+]  # fmt: skip
+DeviceList = Annotated[
+    tuple[int, ...], BeforeValidator(parsed_devices),
+    PlainSerializer(written_devices, return_type=list[int | str], when_used="json"),
+    WithJsonSchema({
+        "type": "array", "minItems": 1,
+        "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\d+-\d+$"}]},
+    }),
+]  # fmt: skip

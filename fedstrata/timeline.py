@@ -1,0 +1,183 @@
+"""The virtual clock at a parent: what a round of its children takes, from bytes that were serialised and modelled work.
+
+An LPS works out its devices' part of an LPS round, the GPS the LPSs' part of a global round; both in nanoseconds since
+training began. Only a round's own transfers count: what had to be sent again after a fault does not.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from fedstrata.errors import RunStoppedError
+from fedstrata.experiment import Experiment
+from fedstrata.link_calendar import DEVICE_LINK, DOWN, LPS_LINK, UP, Flow, drawn_latency, end_of, fair_ends
+from fedstrata.link_settings import LinkTimes, SharedRates
+from fedstrata.v1 import rounds_pb2 as pb
+
+SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws from all others
+LAST_NS = 1 << 61  # 73 years: where a timeline, or the sum of a round's times, ends before int64 does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchanged:
+    """What went between a parent and one child in a round, in bytes, and what the child says that it has done."""
+
+    down_bytes: int
+    up_bytes: int
+    work: pb.Work
+    stream: int = 0  # which of the round's models the child was sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Child:
+    """A child in a round: the address of its link's draws, and how long it is busy."""
+
+    name: str
+    link: LinkTimes
+    index: int
+    busy_ns: int
+    exchanged: Exchanged
+
+
+class DeviceTimeline:
+    """How long LPS rounds take."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._seed = experiment.seed
+        self._common = experiment.links.device_lps.resolved()
+        self._links = experiment.links.of_devices()
+        shared = experiment.links.shared
+        self._shared = shared.device_lps if shared is not None else SharedRates()
+        self._compute = experiment.compute
+        self._factors = self._compute.factors() if self._compute is not None else {}
+        self._per_example: dict[int, Fraction] = {}
+
+    def link(self, index: int) -> LinkTimes:
+        """The link of a device."""
+        return self._links.get(index, self._common)
+
+    def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
+        """How long a device computes in an LPS round whose training goes through so many examples."""
+        compute = self._compute
+        if compute is None:
+            return 0
+        busy = self.training_ns(index, examples) + (compute.minimum or 0)
+        if compute.exponential is not None:
+            draws = np.random.default_rng([self._seed, EXPONENTIAL, lps_round, index])
+            busy += round(draws.exponential(compute.exponential))
+        return busy
+
+    def training_ns(self, index: int, examples: int) -> int:
+        """How long a device takes to train on so many examples alone."""
+        if self._compute is None or self._compute.per_example is None:
+            return 0
+        if index not in self._per_example:
+            self._per_example[index] = self._compute.per_example * self._factor(index)
+        return round(self._per_example[index] * examples)
+
+    def _factor(self, index: int) -> Fraction:
+        """How many times as long as the reference a device takes; to a millionth, which no machine rounds otherwise."""
+        factor = self._factors.get(index, 1.0)
+        if self._compute is not None and self._compute.spread is not None:
+            normal = np.random.default_rng([self._seed, SPREAD, index]).standard_normal()
+            factor *= float(np.exp(self._compute.spread.lognormal * normal))
+        return Fraction(round(factor * 10**6), 10**6)
+
+    def round(
+        self, lps_round: int, begins_ns: int, exchanged: Mapping[str, Exchanged], indexes: Mapping[str, int]
+    ) -> pb.RoundTimes:
+        """An LPS round, of what went between the LPS and its devices; `indexes` are theirs."""
+        children = [
+            _Child(
+                name=name,
+                link=self.link(indexes[name]),
+                index=indexes[name],
+                busy_ns=self.compute_ns(indexes[name], lps_round, each.work.examples),
+                exchanged=each,
+            )
+            for name, each in exchanged.items()
+        ]
+        return _round_times(children, begins_ns, [self._seed, DEVICE_LINK, lps_round], self._shared)
+
+
+class LpsTimeline:
+    """How long global rounds take, and when a model is at an LPS."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._seed = experiment.seed
+        self._link = experiment.links.lps_gps.resolved()
+
+    def arrival_ns(self, cluster_id: str, global_round: int, begins_ns: int, payload_bytes: int) -> int:
+        """When the model of a global round that begins at a time is at the LPS of a cluster."""
+        sent = end_of(begins_ns, 8 * payload_bytes, self._link.rate("down"))
+        return sent + _latency(self._link, [self._seed, LPS_LINK, global_round], _number(cluster_id), DOWN)
+
+    def round(self, global_round: int, begins_ns: int, exchanged: Mapping[str, Exchanged]) -> pb.RoundTimes:
+        """A global round, of what went between the GPS and the LPSs, by cluster."""
+        children = [
+            _Child(name=name, link=self._link, index=_number(name), busy_ns=each.work.busy_ns, exchanged=each)
+            for name, each in exchanged.items()
+        ]
+        return _round_times(children, begins_ns, [self._seed, LPS_LINK, global_round], SharedRates())
+
+
+def _number(cluster_id: str) -> int:
+    return int(cluster_id.rpartition("-")[2])
+
+
+def _latency(link: LinkTimes, address: Sequence[int], index: int, direction: int) -> int:
+    return drawn_latency(link.latency, link.jitter, [*address, index, direction])
+
+
+def _round_times(
+    children: Iterable[_Child], begins_ns: int, address: Sequence[int], shared: SharedRates
+) -> pb.RoundTimes:
+    """A round in which every child fetches, works and sends; it ends as the last update arrives."""
+    children = sorted(children, key=lambda child: child.name)
+    there = [
+        end + _latency(child.link, address, child.index, DOWN) if child.exchanged.down_bytes else end
+        for child, end in zip(children, _sent(children, begins_ns, shared), strict=True)
+    ]
+    ready = [arrival + child.busy_ns for child, arrival in zip(children, there, strict=True)]
+    uploads = [
+        Flow(start_ns=start, bits=8 * child.exchanged.up_bytes, rate=child.link.rate("up"))
+        for child, start in zip(children, ready, strict=True)
+    ]
+    back = [
+        end + _latency(child.link, address, child.index, UP)
+        for child, end in zip(children, fair_ends(uploads, shared.up_rate), strict=True)
+    ]
+    ends_ns = max(back, default=begins_ns)
+    if ends_ns >= LAST_NS or (ends_ns - begins_ns) * len(back) >= LAST_NS:
+        raise RunStoppedError(
+            "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"
+        )
+    return pb.RoundTimes(
+        begins_ns=begins_ns,
+        ends_ns=ends_ns,
+        ready_ns=ends_ns,
+        down_ns=sum(there) - begins_ns * len(there),
+        compute_ns=sum(child.busy_ns for child in children),
+        up_ns=sum(back) - sum(ready),
+        waiting_ns=ends_ns * len(back) - sum(back),
+        children=len(children),
+        slowest=next((child.name for child, at in zip(children, back, strict=True) if at == ends_ns), ""),
+    )
+
+
+def _sent(children: Sequence[_Child], begins_ns: int, shared: SharedRates) -> list[int]:
+    """When the last bit of each child's model has left its parent; a broadcast is over for all at once."""
+    flows = [
+        Flow(start_ns=begins_ns, bits=8 * each.exchanged.down_bytes, rate=each.link.rate("down")) for each in children
+    ]
+    if not shared.broadcast:
+        return fair_ends(flows, shared.down_rate)
+    alone = fair_ends(flows, None)
+    bits = {child.exchanged.stream: 0 for child in children}
+    for child, flow in zip(children, flows, strict=True):
+        bits[child.exchanged.stream] = max(bits[child.exchanged.stream], flow.bits)
+    streams = [Flow(start_ns=begins_ns, bits=size, rate=None) for size in bits.values()]
+    over = dict(zip(bits, fair_ends(streams, shared.down_rate), strict=True))
+    return [max(end, over[child.exchanged.stream]) for child, end in zip(children, alone, strict=True)]

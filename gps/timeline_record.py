@@ -1,0 +1,75 @@
+"""The virtual clock in the record: timeline.csv, and what of it is in the summary."""
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedstrata.v1 import rounds_pb2 as pb
+
+PARTS = ("down", "compute", "up", "waiting")
+TIMELINE_COLUMNS = (
+    "tier", "global_round", "lps_round", "lps_id", "begins_s", "ends_s", "ready_s", *(f"{part}_s" for part in PARTS),
+    "slowest",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTimes:
+    """What the GPS has worked out: the questions, from zero on, and the global rounds, from where training begins."""
+
+    before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
+    global_rounds: Mapping[int, pb.RoundTimes] = field(default_factory=dict)
+
+
+def timeline_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> str:
+    """timeline.csv: questions, LPS rounds, global rounds; rounds count from 1, parts are means over the children."""
+    text, since_ns = io.StringIO(), times.before.ends_ns
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(TIMELINE_COLUMNS)
+    writer.writerow(["before", "", "", "", *_cells(times.before, 0)])
+    for row in rows:
+        writer.writerow(["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id, *_cells(row.times, since_ns)])
+    for global_round, closed in sorted(times.global_rounds.items()):
+        writer.writerow(["gps", global_round + 1, "", "", *_cells(closed, since_ns)])
+    return text.getvalue()
+
+
+def virtual_summary(rows: Sequence[pb.LpsRound], times: RunTimes) -> dict[str, Any]:
+    """What the summary says: how long it took, the parts of it at each tier, and the SHA-256 of timeline.csv."""
+    by_lps: dict[str, list[pb.RoundTimes]] = {}
+    for row in rows:
+        by_lps.setdefault(row.cluster_id, []).append(row.times)
+    lps = [_parts(each) for each in by_lps.values()]
+    last = [row.times.ready_ns for row in rows] + [closed.ends_ns for closed in times.global_rounds.values()]
+    return {
+        "seconds": (times.before.ends_ns + max(last, default=0)) / 1e9,
+        "before": _parts([times.before]),
+        "gps": _parts(times.global_rounds.values()),
+        "lps": {part: round(sum(each[part] for each in lps) / len(lps), 9) for part in PARTS} if lps else _parts([]),
+        "timeline_sha256": hashlib.sha256(timeline_csv(rows, times).encode()).hexdigest(),
+    }
+
+
+def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
+    """The columns from begins_s on, of a round whose times count from another time on."""
+    whole = [_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
+    return [*whole, *(_seconds(mean) for mean in _means(times)), times.slowest]
+
+
+def _means(times: pb.RoundTimes) -> list[int]:
+    """Each part's mean over the children, in nanoseconds."""
+    return [round(getattr(times, f"{part}_ns") / max(1, times.children)) for part in PARTS]
+
+
+def _parts(rounds: Iterable[pb.RoundTimes]) -> dict[str, float]:
+    """Seconds by part, summed over rounds one after the other."""
+    totals = [sum(part) for part in zip(*(_means(times) for times in rounds), strict=True)] or [0] * len(PARTS)
+    return {part: total / 1e9 for part, total in zip(PARTS, totals, strict=True)}
+
+
+def _seconds(duration_ns: int) -> str:
+    """Exactly: whole seconds and nine digits."""
+    return f"{duration_ns // 10**9}.{duration_ns % 10**9:09d}"

@@ -1,0 +1,74 @@
+"""The virtual clock at the GPS: the questions before training, and when each global round began and ended."""
+
+from dataclasses import replace
+
+from fedstrata.experiment import Experiment
+from fedstrata.methods import Moment, make_method
+from fedstrata.rounds import RoundResult, RoundServer
+from fedstrata.timeline import LpsTimeline
+from fedstrata.timeline_before import Asked, before_training
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import rounds_pb2 as pb
+from gps.journal import Journal
+from gps.timeline_record import RunTimes
+
+
+class GlobalTimes:
+    """Works out when global rounds happen, where the experiment asks for it; else does nothing."""
+
+    def __init__(self, experiment: Experiment, journal: Journal, *, first_is_fetched: bool) -> None:
+        """`first_is_fetched`: whether LPSs fetch what the first global round starts from, or have it themselves."""
+        self._is_on = experiment.is_timed
+        self._timeline = LpsTimeline(experiment)
+        self._journal = journal
+        self._first_is_fetched = first_is_fetched
+        self._experiment = experiment
+        self._before: pb.RoundTimes | None = None
+        self._times = {number: pb.RoundTimes.FromString(data) for number, data in journal.round_times().items()}
+
+    def begins_ns(self, global_round: int) -> int:
+        """When a global round begins: as the one before has ended."""
+        before = self._times.get(global_round - 1)
+        return before.ends_ns if before is not None else 0
+
+    def begin(self) -> None:
+        """Work out what happened before training, of the answers in the journal."""
+        if self._is_on:
+            self._before = before_training(self._experiment, _asked(self._experiment, self._journal))
+
+    @property
+    def now_ns(self) -> int:
+        """When the open global round began, from the first question on."""
+        return (self._before.ends_ns if self._before is not None else 0) + self.begins_ns(len(self._times))
+
+    def all(self) -> RunTimes:
+        """The times of the questions, and of the global rounds that are closed."""
+        return RunTimes(before=self._before or pb.RoundTimes(), global_rounds=dict(self._times))
+
+    def of_round(self, global_round: int, server: RoundServer, gathered: RoundResult) -> pb.RoundTimes | None:
+        """The times of the global round just closed; None where there is no virtual clock."""
+        if not self._is_on:
+            return None
+        exchanged = server.exchanged(gathered)
+        if not global_round and not self._first_is_fetched:
+            exchanged = {name: replace(each, down_bytes=0) for name, each in exchanged.items()}
+        return self._timeline.round(global_round, self.begins_ns(global_round), exchanged)
+
+    def keep(self, global_round: int, times: pb.RoundTimes | None) -> None:
+        """Note the times of a global round, in the transaction that closes it."""
+        if times is not None:
+            self._journal.set_round_times(global_round, times.SerializeToString(deterministic=True))
+            self._times[global_round] = times
+
+
+def _asked(experiment: Experiment, journal: Journal) -> list[Asked]:
+    """The questions before training, of what devices have answered."""
+    method, asked = make_method(experiment), []
+    for question in method.questions():
+        if question.moment is Moment.BEFORE:
+            answers = journal.answers(question.name)
+            examples = {i: answers_pb2.Answer.FromString(data).trained_examples for i, data in answers.items()}
+            sizes = {index: len(data) for index, data in answers.items()}
+            relayed = tuple(method.relays()) if question.relayed else ()
+            asked.append(Asked(answer_bytes=sizes, examples=examples, relayed=relayed))
+    return asked

@@ -1,0 +1,44 @@
+"""The virtual clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
+
+from collections.abc import Mapping
+
+from fedstrata.experiment import Experiment
+from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
+from fedstrata.timeline import DeviceTimeline, LpsTimeline
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+class Times:
+    """Works out when things happen, where the experiment asks for it; else does nothing. Its state is in the report."""
+
+    def __init__(self, experiment: Experiment, cluster_id: str, server: RoundServer) -> None:
+        self.is_on = experiment.is_timed
+        self._cluster_id = cluster_id
+        self._server = server
+        self._devices = DeviceTimeline(experiment)
+        self._uplink = LpsTimeline(experiment)
+
+    def of_round(self, report: gps_pb.ReportHeader, gathered: RoundResult, indexes: Mapping[str, int]) -> None:
+        """Put the times of the LPS round just closed into its row, the report's last, and move its clock."""
+        if not self.is_on:
+            return
+        row = report.lps_rounds[-1]
+        exchanged = self._server.exchanged(gathered)
+        row.times.CopyFrom(self._devices.round(row.lps_round, report.now_ns, exchanged, indexes))
+        report.now_ns = row.times.ends_ns
+
+    def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
+        """What the LPS has done in a global round: how long since its model arrived."""
+        if not self.is_on:
+            return None
+        began = min(row.times.begins_ns for row in report.lps_rounds if row.global_round == global_round)
+        return pb.Work(busy_ns=report.now_ns - began)
+
+    def received(self, report: gps_pb.ReportHeader, model: ReceivedModel) -> None:
+        """The next global round's model is here: its first LPS round begins, and what the last one made is ready."""
+        if not self.is_on:
+            return
+        report.now_ns = self._uplink.arrival_ns(self._cluster_id, model.round, model.begins_ns, model.whole_bytes)
+        if report.lps_rounds:
+            report.lps_rounds[-1].times.ready_ns = report.now_ns

@@ -1,0 +1,109 @@
+"""The virtual clock of whole runs: one file, one timeline, whatever happens in real time; and nothing else changes."""
+
+import csv
+import hashlib
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import Program
+from safetensors.numpy import load_file
+from tiers import SMALL, outcome, run_in_process, small
+
+LINKS = (
+    "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "
+    "overrides: [{devices: [4], preset: nb-iot}], shared: {device-lps: {up_rate: 8Mbit/s}}}"
+)
+COMPUTE = "{per_example: 0.8ms, devices: {pi4: [0-1]}, spread: {lognormal: 0.5}, exponential: 200ms}"
+VIRTUAL = ("clock=virtual", f"links={LINKS}", f"compute={COMPUTE}", "training.global_rounds=2")
+
+
+def timeline(folder: Path) -> list[dict[str, str]]:
+    with (folder / "timeline.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on the virtual clock."""
+    return run_in_process(small(*VIRTUAL), tmp_path_factory.mktemp("virtual")).folder
+
+
+def test_every_round_is_on_the_timeline_and_follows_the_one_before(run: Path) -> None:
+    rows = timeline(run)
+    at_lps = {(row["lps_id"], int(row["lps_round"])): row for row in rows if row["tier"] == "lps"}
+    at_gps = [row for row in rows if row["tier"] == "gps"]
+    assert sorted(at_lps) == [(lps, number) for lps in ("lps-0", "lps-1") for number in (1, 2, 3, 4)]
+    assert len(at_gps) == 2
+    for (lps, number), row in at_lps.items():
+        following = at_lps.get((lps, number + 1))
+        if following is not None:
+            assert row["ready_s"] == following["begins_s"]
+        if number in (2, 4):  # the last of a global round: what is ready then has been to the GPS and back
+            assert float(at_gps[number // 2 - 1]["ends_s"]) < float(row["ready_s"])
+    assert rows[0]["tier"] == "before"
+    assert 0 < float(rows[0]["ends_s"]) == float(at_gps[0]["begins_s"])
+    assert at_gps[0]["ends_s"] == at_gps[1]["begins_s"]
+    assert {row["slowest"] for row in at_lps.values() if row["lps_id"] == "lps-1"} == {"device-004"}
+
+
+def test_the_parts_of_a_round_are_the_round(run: Path) -> None:
+    for row in timeline(run):
+        parts = sum(float(row[f"{part}_s"]) for part in ("down", "compute", "up", "waiting"))
+        assert abs(parts - (float(row["ends_s"]) - float(row["begins_s"]))) < 1e-8
+
+
+def test_the_summary_has_the_sums_and_the_hash(run: Path) -> None:
+    virtual = json.loads((run / "summary.json").read_text())["virtual"]
+    rows = timeline(run)
+    assert virtual["seconds"] == max(float(row["ready_s"]) for row in rows)
+    assert virtual["timeline_sha256"] == hashlib.sha256((run / "timeline.csv").read_bytes()).hexdigest()
+    assert virtual["gps"]["compute"] == pytest.approx(sum(float(r["compute_s"]) for r in rows if r["tier"] == "gps"))
+
+
+def test_one_and_three_device_processes_give_the_same_timeline_and_models(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    file, log = str(tmp_path / "small.yaml"), tmp_path / "log"
+    settings = [word for change in VIRTUAL for word in ("--set", change)]
+    with ExitStack() as programs:
+        started = {
+            processes: programs.enter_context(
+                Program(
+                    "emulator", "run", file, *settings, "--out", str(tmp_path / f"by-{processes}"),
+                    "--quiet", "--device-processes", str(processes), log=log.with_suffix(f".{processes}"),
+                )
+            )
+            for processes in (1, 3)
+        }  # fmt: skip
+        assert [program.end() for program in started.values()] == [0, 0]
+    for processes in started:
+        assert (tmp_path / f"by-{processes}" / "timeline.csv").read_bytes() == (run / "timeline.csv").read_bytes()
+        assert outcome(tmp_path / f"by-{processes}") == outcome(run)
+
+
+def test_the_clock_changes_nothing_that_is_learned(run: Path, tmp_path: Path) -> None:
+    plain = run_in_process(small("training.global_rounds=2"), tmp_path / "plain").folder
+    assert not (plain / "timeline.csv").exists()
+    assert json.loads((plain / "summary.json").read_text())["virtual"] is None
+    for model in sorted((plain / "models").iterdir()):
+        timed = load_file(run / "models" / model.name)
+        for name, tensor in load_file(model).items():
+            assert np.array_equal(tensor, timed[name])
+
+
+def test_where_clusters_span_lpss_rounds_are_on_the_timeline_too(tmp_path: Path) -> None:
+    spanning = ("topology={lps: 2}", *VIRTUAL)
+    one, other = (run_in_process(small(*spanning), tmp_path / name).folder for name in ("one", "other"))
+    rows = timeline(one)
+    assert sum(row["tier"] == "lps" for row in rows) == 8
+    assert float(rows[1]["begins_s"]) > float(rows[0]["ends_s"])  # every model comes from the GPS, the first one, too
+    assert (one / "timeline.csv").read_bytes() == (other / "timeline.csv").read_bytes()
+
+
+def test_what_is_trained_for_an_answer_before_training_counts_as_computing(tmp_path: Path) -> None:
+    adaptive = "method={name: adaptive, clusters: 1, pretrain_epochs: 3}"
+    folder = run_in_process(small(adaptive, "clock=virtual", "compute.per_example=1ms"), tmp_path).folder
+    before = json.loads((folder / "summary.json").read_text())["virtual"]["before"]
+    assert before["compute"] == pytest.approx((3 * 60 + 2 * 50) / 5 * 3 * 1e-3)  # examples by device, three epochs

@@ -1,0 +1,141 @@
+"""When transfers end: alone, one after the other, and fairly shared."""
+
+from fractions import Fraction
+from itertools import product
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstrata.link_calendar import SECOND_NS, Flow, Line, drawn_latency, end_of, fair_ends
+
+FLOWS = st.lists(
+    st.builds(
+        Flow,
+        start_ns=st.integers(0, 5) | st.integers(0, 10 * SECOND_NS),
+        bits=st.integers(0, 200_000),
+        rate=st.none() | st.sampled_from([1_000, 26_000, 10**6]) | st.integers(1_000, 10**6),
+    ),
+    max_size=9,
+)
+CAPACITY = st.integers(1_000, 10**6)
+
+
+def test_a_transfer_takes_its_bits_over_the_rate() -> None:
+    assert end_of(5, 80_000, 1_000_000) == 5 + 80_000_000
+    assert end_of(5, 1, 3) == 5 + 333_333_334  # not before its last bit has left
+    assert end_of(5, 80_000, None) == 5
+
+
+def test_a_link_carries_one_transfer_after_the_other() -> None:
+    line = Line(1_000)
+    assert [line.carry(0, 1_000), line.carry(10, 500), line.carry(3 * SECOND_NS, 1_000)] == [
+        SECOND_NS, 3 * SECOND_NS // 2, 4 * SECOND_NS,
+    ]  # fmt: skip
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 99))
+def test_jitter_stays_within_its_bounds_and_is_the_same_at_its_address(latency: int, jitter: int, number: int) -> None:
+    drawn = drawn_latency(latency, jitter, [7, 0, 3, number, 1])
+    assert latency - jitter <= drawn <= latency + jitter
+    assert drawn == drawn_latency(latency, jitter, [7, 0, 3, number, 1])
+
+
+def test_jitter_differs_by_link_round_and_direction() -> None:
+    drawn = {drawn_latency(10**9, 10**8, [7, *address]) for address in product((0, 1), (0, 1), (0, 1), (0, 1))}
+    assert len(drawn) == 16
+
+
+# --- shared links -------------------------------------------------------------------------------------------
+
+
+def test_two_alike_take_half_each() -> None:
+    both = [Flow(start_ns=0, bits=1_000, rate=None)] * 2
+    assert fair_ends(both, 1_000) == [2 * SECOND_NS] * 2
+
+
+def test_what_a_slow_link_leaves_goes_to_the_others() -> None:
+    flows = [Flow(start_ns=0, bits=200, rate=100), Flow(start_ns=0, bits=1_800, rate=None)]
+    assert fair_ends(flows, 1_000) == [2 * SECOND_NS] * 2
+
+
+def test_who_comes_later_slows_the_one_under_way() -> None:
+    flows = [Flow(start_ns=0, bits=1_500, rate=None), Flow(start_ns=SECOND_NS, bits=500, rate=None)]
+    assert fair_ends(flows, 1_000) == [2 * SECOND_NS] * 2
+
+
+def test_where_nothing_is_shared_each_is_alone() -> None:
+    assert fair_ends([Flow(start_ns=1, bits=80, rate=10), Flow(start_ns=2, bits=1, rate=None)], None) == [
+        8 * SECOND_NS + 1, 2,
+    ]  # fmt: skip
+
+
+@given(FLOWS, CAPACITY)
+def test_no_window_carries_more_than_the_link(flows: list[Flow], capacity: int) -> None:
+    ends = fair_ends(flows, capacity)
+    for begin, end in product({flow.start_ns for flow in flows}, set(ends)):
+        within = [flow for flow, ended in zip(flows, ends, strict=True) if flow.start_ns >= begin and ended <= end]
+        assert sum(flow.bits for flow in within) * SECOND_NS <= capacity * max(0, end - begin) or not within
+    for flow, ended in zip(flows, ends, strict=True):
+        assert ended >= end_of(flow.start_ns, flow.bits, flow.rate)
+
+
+@given(FLOWS, CAPACITY, st.randoms(use_true_random=False))
+def test_the_order_in_which_transfers_are_given_changes_nothing(flows: list[Flow], capacity: int, rng: Random) -> None:
+    places = list(range(len(flows)))
+    rng.shuffle(places)
+    ends = fair_ends(flows, capacity)
+    assert fair_ends([flows[place] for place in places], capacity) == [ends[place] for place in places]
+
+
+@given(FLOWS, CAPACITY)
+def test_while_a_transfer_waits_the_link_is_full(flows: list[Flow], capacity: int) -> None:
+    unlimited = [Flow(start_ns=flow.start_ns, bits=flow.bits, rate=None) for flow in flows]
+    ends = fair_ends(unlimited, capacity)
+    busy_until = Fraction(0)
+    for flow in sorted(unlimited, key=lambda flow: flow.start_ns):
+        busy_until = max(busy_until, flow.start_ns) + Fraction(flow.bits * SECOND_NS, capacity)
+    if flows:
+        assert abs(max(ends) - busy_until) <= 100
+
+
+def progressive_filling(flows: list[Flow], capacity: int) -> list[Fraction]:
+    """Ends by the textbook: raise all rates together, freeze whoever reaches its own; in exact fractions."""
+    left = [Fraction(flow.bits) for flow in flows]
+    ends = [Fraction(flow.start_ns, SECOND_NS) for flow in flows]
+    now = Fraction(0)
+    while any(left):
+        active = [n for n, bits in enumerate(left) if bits and flows[n].start_ns <= now * SECOND_NS]
+        rates = dict.fromkeys(active, Fraction(0))
+        raising = set(active)
+        while raising:
+            room = (capacity - sum(rates.values())) / len(raising)
+            steps = {n: flows[n].rate - rates[n] for n in raising if flows[n].rate is not None}  # type: ignore[operator]
+            step = min([room, *steps.values()])
+            for n in raising:
+                rates[n] += step
+            raising = set() if step == room else {n for n in raising if steps.get(n) != step}
+        later = [Fraction(f.start_ns, SECOND_NS) for n, f in enumerate(flows) if left[n] and n not in rates]
+        until = min([*later, *(now + left[n] / rates[n] for n in active)])
+        for n in active:
+            left[n] -= rates[n] * (until - now)
+            if not left[n]:
+                ends[n] = until
+        now = until
+    return ends
+
+
+@given(FLOWS, CAPACITY)
+def test_the_ends_are_those_of_progressive_filling(flows: list[Flow], capacity: int) -> None:
+    expected = progressive_filling(flows, capacity)
+    for ended, exact in zip(fair_ends(flows, capacity), expected, strict=True):
+        assert abs(ended - exact * SECOND_NS) <= 100  # ends are rounded up, shares down
+
+
+@pytest.mark.parametrize("count", [1000])
+def test_a_thousand_transfers_of_five_kinds_are_one_calculation(count: int) -> None:
+    kinds = [1_000, 26_000, 300_000, 6_000_000, 42_000_000]
+    flows = [Flow(start_ns=n * 1_000_003, bits=80_000 + n, rate=kinds[n % 5]) for n in range(count)]
+    ends = fair_ends(flows, 50_000_000)
+    assert all(end_of(flow.start_ns, flow.bits, flow.rate) <= ended for flow, ended in zip(flows, ends, strict=True))

@@ -1,0 +1,198 @@
+"""The virtual clock at a parent: rounds whose times a reader can work out by hand, and what holds of all of them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedstrata.errors import RunStoppedError
+from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.rounds.result import Uploaded
+from fedstrata.rpc.payload import payload_header
+from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.timeline_before import Asked, before_training
+from fedstrata.v1 import rounds_pb2 as pb
+
+MS, S = 10**6, 10**9
+TIMED = "name: timed\npartition: {kind: iid, devices: 20, examples_per_device: 10}\nclock: virtual\n"
+SLOW_LINK = "links.device-lps={down_rate: 8kbit/s, up_rate: 4kbit/s, latency: 100ms}"
+
+
+def timed(*overrides: str, seed: int = 0) -> Experiment:
+    return parse_experiment(TIMED, overrides=overrides, seed=seed)
+
+
+def sent(down: int = 1_000, up: int = 1_000, examples: int = 10, busy_ns: int = 0) -> Exchanged:
+    return Exchanged(down_bytes=down, up_bytes=up, work=pb.Work(examples=examples, busy_ns=busy_ns))
+
+
+def lps_round(
+    experiment: Experiment, exchanged: Mapping[str, Exchanged], number: int = 0, begins: int = 0
+) -> pb.RoundTimes:
+    indexes = {name: int(name.rpartition("-")[2]) for name in exchanged}
+    return DeviceTimeline(experiment).round(number, begins, exchanged, indexes)
+
+
+# --- by hand ------------------------------------------------------------------------------------------------
+
+
+def test_a_round_is_its_slowest_device() -> None:
+    experiment = timed(SLOW_LINK, "compute={per_example: 50ms, profiles: {old: 3}, devices: {old: [1]}}")
+    times = lps_round(experiment, {"device-0": sent(), "device-1": sent()}, begins=7 * S)
+    # down 1,000 bytes at 8 kbit/s and 100 ms; up at 4 kbit/s and 100 ms; 10 examples of 50 ms, of the second 150 ms
+    assert times == pb.RoundTimes(
+        begins_ns=7 * S, ends_ns=7 * S + 1_100 * MS + 1_500 * MS + 2_100 * MS, ready_ns=7 * S + 4_700 * MS,
+        down_ns=2 * 1_100 * MS, compute_ns=2_000 * MS, up_ns=2 * 2_100 * MS, waiting_ns=1_000 * MS, children=2,
+        slowest="device-1",
+    )  # fmt: skip
+
+
+def test_a_shared_link_is_divided() -> None:
+    experiment = timed("links={device-lps: {up_rate: 80kbit/s}, shared: {device-lps: {up_rate: 80kbit/s}}}")
+    exchanged = {"device-0": sent(up=1_000), "device-1": sent(up=3_000)}
+    times = lps_round(experiment, exchanged)
+    assert times.ends_ns == 400 * MS  # 32,000 bits at 80 kbit/s: the first has 40 until 200 ms, the second the rest
+    assert (times.up_ns, times.waiting_ns, times.slowest) == (600 * MS, 200 * MS, "device-1")
+
+
+def test_a_broadcast_carries_each_model_once() -> None:
+    shared = "links={shared: {device-lps: {down_rate: 24kbit/s, broadcast: BROADCAST}}}"
+    streams = {"device-0": 0, "device-1": 1, "device-2": 1}
+    exchanged = {name: replace(sent(down=3_000, up=0), stream=stream) for name, stream in streams.items()}
+    one_each, once = (lps_round(timed(shared.replace("BROADCAST", said)), exchanged) for said in ("false", "true"))
+    assert (one_each.ends_ns, once.ends_ns) == (3 * S, 2 * S)
+    slow = "links.overrides=[{devices: [2], down_rate: 6kbit/s}]"  # 4 s on its own link
+    assert lps_round(timed(shared.replace("BROADCAST", "true"), slow), exchanged).down_ns == (2 + 2 + 4) * S
+
+
+def test_an_override_is_of_its_devices_alone() -> None:
+    experiment = timed(SLOW_LINK, "links.overrides=[{devices: [1-2], up_rate: 8kbit/s}]")
+    ends = [lps_round(experiment, {f"device-{n}": sent()}).ends_ns for n in range(4)]
+    assert ends == [3_200 * MS, 2_200 * MS, 2_200 * MS, 3_200 * MS]
+
+
+def test_a_global_round_is_its_slowest_lps() -> None:
+    experiment = timed("links.lps-gps={down_rate: 8kbit/s, up_rate: 4kbit/s, latency: 100ms}")
+    timeline = LpsTimeline(experiment)
+    assert timeline.arrival_ns("lps-1", 3, 5 * S, 1_000) == 5 * S + 1_100 * MS
+    times = timeline.round(3, 5 * S, {"lps-0": sent(busy_ns=S), "lps-1": sent(busy_ns=4 * S)})
+    assert times.ends_ns == 5 * S + 1_100 * MS + 4 * S + 2_100 * MS
+    assert (times.compute_ns, times.waiting_ns, times.slowest) == (5 * S, 3 * S, "lps-1")
+
+
+@given(st.integers(0, 9), st.integers(0, 50), st.integers(0, 3 * S), st.integers(1, 10**5))
+def test_an_lps_and_the_gps_agree_when_a_model_arrives(number: int, global_round: int, begins: int, size: int) -> None:
+    timeline = LpsTimeline(timed("links.lps-gps={preset: lte, jitter: 20ms}", seed=3))
+    times = timeline.round(global_round, begins, {f"lps-{number}": sent(down=size)})
+    assert times.begins_ns + times.down_ns == timeline.arrival_ns(f"lps-{number}", global_round, begins, size)
+
+
+# --- what always holds --------------------------------------------------------------------------------------
+
+MIXED = (
+    "links={device-lps: {preset: lte, jitter: 30ms}, overrides: [{devices: [3-5], preset: nb-iot}], "
+    "shared: {device-lps: {up_rate: 3Mbit/s, down_rate: 5Mbit/s}}}",
+    "compute={per_example: 2ms, devices: {pi4: [0-9]}, spread: {lognormal: 0.78}, minimum: 10ms, exponential: 300ms}",
+)
+ROUNDS = st.dictionaries(
+    st.integers(0, 19).map(lambda n: f"device-{n}"),
+    st.builds(sent, st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**4)),
+    min_size=1,
+)
+
+
+@settings(deadline=None)
+@given(ROUNDS, st.integers(0, 9), st.integers(0, 10**12))
+def test_the_parts_of_all_devices_make_up_the_round(exchanged: dict[str, Exchanged], number: int, begins: int) -> None:
+    times = lps_round(timed(*MIXED), exchanged, number, begins)
+    parts = times.down_ns + times.compute_ns + times.up_ns + times.waiting_ns
+    assert parts == (times.ends_ns - times.begins_ns) * times.children
+    assert min(times.down_ns, times.compute_ns, times.up_ns, times.waiting_ns) >= 0
+
+
+@settings(deadline=None)
+@given(ROUNDS, st.randoms(use_true_random=False))
+def test_the_order_of_arrival_changes_nothing(exchanged: dict[str, Exchanged], rng: "object") -> None:
+    names = list(exchanged)
+    rng.shuffle(names)  # type: ignore[attr-defined]
+    assert lps_round(timed(*MIXED), {name: exchanged[name] for name in names}) == lps_round(timed(*MIXED), exchanged)
+
+
+def test_another_seed_draws_other_times() -> None:
+    ends = {
+        DeviceTimeline(timed(*MIXED, seed=seed)).round(0, 0, {"device-0": sent()}, {"device-0": 0}).ends_ns
+        for seed in range(5)
+    }
+    assert len(ends) == 5
+
+
+def test_a_device_has_one_factor_and_a_draw_for_every_round() -> None:
+    timeline = DeviceTimeline(timed("compute={per_example: 1ms, spread: {lognormal: 0.5}}"))
+    factors = {timeline.compute_ns(index, 0, 1_000) for index in range(20)}
+    assert len(factors) == 20
+    assert timeline.compute_ns(7, 5, 1_000) == timeline.compute_ns(7, 0, 1_000) == 2 * timeline.compute_ns(7, 0, 500)
+    drawn = DeviceTimeline(timed("compute.exponential=1s"))
+    assert len({drawn.compute_ns(0, number, 10) for number in range(20)}) == 20
+
+
+def test_the_mean_round_of_the_exponential_model_is_that_of_the_slowest_of_m() -> None:
+    devices, rounds = 20, 200
+    experiment = timed("compute={minimum: 1s, exponential: 1s}")
+    exchanged = {f"device-{n}": sent() for n in range(devices)}
+    mean_s = fmean(lps_round(experiment, exchanged, number).ends_ns / S for number in range(rounds))
+    expected_s = 1 + math.fsum(1 / n for n in range(1, devices + 1))  # T_min + H_m / μ
+    assert abs(mean_s / expected_s - 1) < 0.03
+
+
+def test_a_timeline_that_int64_does_not_hold_ends_the_run() -> None:
+    with pytest.raises(RunStoppedError, match="the virtual clock passes 73 years"):
+        lps_round(timed("links.device-lps.up_rate=1bit/s"), {"device-0": sent(up=10**9)})
+
+
+# --- before training ----------------------------------------------------------------------------------------
+
+
+def test_a_question_that_is_relayed_is_heard_one_answer_after_the_other() -> None:
+    experiment = timed(SLOW_LINK, "compute={per_example: 50ms}")
+    sizes = {0: 1_000, 1: 1_000, 2: 500}
+    first = Asked(answer_bytes=sizes, examples={0: 0, 1: 4, 2: 0}, relayed=(0, 1, 2))
+    # at the GPS after 2.1, 0.2 + 2.1 and 1.1 s; the third hears the first from 2.1 s on, 1 s, and the second after it
+    alone = before_training(experiment, [first])
+    assert (alone.ends_ns, alone.slowest) == (4_100 * MS + 100 * MS, "device-002")
+    second = Asked(answer_bytes=dict.fromkeys(sizes, 500), examples=dict.fromkeys(sizes, 0))
+    both = before_training(experiment, [first, second])
+    assert both.ends_ns == alone.ends_ns + 1_100 * MS
+    assert (both.children, both.compute_ns) == (3, 200 * MS)
+    assert both.up_ns == (2_100 + 2_100 + 1_100 + 3 * 1_100) * MS
+    assert both.down_ns == ((1_000 + 500) + (1_000 + 500) + 2_000 + 3 * 100) * MS
+    assert both.down_ns + both.compute_ns + both.up_ns + both.waiting_ns == 3 * both.ends_ns
+
+
+def test_nothing_asked_takes_no_time() -> None:
+    assert before_training(timed(SLOW_LINK), []) == pb.RoundTimes()
+
+
+# --- bytes --------------------------------------------------------------------------------------------------
+
+
+def test_an_updates_bytes_do_not_depend_on_how_it_was_sent() -> None:
+    from rounds_setting import CODEC
+
+    header = pb.UpdateHeader(
+        run_id="run-1", child_id="device-000", round=4, train_loss=0.5, work=pb.Work(examples=70),
+        payload=payload_header(CODEC, name="fed_avg", num_examples=9),
+    )  # fmt: skip
+    alone = Uploaded.of(header)
+    assert alone.work.examples == 70
+    assert alone.up_bytes > CODEC.payload_bytes
+    header.offset = 8
+    header.then_fetch.sent_round = 4
+    header.link_bytes.add(link="device-lps", bytes=10**9)
+    header.lps_rounds.add(seconds=0.123)
+    header.exclusions.add(device_id="x")
+    header.lps_id, header.term = "lps-0", 3
+    assert Uploaded.of(header).up_bytes == alone.up_bytes

@@ -40,9 +40,13 @@ class InstalledRelease:
             )
         except config.ConfigException as error:
             raise AddressError(f"no Kubernetes context: {_sentence(error)}; see kubectl config get-contexts") from None
-        except Exception as error:  # the client reads the file as it comes, and raises whatever that brings
+        except (TypeError, AttributeError, LookupError):  # the client takes the file for what it should be
             raise AddressError(
-                f"the kubeconfig cannot be used: {_sentence(error)}; give another with --kubeconfig"
+                "the kubeconfig is not one, as kubectl writes it; give another with --kubeconfig"
+            ) from None
+        except Exception as error:  # it cannot be read, or is not YAML
+            raise AddressError(
+                f"the kubeconfig cannot be read: {_sentence(error)}; give another with --kubeconfig"
             ) from None
         api = client.ApiClient(self._configuration)
         self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)

@@ -21,6 +21,15 @@ def check_unused(folder: Path) -> None:
         raise _unusable(folder, error) from None
 
 
+def new_folder(folder: Path) -> None:
+    """Make a folder, unless an empty one is there. Raises OutputError where it cannot be made, or is in use."""
+    check_unused(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from None
+
+
 def unused_folder(parent: Path, name: str) -> Path:
     """`parent/name` where no such folder is, else the first of `parent/name-2`, `parent/name-3` … that is not there."""
     candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))

@@ -17,7 +17,7 @@ from emulator.follow import Outcome, follow
 from emulator.helm import Helm, check_chart
 from emulator.interrupts import run_interruptibly
 from emulator.kubernetes import InstalledRelease
-from emulator.output import check_unused
+from emulator.output import new_folder
 from emulator.place import Release
 from emulator.progress import Display, Quiet
 from emulator.share import CHART
@@ -176,7 +176,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
     """
     from emulator.report import write_report
 
-    check_unused(out)
+    new_folder(out)  # now, and not after hours of waiting
 
     async def fetch(address: str) -> Outcome:
         async with RunClient(address) as client:

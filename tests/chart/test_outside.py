@@ -80,6 +80,16 @@ def test_only_those_who_are_named_may_dial_in(tier: str) -> None:
     assert not [item for item in render() if "ipBlock" in str(item)]
 
 
+def test_devices_in_pods_may_take_the_way_in_too() -> None:
+    def opened(values: dict[str, Any]) -> list[list[int]]:
+        rules = one(render(values), "NetworkPolicy", "demo-fedstrata-device")["spec"]["egress"]
+        return [[port["port"] for port in rule["ports"]] for rule in rules if "to" not in rule]
+
+    assert opened(OUTSIDE) == [[50061, 50062]]
+    assert opened(GATEWAY) == [[80]]
+    assert opened({}) == []
+
+
 def test_boards_that_are_no_nodes_take_no_pods_and_no_data_of_the_release() -> None:
     devices = one(render(OUTSIDE), "StatefulSet", "demo-fedstrata-device")["spec"]
     assert devices["replicas"] == 0

@@ -19,8 +19,8 @@ current-context: here
 @pytest.mark.parametrize(
     ("kubeconfig", "message"),
     [
-        ("- a list", "the kubeconfig cannot be used: "),
-        ("clusters: [", "the kubeconfig cannot be used: while parsing a flow"),
+        ("- a list", "the kubeconfig is not one, as kubectl writes it"),
+        ("clusters: [", "the kubeconfig cannot be read: while parsing a flow"),
         ("a: b", "no Kubernetes context: Invalid kube-config file"),
         (UNREACHABLE.replace("current-context: here", "current-context: there"), "name there in"),
         (UNREACHABLE, "Kubernetes at http://127.0.0.1:9 does not answer: "),
@@ -54,3 +54,13 @@ def test_what_is_wrong_is_said_before_kubernetes_is_asked_anything(
     (tmp_path / "config").write_text(UNREACHABLE)
     assert execute(["up", "digits", "--kubeconfig", "config", *wrong]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anybody_waits_for_the_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config").write_text(UNREACHABLE)
+    (tmp_path / "file").write_text("in the way")
+    out = tmp_path / "file" / "record"
+    assert execute(["collect", "--kubeconfig", str(tmp_path / "config"), "--out", str(out)]) == 5
+    assert f"cannot write to {out}: Not a directory; choose another folder" in capsys.readouterr().err

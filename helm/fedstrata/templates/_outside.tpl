@@ -35,6 +35,15 @@ $(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Names
 {{- $lps -}}
 {{- end }}
 
+{{/* The ports of all LPSs' addresses, as JSON. */}}
+{{- define "fedstrata.outsidePorts" -}}
+{{- $ports := list -}}
+{{- range $number := until (include "fedstrata.checkOutside" . | int) -}}
+{{- $ports = append $ports (include "fedstrata.portOf" (dict "address" $.Values.outside.lps "number" $number) | int) -}}
+{{- end -}}
+{{ $ports | uniq | toJson }}
+{{- end }}
+
 {{/* The Service of one pod: (dict "root" $ "component" "lps" "pod" "demo-fedstrata-lps-0" "port" 50061). */}}
 {{- define "fedstrata.outsideService" -}}
 {{- $outside := .root.Values.outside }}

@@ -80,6 +80,8 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
             texts[path.name] = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ExperimentError(f"--code {path}: cannot be read as text: {' '.join(str(error).split())}") from None
+        if not path.stem.isidentifier():
+            raise ExperimentError(f"--code {path}: a module's name has letters, digits and underscores; rename it")
     size = sum(len(text.encode()) for text in texts.values())
     if size > CODE_BYTES_MAX:
         raise ExperimentError(

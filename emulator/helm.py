@@ -146,7 +146,8 @@ def _refused(message: str) -> ExperimentError | AddressError:
     line = " ".join(message.split())
     for mark in ("error calling fail: ", "execution error at "):
         if mark in line:
-            return ExperimentError(f"helm: {line.split(mark, 1)[1][:600]}")
+            said = re.sub(r"^\(\S+:\d+:\d+\): ", "", line.split(mark, 1)[1])  # without the place in a template
+            return ExperimentError(f"helm: {said[:600]}")
     if "schema" in line or "values" in line:
         return ExperimentError(f"helm: {line[:600]}")
     return AddressError(f"helm: {line[:600]}")

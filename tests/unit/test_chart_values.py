@@ -77,8 +77,14 @@ def test_files_of_own_code_go_to_the_chart_in_place_of_earlier_ones(tmp_path: Pa
 
 def test_own_code_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text("#" * 1_000_001)
+    (tmp_path / "my-code.py").write_text("")
     (tmp_path / "bytes.py").write_bytes(b"\xff")
-    wrong = {"large.py": "more than the 1,000,000", "bytes.py": "cannot be read as text", "none.py": "cannot be read"}
+    wrong = {
+        "large.py": "more than the 1,000,000",
+        "bytes.py": "cannot be read as text",
+        "none.py": "cannot be read",
+        "my-code.py": "rename",
+    }
     for name, message in wrong.items():
         with pytest.raises(ExperimentError, match=message):
             with_code({}, [tmp_path / name])

@@ -28,7 +28,7 @@ EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 def test_the_charts_own_words_are_told_as_an_error_of_the_values() -> None:
     error = _refused("execution error at (fedstrata/templates/x.yaml:1:3): device.replicas is 3,\n but 10 are needed")
     assert isinstance(error, ExperimentError)
-    assert "device.replicas is 3, but 10 are needed" in str(error)
+    assert str(error) == "helm: device.replicas is 3, but 10 are needed"
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:

@@ -1,5 +1,16 @@
 {{/* What runs before a tier's container, and own code: (dict "root" $ "component" "lps") or the root, as each says. */}}
 
+{{/* A tier's own volumes: (dict "root" $ "component" "lps"). */}}
+{{- define "fedstrata.extraVolumes" -}}
+{{- $component := .component -}}
+{{- with (index .root.Values .component).extraVolumes }}
+{{- range . }}
+{{- if has .name (list "state" "data" "code" "experiment" "tmp") }}{{ fail (printf "%s.extraVolumes: %s is one of the chart's own (state, data, code, experiment, tmp); choose another name" $component .name) }}{{ end }}
+{{- end }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{- define "fedstrata.initContainers" -}}
 {{- $tier := index .root.Values .component -}}
 {{- include "fedstrata.volumeOwner" . }}
@@ -42,6 +53,10 @@
 {{- $code := .Values.code -}}
 {{- $given := list -}}
 {{- range $name := list "files" "configMap" "image" }}{{ if get $code $name }}{{ $given = append $given (printf "code.%s" $name) }}{{ end }}{{ end -}}
+{{- range $name, $_ := $code.files -}}
+{{- $module := regexFind "^[A-Za-z_][A-Za-z0-9_]*\\.[A-Za-z0-9]+$" $name -}}
+{{- if or (not $module) (has $name (list "gps.py" "lps.py" "device.py" "fedstrata.py")) }}{{ fail (printf "code.files: %s cannot be imported: a file's name has letters, digits and underscores before its ending, and is none of the services' own (gps, lps, device, fedstrata); rename it" $name) }}{{ end -}}
+{{- end -}}
 {{- if gt (len $given) 1 }}{{ fail (printf "own code comes from one place, and %s are given: leave all but one out" (join " and " $given)) }}{{ end -}}
 {{- if $given }}/code{{ end -}}
 {{- end }}

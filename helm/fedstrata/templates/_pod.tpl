@@ -207,7 +207,7 @@ spec:
     {{- with include "fedstrata.codeVolume" $root | trim }}
     {{- . | nindent 4 }}
     {{- end }}
-    {{- with $tier.extraVolumes }}
-    {{- toYaml . | nindent 4 }}
+    {{- with include "fedstrata.extraVolumes" . | trim }}
+    {{- . | nindent 4 }}
     {{- end }}
 {{- end }}

@@ -54,6 +54,7 @@
       const live = "live/phase" in this.parts ? this.section("live") : null;
       const clusters = summary.clusters ?? {};
       const byLps = summary.homes ?? clusters;
+      const { toldAt } = this;
       return {
         summary, live, clusters, byLps,
         name: summary.name ?? summary.run_id ?? "",
@@ -65,7 +66,7 @@
         rate: (link, direction) => (live && !live.has_record ? this.rate(link, direction) : null),
         relevance: this.parts.relevance ?? null,
         experiment: this.parts.experiment ?? "",
-        sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - this.toldAt) : 0),
+        sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - toldAt) : 0),
       };
     }
   }

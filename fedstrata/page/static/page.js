@@ -187,11 +187,13 @@
   // --- drawing ---------------------------------------------------------------------------------------
 
   let due = null;
+  let shown = null; // the view last drawn
 
   function draw() {
     due = null;
     if (!("summary/run_id" in run.parts)) return;
     const view = run.view();
+    shown = view;
     const look = fedstrata.lookOf(view);
     showHead(view);
     for (const section of SECTIONS) section.show(view, look);
@@ -216,7 +218,7 @@
       take(event);
     });
     source.addEventListener("change", take);
-    setInterval(() => !document.hidden && "summary/run_id" in run.parts && showTimes(run.view()), 1000);
+    setInterval(() => shown && !document.hidden && showTimes(shown), 1000);
     document.addEventListener("visibilitychange", drawSoon);
 
     function take(event) {

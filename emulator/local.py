@@ -57,7 +57,7 @@ class LocalBackend:
         gps = self._start(self._gps(), ["gps"])
         self._watch([gps])
         addresses = await self._unless_failure(gps.addresses())
-        self._gps_address, self.http_address = addresses["grpc"], addresses["http"]
+        self._gps_address, self.http_address = addresses["grpc"], addresses.get("http", "")
         gps_of_devices = await self._faults.by_way_of("device-gps", self._gps_address)
         ranges = device_ranges(experiment.device_count, self._device_processes or usable_cores())
         ids = experiment.device_ids()

@@ -171,3 +171,21 @@ def test_whom_the_run_waits_for_and_the_time_left_are_said(browser: Browser, wid
         assert "training, global round 1 of 4 done" in page.text
         assert "left" in page.text
         assert page.faults() == []
+
+
+def test_how_far_devices_lie_apart_is_shown_of_each_round_and_at_the_end_of_each_device(browser: Browser) -> None:
+    gps = Gps()
+    with gps.served() as url:
+        page = browser(1600).open(url)
+        gps.feed.publish(state(), [("x", [1, 1, "lps-0", 2, 20, 0.5, 0.9, 0.1, 10, 20, 0.8, 0.95])])
+        page.until("document.querySelector('svg[aria-label^=\"Devices in the newest round\"]')")
+        said = page.run("return document.querySelector('svg[aria-label^=\"Devices in\"]').ariaLabel").replace(
+            "\u00a0", " "
+        )
+        assert said == "Devices in the newest round. lps-0 from 80.0 % to 95.0 %"
+        gps.feed.publish(state(**{"summary/device_accuracy": {"a": 0.75, "b": 1.0}}))
+        page.until("document.querySelector('svg[aria-label^=\"Accuracy by device\"]')")
+        assert "From 75.0 % to 100.0 % over 2 devices" in page.run(
+            "return document.querySelector('svg[aria-label^=\"Accuracy by device\"]').ariaLabel"
+        ).replace("\u00a0", " ")
+        assert page.console == []

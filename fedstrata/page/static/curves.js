@@ -4,6 +4,7 @@
 (() => {
   const { COUNT, DASHES, isNumber, percent, seconds, shorten, spread } = fedstrata;
   const MOST_BARS = 40;
+  const MOST_BANDS = 4; // of devices' spread behind lines; more would hide each other
 
   /** Accuracy or loss of each cluster's model over LPS rounds: lines with names, or of many their spread and median. */
   function curve(view, look, width, { key, title, scale = 1, low, high }) {
@@ -17,7 +18,7 @@
     const options = {
       width, height: Math.min(320, 160 + width / 5), marginRight: names.length <= COUNT ? 74 : 60, marginLeft: 52, marginTop: 24, insetTop: 12,
       x: { label: "LPS round", domain: [0.5, Math.max(1.5, last + 0.5)], ticks: ticksOf(last), tickFormat: "d" },
-      y: { label: title, labelAnchor: "center", labelArrow: "none", grid: true, nice: true },
+      y: { label: title, labelAnchor: "center", labelArrow: "none", grid: true, nice: true, domain: heightsOf(rows, names.length <= MOST_BANDS) },
       marks: [...roundBands(view.rounds), ...marks],
     };
     const ends = names.length <= COUNT ? endsInWords(rows, names) : `${names.length} clusters`;
@@ -41,15 +42,25 @@
 
   const ticksOf = (last) => d3.ticks(1, Math.max(1, last), Math.min(10, last)).filter(Number.isInteger);
 
+  /** From where to where a figure of lines goes: as far as they do, and into their bands by half as much again. */
+  function heightsOf(rows, hasBands) {
+    const [low, high] = d3.extent(rows, (row) => row.value);
+    const more = Math.max(high - low, 1e-9) / 2;
+    if (!hasBands) return [low, high];
+    const lowest = d3.min(rows, (row) => row.low ?? row.value);
+    const highest = d3.max(rows, (row) => (row.low === null ? row.value : row.high));
+    return [Math.max(lowest, low - more), Math.min(highest, high + more)];
+  }
+
   function namedLines(rows, names, look) {
-    const [low, high] = d3.extent(rows.flatMap((row) => (row.low === null ? [row.value] : [row.low, row.high])));
+    const [low, high] = d3.extent(rows, (row) => row.value);
     const room = Math.max(high - low, 1e-9);
-    const known = rows.filter((row) => row.low !== null);
+    const banded = names.length <= MOST_BANDS ? rows.filter((row) => row.low !== null) : [];
     const ends = names.map((name) => rows.findLast((row) => row.lps_id === name));
     const heights = spread(ends.map((row) => row.value), 0.09 * room, low, high);
     return [
-      ...names.map((name) => Plot.areaY(known.filter((row) => row.lps_id === name), {
-        x: "n", y1: "low", y2: "high", fill: look.cluster(name), fillOpacity: 0.12,
+      ...names.map((name) => Plot.areaY(banded.filter((row) => row.lps_id === name), {
+        x: "n", y1: "low", y2: "high", fill: look.cluster(name), fillOpacity: 0.12, clip: true,
       })),
       ...names.map((name, i) => Plot.line(rows.filter((row) => row.lps_id === name), {
         x: "n", y: "value", stroke: look.cluster(name), strokeWidth: 2, strokeDasharray: DASHES[i % DASHES.length],
@@ -103,10 +114,11 @@
     return names.map((name) => `${name} ends at ${rows.findLast((row) => row.lps_id === name).value.toFixed(3)}`).join(", ");
   }
 
-  /** How far the devices of each cluster lie apart: each device's accuracy as it was measured at the end. */
+  /** How far the devices of each cluster lie apart: of the newest round that was measured, from which to which device;
+   * at the end each device. */
   function deviceSpread(view, look, width) {
     const measured = view.devices.filter((device) => isNumber(device.accuracy) && device.cluster);
-    if (!measured.length) return null;
+    if (!measured.length) return deviceRanges(view, look, width);
     const names = Object.keys(view.clusters).filter((name) => measured.some((device) => device.cluster === name));
     if (names.length > MOST_BARS) return histogram(measured, width);
     const options = {
@@ -125,6 +137,27 @@
     };
     const [low, high] = d3.extent(measured, (device) => device.accuracy);
     return fedstrata.plot(options, "Accuracy by device", `From ${percent(low)} to ${percent(high)} over ${measured.length} devices`);
+  }
+
+  function deviceRanges(view, look, width) {
+    const names = Object.keys(view.byLps).slice(0, MOST_BARS);
+    const newest = (name) => view.rounds.findLast((row) => row.lps_id === name && isNumber(row.lowest_accuracy));
+    const rows = names.map(newest).filter(Boolean);
+    if (!rows.length) return null;
+    const options = {
+      width, height: 72 + 26 * names.length, marginLeft: 84, marginRight: 16, marginBottom: 42,
+      x: { label: "Accuracy of the least and the most accurate device, %", grid: true, nice: true },
+      y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
+      marks: [
+        ...rows.map((row) => Plot.ruleY([row], {
+          x1: 100 * row.lowest_accuracy, x2: 100 * row.highest_accuracy, y: "lps_id", stroke: look.cluster(row.lps_id),
+          strokeWidth: 6, strokeOpacity: 0.5, strokeLinecap: "round",
+        })),
+        Plot.tickX(rows, { x: (row) => 100 * row.accuracy, y: "lps_id", stroke: "var(--ink)", strokeWidth: 2 }),
+      ],
+    };
+    const said = rows.map((row) => `${row.lps_id} from ${percent(row.lowest_accuracy)} to ${percent(row.highest_accuracy)}`);
+    return fedstrata.plot(options, "Devices in the newest round", said.join(", "));
   }
 
   function histogram(measured, width) {

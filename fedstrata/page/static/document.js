@@ -54,6 +54,7 @@
       const live = "live/phase" in this.parts ? this.section("live") : null;
       const clusters = summary.clusters ?? {};
       const byLps = summary.homes ?? clusters;
+      const { toldAt } = this;
       return {
         summary, live, clusters, byLps,
         name: summary.name ?? summary.run_id ?? "",
@@ -66,7 +67,7 @@
         relevance: this.parts.relevance ?? null,
         virtualCurve: this.parts.virtual_curve ?? null,
         experiment: this.parts.experiment ?? "",
-        sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - this.toldAt) : 0),
+        sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - toldAt) : 0),
       };
     }
   }

@@ -67,7 +67,7 @@
     new Section("Topology", { figures: [fedstrata.topology], texts: [clusterRule], isWhole: true }),
     new Section("Accuracy", { figures: [(view, look, width) => fedstrata.curve(view, look, width, accuracy)], texts: [notMeasured] }),
     new Section("Loss", { figures: [(view, look, width) => fedstrata.curve(view, look, width, loss)] }),
-    new Section("Devices at the end", { figures: [fedstrata.deviceSpread], texts: [spreadSaid] }),
+    new Section("Devices", { figures: [fedstrata.deviceSpread], texts: [spreadSaid] }),
     new Section("Newest round", { figures: [(view, _, width) => fedstrata.timeline(view, width)] }),
     new Section("Bytes over rounds", { figures: [(view, _, width) => fedstrata.growth(view, width)] }),
     new Section("Bytes by link", { figures: [(view, _, width) => fedstrata.totals(view, width)] }),
@@ -88,12 +88,13 @@
   function notMeasured(view) {
     if (!view.rounds.length) return view.isOver ? "No LPS round was completed." : "";
     return view.rounds.some((row) => fedstrata.isNumber(row.accuracy))
-      ? `Of the model that each LPS round produced, with its least and most accurate device; G1, G2, … are the global rounds.${view.spans ? " By LPS, since clusters span them." : ""}`
+      ? `Of the model that each LPS round produced; G1, G2, … are the global rounds.${view.spans ? " By LPS, since clusters span them." : ""}`
       : "Not measured.";
   }
 
   function spreadSaid(view) {
-    return view.devices.some((device) => fedstrata.isNumber(device.accuracy)) ? "Each device with what it would use; the line is a cluster's median." : "";
+    if (view.devices.some((device) => fedstrata.isNumber(device.accuracy))) return "Each device at the end, with what it would use; the line is a cluster's median.";
+    return view.rounds.length ? "In the newest round that was measured; the line is all of a cluster's examples together." : "";
   }
 
   function relevanceSaid(view) {
@@ -187,11 +188,13 @@
   // --- drawing ---------------------------------------------------------------------------------------
 
   let due = null;
+  let shown = null; // the view last drawn
 
   function draw() {
     due = null;
     if (!("summary/run_id" in run.parts)) return;
     const view = run.view();
+    shown = view;
     const look = fedstrata.lookOf(view);
     showHead(view);
     for (const section of SECTIONS) section.show(view, look);
@@ -216,7 +219,7 @@
       take(event);
     });
     source.addEventListener("change", take);
-    setInterval(() => !document.hidden && "summary/run_id" in run.parts && showTimes(run.view()), 1000);
+    setInterval(() => shown && !document.hidden && showTimes(shown), 1000);
     document.addEventListener("visibilitychange", drawSoon);
 
     function take(event) {

@@ -60,7 +60,7 @@
   }
 
   function taskList(look, tasks) {
-    return element("span", {}, ...tasks.map(([task, count]) => element("div", {}, swatch(look, task), `${task} ${grouped(count)}`)));
+    return element("span", {}, ...tasks.map(([task, count]) => element("div", { class: "mark" }, swatch(look, task), `${task} ${grouped(count)}`)));
   }
 
   function tasks(view, look) {
@@ -69,7 +69,7 @@
       const where = d3.rollups(own, (same) => same.length, (device) => device.cluster ?? "none").sort((a, b) => b[1] - a[1]);
       const accuracy = view.summary.task_accuracy?.[task];
       return [
-        element("span", {}, swatch(look, task), task), grouped(own.length),
+        element("span", { class: "mark" }, swatch(look, task), task), grouped(own.length),
         where.map(([name, count]) => `${name} (${grouped(count)})`).join(", "), percent(accuracy), bar(accuracy),
       ];
     });

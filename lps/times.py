@@ -42,3 +42,4 @@ class Times:
         report.now_ns = self._uplink.arrival_ns(self._cluster_id, model.round, model.begins_ns, model.whole_bytes)
         if report.lps_rounds:
             report.lps_rounds[-1].times.ready_ns = report.now_ns
+            report.lps_rounds[-1].times.next_bytes = model.whole_bytes

@@ -38,10 +38,9 @@ class GlobalTimes:
             self._asked = _asked(self._experiment, self._journal)
             self._before = before_training(self._experiment, list(self._asked.values()))
 
-    @property
-    def now_ns(self) -> int:
-        """When the open global round began, from the first question on."""
-        return (self._before.ends_ns if self._before is not None else 0) + self.begins_ns(len(self._times))
+    def since_questions_ns(self, global_round: int) -> int:
+        """When a global round begins, from the first question on."""
+        return (self._before.ends_ns if self._before is not None else 0) + self.begins_ns(global_round)
 
     def all(self) -> RunTimes:
         """The times of the questions, and of the global rounds that are closed."""

@@ -136,7 +136,7 @@ class SpanningSession:
         gathered = await self.server.gather()
         seconds = time.monotonic() - started
         self._report = self._notes.of_round(self._report, number, global_round, gathered, seconds)
-        self._times.of_round(self._report, gathered, self._members.indexes)
+        self._times.of_round(self._report, gathered, self._members)
         return sums
 
     def _asking(self, number: int) -> Asking | None:

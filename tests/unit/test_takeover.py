@@ -273,17 +273,6 @@ async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(t
         await taking_over
 
 
-async def test_on_the_virtual_clock_a_lost_state_is_lost(tmp_path: Path) -> None:
-    around = LpsParts(
-        experiment=parse_experiment(TEXT, overrides=["clock=virtual"]), method=cast(Any, None), streams=STREAMS,
-        model=cast(Any, None), state_folder=tmp_path, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
-    )  # fmt: skip
-    gps = SimpleNamespace(identity=SimpleNamespace(run_id=RUN_ID))
-    session = ClusterSession(around, Cluster(cluster_id="lps-0", global_round=2), cast(Any, gps), LOG)
-    with pytest.raises(StateError, match=r"clock: virtual a time that devices do not have; put the files back"):
-        await session.take_over(session.gathering())
-
-
 def state_in(folder: Path, term: int) -> ClusterState:
     return ClusterState(
         folder / "lps-0", run_id=RUN_ID, cluster_id="lps-0", layout=LAYOUT, rounds_per_global=3, term=term

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator import cli_bench, cli_export, cli_package, cli_remote, cli_sweep
+from emulator import cli_bench, cli_export, cli_package, cli_remote, cli_retime, cli_sweep
 from emulator.cli_package import EXPERIMENT
 from fedstrata.logs import print_whatever_comes
 
@@ -151,6 +151,7 @@ for _command in (
     cli_package.data,
     cli_export.export,
     cli_bench.bench_device,
+    cli_retime.retime,
     cli_remote.up,
     cli_remote.status,
     cli_remote.collect,

@@ -249,10 +249,18 @@ def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
     """Accuracy over virtual time of the runs that have it, by what sets them apart."""
     timed = [(run, curve) for run in runs if (curve := accuracy_over_time(run))]
     names = [f"{run.name}, {run.summary.method}, seed {run.summary.seed}" for run, _ in timed]
-    folders = [run.folder.name for run, _ in timed]
-    own = names if len(set(names)) == len(names) else folders if len(set(folders)) == len(folders) else None
-    labels = own or [str(run.folder) for run, _ in timed]
-    return {printable(label): curve for label, (_, curve) in zip(labels, timed, strict=True)}
+    own = names if len(set(names)) == len(names) else _parts_apart([run.folder for run, _ in timed])
+    return {printable(label): curve for label, (_, curve) in zip(own, timed, strict=True)}
+
+
+def _parts_apart(folders: Sequence[Path]) -> list[str]:
+    """The folders without what all their paths begin and end with."""
+    paths = [list(folder.parts) for folder in folders]
+    for end in (0, -1):
+        while all(len(parts) > 1 for parts in paths) and len({parts[end] for parts in paths}) == 1:
+            for parts in paths:
+                del parts[end]
+    return ["/".join(parts) for parts in paths]
 
 
 def _csv_text(comparison: Comparison) -> str:

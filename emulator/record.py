@@ -223,9 +223,9 @@ def load_record(folder: Path) -> RunRecord:
         experiment=experiment,
         experiment_yaml=text,
         summary=summary,
-        rounds=() if is_cut_short else _parse_rows(rounds, ROUND_ROW, ROUND_COLUMNS),
+        rounds=() if is_cut_short else parse_rows(rounds, ROUND_ROW, ROUND_COLUMNS),
         relevance=_parse_relevance(_read(relevance), relevance) if relevance.exists() else None,
-        timeline=_parse_rows(timeline, TIMELINE_ROW, TimelineRow.__dataclass_fields__) if timeline.exists() else (),
+        timeline=parse_rows(timeline, TIMELINE_ROW, TimelineRow.__dataclass_fields__) if timeline.exists() else (),
     )
 
 
@@ -260,7 +260,7 @@ def _parse_experiment(text: str, path: Path) -> Mapping[str, Any]:
     return document
 
 
-def _parse_rows(path: Path, kind: TypeAdapter[T], columns: Iterable[str]) -> tuple[T, ...]:
+def parse_rows(path: Path, kind: TypeAdapter[T], columns: Iterable[str]) -> tuple[T, ...]:
     """The rows of a table, each empty field as None."""
     text = _read(path)
     table = _csv_rows(text, path)

@@ -20,6 +20,11 @@ def status_schema() -> dict[str, Any]:
             "global_round": _count("global rounds that are done"),
             "global_rounds": _count("of how many"),
             "seconds": _seconds("on the run's own clock, which stands still once it is over"),
+            "virtual_seconds": {
+                "type": ["number", "null"],
+                "minimum": 0,
+                "description": "when the open global round began on the virtual clock; null before the second",
+            },
             "lps_wanted": _count("how many LPSs the run needs; 0 while nobody knows"),
             "devices": {"type": "object", "additionalProperties": _count("devices in this state")},
             "clusters": {"type": "array", "items": _cluster()},

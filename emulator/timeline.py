@@ -57,7 +57,7 @@ class TimelineRow:
     slowest: str | None
 
 
-TIMELINE_ROW = TypeAdapter(TimelineRow)
+TIMELINE_ROW, VIRTUAL = TypeAdapter(TimelineRow), TypeAdapter(Virtual)
 
 
 def accuracy_over_time(record: "RunRecord") -> list[tuple[float, float]]:

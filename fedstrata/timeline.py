@@ -164,6 +164,19 @@ def _round_times(
         waiting_ns=ends_ns * len(back) - sum(back),
         children=len(children),
         slowest=next((child.name for child, at in zip(children, back, strict=True) if at == ends_ns), ""),
+        flows=[_flow(child) for child in children],
+    )
+
+
+def _flow(child: _Child) -> pb.Flow:
+    """What a round was worked out from, of one child."""
+    had = child.exchanged
+    return pb.Flow(
+        child=child.index,
+        down_bytes=had.down_bytes,
+        up_bytes=had.up_bytes,
+        examples=had.work.examples,
+        stream=had.stream,
     )
 
 

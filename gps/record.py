@@ -21,7 +21,7 @@ from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
 from gps.measured import loss_and_accuracy
-from gps.timeline_record import RunTimes, timeline_csv, virtual_summary
+from gps.timeline_record import RunTimes, flows_csv, timeline_csv, virtual_summary
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 
@@ -58,6 +58,7 @@ def write_record(folder: Path, result: RunResult) -> None:
     _write(folder / "rounds.csv", rounds_csv(result.lps_rounds))
     if result.experiment.is_timed:
         _write(folder / "timeline.csv", timeline_csv(result.lps_rounds, result.times))
+        _write(folder / "flows.csv", flows_csv(result.lps_rounds, result.times))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
     _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")

@@ -117,6 +117,7 @@ class Reports:
         check_link_bytes(header.link_bytes)
         check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._plan.held_out)
         for row in header.lps_rounds:
+            _check_length("flows of a round", row.times.flows, len(members))
             if row.times.slowest and row.times.slowest not in members:
                 raise PayloadError(
                     f"{header.cluster_id} waited for {quoted(row.times.slowest)}, which is none of its own"

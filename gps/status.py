@@ -24,7 +24,7 @@ def status_of(run: Run) -> pb.RunStatus:
         has_record=run.has_record,
         waits=to_proto(run.waiting.waits),
         seconds=seconds_of(run.journal.phases()),
-        virtual_ns=run.rounds.times.now_ns,
+        virtual_ns=run.rounds.times.since_questions_ns(run.rounds.global_round),
     )
 
 

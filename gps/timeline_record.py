@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedstrata.timeline_before import Asked
 from fedstrata.v1 import rounds_pb2 as pb
 
 PARTS = ("down", "compute", "up", "waiting")
@@ -16,12 +17,18 @@ TIMELINE_COLUMNS = (
 )  # fmt: skip
 
 
+FLOW_COLUMNS = (
+    "tier", "global_round", "lps_round", "lps_id", "child", "down_bytes", "up_bytes", "examples", "stream",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
     """What the GPS has worked out: the questions, from zero on, and the global rounds, from where training begins."""
 
     before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
     global_rounds: Mapping[int, pb.RoundTimes] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)  # what `before` was worked out from, by question
 
 
 def timeline_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> str:
@@ -35,6 +42,31 @@ def timeline_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> str:
     for global_round, closed in sorted(times.global_rounds.items()):
         writer.writerow(["gps", global_round + 1, "", "", *_cells(closed, since_ns)])
     return text.getvalue()
+
+
+def flows_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> str:
+    """flows.csv: what timeline.csv was worked out from; a question's name stands for an LPS, and after the last global
+    round there is a row for the final model that went to each LPS."""
+    text, following = io.StringIO(), max(times.global_rounds, default=-1) + 2
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(FLOW_COLUMNS)
+    for name, question in times.asked.items():
+        for index, size in sorted(question.answer_bytes.items()):
+            writer.writerow(["before", "", "", name, index, 0, size, question.examples[index], 0])
+    last: dict[str, int] = {}
+    for row in rows:
+        last[row.cluster_id] = row.times.next_bytes
+        _write_flows(writer, ["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id], row.times)
+    for global_round, closed in sorted(times.global_rounds.items()):
+        _write_flows(writer, ["gps", global_round + 1, "", ""], closed)
+    for cluster_id, size in last.items():
+        writer.writerow(["gps", following, "", "", int(cluster_id.rpartition("-")[2]), size, 0, 0, 0])
+    return text.getvalue()
+
+
+def _write_flows(writer: Any, of: Sequence[object], times: pb.RoundTimes) -> None:
+    for flow in times.flows:
+        writer.writerow([*of, flow.child, flow.down_bytes, flow.up_bytes, flow.examples, flow.stream])
 
 
 def virtual_summary(rows: Sequence[pb.LpsRound], times: RunTimes) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class GlobalTimes:
         self._journal = journal
         self._first_is_fetched = first_is_fetched
         self._experiment = experiment
+        self._asked: dict[str, Asked] = {}
         self._before: pb.RoundTimes | None = None
         self._times = {number: pb.RoundTimes.FromString(data) for number, data in journal.round_times().items()}
 
@@ -34,16 +35,17 @@ class GlobalTimes:
     def begin(self) -> None:
         """Work out what happened before training, of the answers in the journal."""
         if self._is_on:
-            self._before = before_training(self._experiment, _asked(self._experiment, self._journal))
+            self._asked = _asked(self._experiment, self._journal)
+            self._before = before_training(self._experiment, list(self._asked.values()))
 
-    @property
-    def now_ns(self) -> int:
-        """When the open global round began, from the first question on."""
-        return (self._before.ends_ns if self._before is not None else 0) + self.begins_ns(len(self._times))
+    def since_questions_ns(self, global_round: int) -> int:
+        """When a global round begins, from the first question on."""
+        return (self._before.ends_ns if self._before is not None else 0) + self.begins_ns(global_round)
 
     def all(self) -> RunTimes:
         """The times of the questions, and of the global rounds that are closed."""
-        return RunTimes(before=self._before or pb.RoundTimes(), global_rounds=dict(self._times))
+        before = self._before or pb.RoundTimes()
+        return RunTimes(before=before, global_rounds=dict(self._times), asked=self._asked)
 
     def of_round(self, global_round: int, server: RoundServer, gathered: RoundResult) -> pb.RoundTimes | None:
         """The times of the global round just closed; None where there is no virtual clock."""
@@ -61,14 +63,14 @@ class GlobalTimes:
             self._times[global_round] = times
 
 
-def _asked(experiment: Experiment, journal: Journal) -> list[Asked]:
-    """The questions before training, of what devices have answered."""
-    method, asked = make_method(experiment), []
+def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
+    """The questions before training by name, of what devices have answered."""
+    method, asked = make_method(experiment), {}
     for question in method.questions():
         if question.moment is Moment.BEFORE:
             answers = journal.answers(question.name)
             examples = {i: answers_pb2.Answer.FromString(data).trained_examples for i, data in answers.items()}
             sizes = {index: len(data) for index, data in answers.items()}
             relayed = tuple(method.relays()) if question.relayed else ()
-            asked.append(Asked(answer_bytes=sizes, examples=examples, relayed=relayed))
+            asked[question.name] = Asked(answer_bytes=sizes, examples=examples, relayed=relayed)
     return asked

@@ -204,7 +204,7 @@ class ClusterSession:
         global_round = number // self._rounds_per_global
         seconds = time.monotonic() - started
         report = self._notes.of_round(standing.report, number, global_round, gathered, seconds)
-        self._times.of_round(report, gathered, self._members.indexes)
+        self._times.of_round(report, gathered, self._members)
         pieces = await self._moved(standing, sums)
         if (number + 1) % self._rounds_per_global:
             following = await self._writing.save(number + 1, pieces, report)

@@ -141,7 +141,7 @@ class SpanningSession:
         seconds = time.monotonic() - started
         self._around.metrics.round_closed(seconds)
         self._report = self._notes.of_round(self._report, number, global_round, gathered, seconds)
-        self._times.of_round(self._report, gathered, self._members.indexes)
+        self._times.of_round(self._report, gathered, self._members)
         return sums
 
     def _asking(self, number: int) -> Asking | None:

@@ -1,12 +1,11 @@
 """The virtual clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
 
-from collections.abc import Mapping
-
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
 from fedstrata.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
+from lps.members import Members
 
 
 class Times:
@@ -19,13 +18,13 @@ class Times:
         self._devices = DeviceTimeline(experiment)
         self._uplink = LpsTimeline(experiment)
 
-    def of_round(self, report: gps_pb.ReportHeader, gathered: RoundResult, indexes: Mapping[str, int]) -> None:
+    def of_round(self, report: gps_pb.ReportHeader, gathered: RoundResult, members: Members) -> None:
         """Put the times of the LPS round just closed into its row, the report's last, and move its clock."""
         if not self.is_on:
             return
         row = report.lps_rounds[-1]
         exchanged = self._server.exchanged(gathered)
-        row.times.CopyFrom(self._devices.round(row.lps_round, report.now_ns, exchanged, indexes))
+        row.times.CopyFrom(self._devices.round(row.lps_round, report.now_ns, exchanged, members.indexes))
         report.now_ns = row.times.ends_ns
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
@@ -42,3 +41,4 @@ class Times:
         report.now_ns = self._uplink.arrival_ns(self._cluster_id, model.round, model.begins_ns, model.whole_bytes)
         if report.lps_rounds:
             report.lps_rounds[-1].times.ready_ns = report.now_ns
+            report.lps_rounds[-1].times.next_bytes = model.whole_bytes

@@ -82,8 +82,15 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
             raise PayloadError(f"LPS round {row.lps_round} is reported with losses {row.train_loss}, {row.loss_sum}")
         if not all(0 <= getattr(row.times, name) < LATEST_NS for name in TIMES):
             raise PayloadError(f"LPS round {row.lps_round} is reported at a time that is none: {row.times.ends_ns} ns")
+        sizes = [row.times.next_bytes, *(size for flow in row.times.flows for size in _sizes(flow))]
+        if not all(0 <= size < MOST_COUNTED for size in sizes):
+            raise PayloadError(f"LPS round {row.lps_round} is reported with flows of sizes that are none")
         if not 0 <= row.seconds <= LONGEST_S:
             raise PayloadError(f"LPS round {row.lps_round} is reported to have taken {row.seconds} s")
+
+
+def _sizes(flow: pb.Flow) -> tuple[int, ...]:
+    return flow.child, flow.down_bytes, flow.up_bytes, flow.examples, flow.stream
 
 
 def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import pytest
 from programs import Program
 from safetensors.numpy import load_file
 from tiers import SMALL, outcome, run_in_process, small
+
+from emulator.record import load_record
+from emulator.retime import retime, write_retimed
+from fedstrata.errors import DataError, ExperimentError
 
 LINKS = (
     "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "
@@ -107,3 +112,40 @@ def test_what_is_trained_for_an_answer_before_training_counts_as_computing(tmp_p
     folder = run_in_process(small(adaptive, "clock=virtual", "compute.per_example=1ms"), tmp_path).folder
     before = json.loads((folder / "summary.json").read_text())["virtual"]["before"]
     assert before["compute"] == pytest.approx((3 * 60 + 2 * 50) / 5 * 3 * 1e-3)  # examples by device, three epochs
+
+
+@pytest.mark.parametrize("topology", ["topology=null", "topology={lps: 2}"])
+def test_a_run_retimed_has_the_timeline_of_a_run_on_those_links(topology: str, tmp_path: Path) -> None:
+    other = ("links.device-lps={preset: nb-iot, jitter: 1s}", "compute.per_example=3ms")
+    run, expected = (
+        run_in_process(small(topology, *VIRTUAL, *changes), tmp_path / name).folder
+        for name, changes in (("run", ()), ("expected", other))
+    )
+    retimed = retime(run, other)
+    write_retimed(retimed, tmp_path / "retimed")
+    assert (tmp_path / "retimed" / "timeline.csv").read_bytes() == (expected / "timeline.csv").read_bytes()
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "retimed", expected)]
+    assert summaries[0]["virtual"] == summaries[1]["virtual"]
+    assert summaries[0]["run_id"] == summaries[1]["run_id"]
+    assert load_record(tmp_path / "retimed").summary.accuracy == load_record(expected).summary.accuracy
+
+
+def test_retiming_refuses_in_one_line_what_it_cannot_do(run: Path, tmp_path: Path) -> None:
+    for change, message in (
+        ("training.global_rounds=3", "changes what was run, not only how long"),
+        ("links.device-lps.up=int8", "changes what was run, not only how long"),
+        ("clock=none", "clock: none has no timeline"),
+        ("links.device-lps.up_rate=0bit/s", "a rate is from 1bit/s"),
+    ):
+        with pytest.raises(ExperimentError, match=message):
+            retime(run, [change])
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    lines = (copy / "flows.csv").read_text().splitlines()
+    for damaged in (lines[:-3], [line.replace("lps-1", "lps-9") for line in lines], ["x", *lines[1:]]):
+        (copy / "flows.csv").write_text("\n".join(damaged))
+        with pytest.raises(DataError, match=r"flows\.csv"):
+            retime(copy, [])
+    (copy / "flows.csv").unlink()
+    with pytest.raises(DataError, match="no completed run on the virtual clock"):
+        retime(copy, [])

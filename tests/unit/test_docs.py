@@ -30,7 +30,7 @@ from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from gps.record import ROUND_COLUMNS, RunResult, summary
-from gps.timeline_record import TIMELINE_COLUMNS
+from gps.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -250,7 +250,8 @@ def test_every_field_of_the_record_is_documented() -> None:
     assert fields == list(summary(empty))
     for file, after, columns in (
         ("rounds.csv", "timeline.csv", ROUND_COLUMNS),
-        ("timeline.csv", "relevance.csv", TIMELINE_COLUMNS),
+        ("timeline.csv", "flows.csv", TIMELINE_COLUMNS),
+        ("flows.csv", "relevance.csv", FLOW_COLUMNS),
     ):
         rows = re.findall(r"^\| (`.*?) \|", text.partition(f"## {file}")[2].partition(f"## {after}")[0], re.M)
         assert [name for cell in rows for name in re.findall(r"`(\w+)`", cell)] == list(columns)

@@ -215,7 +215,11 @@ def sources() -> Iterator[Path]:
     """What must not know a method: the tiers, the emulator's pages, and the shared library but for the methods."""
     for folder in ("gps", "lps", "device", "emulator", "fedstrata"):
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in {".py", ".html", ".js", ".css", ".yaml"} and path.parent.name != "methods":
+            if (
+                path.suffix in {".py", ".html", ".js", ".css", ".yaml"}
+                and path.parent.name != "methods"
+                and ".min." not in path.name
+            ):
                 yield path
 
 

@@ -270,6 +270,20 @@ def test_an_lps_excludes_its_own_devices_at_its_own_stages(setting: Setting, dev
     assert [len(reason) for reason in setting.excluded] == [300]
 
 
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (rounds_pb2.RoundTimes(slowest=IDS[1]), "which is none of its own"),
+        (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow()] * 9), "9 flows of a round reported"),
+        (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(up_bytes=-1)]), "flows of sizes that are none"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(setting: Setting, times: rounds_pb2.RoundTimes, message: str) -> None:
+    rows = [rounds_pb2.LpsRound(cluster_id="lps-0", times=times)]
+    with pytest.raises(PayloadError, match=message):
+        setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", lps_rounds=rows))
+
+
 def test_a_journal_with_an_exclusion_of_nobody_is_gone_on_from(setting: Setting) -> None:
     setting.gps.journal.exclude("nobody", "enrolment", "refused: it is said")
     setting.restart()

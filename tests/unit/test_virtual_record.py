@@ -96,6 +96,16 @@ def test_a_comparison_draws_the_runs_that_have_a_timeline(tmp_path: Path) -> Non
     assert not (tmp_path / "none" / "compare-time.svg").exists()
 
 
+def test_runs_of_one_name_and_seed_are_told_apart_by_where_they_differ(tmp_path: Path) -> None:
+    for cell in ("lte", "nb-iot"):
+        timed_record(tmp_path / "runs" / cell / "seed-0")
+    compare([tmp_path / "runs" / cell / "seed-0" for cell in ("lte", "nb-iot")], tmp_path / "out")
+    svg = (tmp_path / "out" / "compare-time.svg").read_text()
+    assert "lte" in svg
+    assert "nb-iot" in svg
+    assert "seed-0" not in svg
+
+
 def test_a_damaged_timeline_is_refused_in_one_line_that_names_it(tmp_path: Path) -> None:
     folder = timed_record(tmp_path / "run").folder
     text = (folder / "timeline.csv").read_text()

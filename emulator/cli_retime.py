@@ -1,0 +1,46 @@
+"""The command that asks how long a finished run would have taken elsewhere: retime."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from emulator.retime import Retimed
+
+
+def retime(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder, of a virtual clock.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change links or compute, e.g. links.device-lps.preset=nb-iot."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the record with the new timeline.")
+    ] = None,
+) -> None:
+    """Work a finished run's timeline out anew for other links and boards, without training."""
+    from rich.console import Console
+
+    from emulator.output import check_unused
+    from emulator.result import virtual_table
+    from emulator.retime import retime as retimed
+
+    if out is not None:
+        check_unused(out)
+    found = retimed(folder, changes or ())
+    Console(highlight=False).print(virtual_table(found.virtual))
+    if out is not None:
+        print(_written(found, out))
+
+
+def _written(found: "Retimed", out: Path) -> Path:
+    """Write the record with its new timeline; gives its folder."""
+    from emulator.report import write_report
+    from emulator.retime import write_retimed
+
+    write_retimed(found, out)
+    write_report(out)
+    return out

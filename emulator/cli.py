@@ -140,8 +140,9 @@ def compare(
     from rich.console import Console
 
     from emulator.compare import compare as compare_records
+    from emulator.compare import show
 
-    compare_records(folders, out).render(Console(highlight=False))
+    show(compare_records(folders, out), Console(highlight=False))
 
 
 for _command in (

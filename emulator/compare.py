@@ -2,14 +2,15 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from emulator.comparison import MEAN, Comparison, Group, Spread, accuracy_of, groups_of
 from emulator.record import LINKS, RunRecord, load_record
+from emulator.report.comparison import draw_comparison
 from emulator.report.units import NO_VALUE, decimal, human_bytes, human_seconds
+from emulator.report.virtual_time import write_accuracy_over_time
 from emulator.timeline import accuracy_over_time
 from fedstrata.errors import DataError, OutputError
 from fedstrata.quoting import printable
@@ -19,79 +20,7 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
-# what two runs of one group may differ in: the seed, and where data lies on a machine
-FREE_KEYS = ("seed", "data.folder", "data.download")
-MEAN = "Mean"  # no task is called so: their names are in small letters
 Cells = dict[str, str]  # a table's row: column, text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Mean and sample standard deviation of `count` values; both None of none, no deviation of one."""
-
-    mean: float | None
-    deviation: float | None
-    count: int
-
-    @classmethod
-    def over(cls, values: Sequence[float | None]) -> "Spread":
-        """The spread of those values that are there."""
-        known = [value for value in values if value is not None]
-        mean = fmean(known) if known else None
-        return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
-
-    def __str__(self) -> str:
-        """In percent, without the sign: 91.0 ± 1.2."""
-        if self.mean is None:
-            return NO_VALUE
-        deviation = "" if self.deviation is None else f" ± {100 * self.deviation:.1f}"
-        return f"{100 * self.mean:.1f}{deviation}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Runs that differ in their seed only. `variant` says what sets them apart from others of name and method."""
-
-    name: str
-    method: str
-    variant: str
-    runs: tuple[RunRecord, ...]  # completed, one a seed
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(run.summary.seed for run in self.runs)
-
-    def accuracy(self, task: str) -> Spread:
-        """Accuracy of a task, or of `MEAN`, over the seeds."""
-        return Spread.over([accuracy_of(run, task) for run in self.runs])
-
-    def adjusted_rand_index(self) -> Spread:
-        return Spread.over([run.summary.adjusted_rand_index for run in self.runs])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Runs in the order they were given, their groups, and the true tasks of any of them."""
-
-    runs: tuple[RunRecord, ...]
-    groups: tuple[Group, ...]
-    tasks: tuple[str, ...]
-
-    def render(self, console: "Console") -> None:
-        """Print the runs, in two tables where one is too wide for the console, and the groups."""
-        results = [{**_who(run), **_results(run, self.tasks)} for run in self.runs]
-        costs = [{**_who(run), **_costs(run)} for run in self.runs]
-        both = _table("Runs", [left | right for left, right in zip(results, costs, strict=True)])
-        if _widths(console, both).maximum <= console.width:
-            _print(console, both)
-        else:
-            _print(console, _table("Runs: results", results))
-            _print(console, _table("Runs: bytes by link, and time", costs))
-        groups = [_group_cells(group, self.tasks) for group in self.groups]
-        if groups:
-            _print(console, _table("Mean ± sample standard deviation over seeds", groups))
-        if said := _kernels_said(self.runs):
-            console.print(said, soft_wrap=True)
 
 
 def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
@@ -106,10 +35,27 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
         raise DataError("nothing to compare; give the folders of at least one run")
     runs = tuple(load_record(place) for place in places)
     tasks = tuple(dict.fromkeys(task for run in runs for task in run.summary.task_accuracy or ()))
-    comparison = Comparison(runs=runs, groups=_groups_of(runs), tasks=tasks)
+    comparison = Comparison(runs=runs, groups=groups_of(runs), tasks=tasks)
     if output is not None:
         _write(comparison, output)
     return comparison
+
+
+def show(comparison: Comparison, console: "Console") -> None:
+    """Print the runs, in two tables where one is too wide for the console, and the groups."""
+    results = [{**_who(run), **_results(run, comparison.tasks)} for run in comparison.runs]
+    costs = [{**_who(run), **_costs(run)} for run in comparison.runs]
+    both = _table("Runs", [left | right for left, right in zip(results, costs, strict=True)])
+    if _widths(console, both).maximum <= console.width:
+        _print(console, both)
+    else:
+        _print(console, _table("Runs: results", results))
+        _print(console, _table("Runs: bytes by link, and time", costs))
+    groups = [_group_cells(group, comparison.tasks) for group in comparison.groups]
+    if groups:
+        _print(console, _table("Mean ± sample standard deviation over seeds", groups))
+    if said := _kernels_said(comparison.runs):
+        console.print(said, soft_wrap=True)
 
 
 def _kernels_said(runs: Sequence[RunRecord]) -> str:
@@ -122,45 +68,6 @@ def _kernels_said(runs: Sequence[RunRecord]) -> str:
         return ""
     told = "; ".join(f"{printable(kernels)}: {printable(', '.join(names))}" for kernels, names in by_kernels.items())
     return f"Computed by different OpenBLAS kernels, so equal settings need not give equal bits: {told}"
-
-
-def accuracy_of(run: RunRecord, task: str) -> float | None:
-    """A run's accuracy on a true task, or its mean."""
-    if task == MEAN:
-        return run.summary.mean_accuracy
-    return (run.summary.task_accuracy or {}).get(task)
-
-
-def _groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
-    """Completed runs by name, method and settings; of a seed that was run twice the first counts."""
-    settings = [_settings_of(run) for run in runs]
-    members: dict[tuple[str, str, frozenset[tuple[str, str]]], dict[int, RunRecord]] = {}
-    for run, keys in zip(runs, settings, strict=True):
-        if run.summary.status == "completed":
-            group = members.setdefault((run.name, run.summary.method, frozenset(keys.items())), {})
-            group.setdefault(run.summary.seed, run)
-    groups = []
-    for (name, method, own_keys), by_seed in members.items():
-        alike = [other for *whose, other in members if whose == [name, method]]
-        own = own_keys.difference(frozenset.intersection(*alike))
-        variant = ", ".join(f"{key}={value}" for key, value in sorted(own))
-        groups.append(Group(name=name, method=method, variant=variant, runs=tuple(by_seed.values())))
-    return tuple(groups)
-
-
-def _settings_of(run: RunRecord) -> dict[str, str]:
-    """The resolved experiment as dotted keys, without what may differ within a group."""
-    return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
-
-
-def _flat(node: Any, prefix: str = "") -> dict[str, str]:
-    """Nested mappings as dotted keys with their values as text."""
-    if not isinstance(node, Mapping):
-        return {prefix: str(node)}
-    flat: dict[str, str] = {}
-    for key, child in node.items():
-        flat.update(_flat(child, f"{prefix}.{key}" if prefix else str(key)))
-    return flat
 
 
 def _who(run: RunRecord) -> Cells:
@@ -231,9 +138,6 @@ def _print(console: "Console", table: "Table") -> None:
 
 
 def _write(comparison: Comparison, output: Path) -> None:
-    from emulator.report.comparison import draw_comparison
-    from emulator.report.virtual_time import write_accuracy_over_time
-
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "compare.csv").write_text(_csv_text(comparison), encoding="utf-8", newline="")

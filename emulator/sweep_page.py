@@ -5,7 +5,7 @@ from pathlib import Path
 from string import Template
 from urllib.parse import quote
 
-from emulator.compare import MEAN
+from emulator.comparison import MEAN
 from emulator.report.comparison import Columns, Series
 from emulator.report.page import write_page
 from emulator.report.style import inline_svg

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from emulator.compare import MEAN, Spread, accuracy_of
+from emulator.comparison import MEAN, Spread, accuracy_of
 from emulator.record import RunRecord
 from emulator.report.units import NO_VALUE
 from emulator.sweep_file import Place, Sweep

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from emulator.comparison import MEAN, Comparison, Group, Spread, accuracy_of
 from emulator.report.style import COLOURS, MARKERS, MUTED, drawing, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from emulator.compare import Comparison, Group
 
 FORMATS = ("png", "svg")
 
@@ -65,7 +65,6 @@ class Columns:
 
 def draw_comparison(comparison: "Comparison", output: Path) -> None:
     """Write compare.png and compare.svg into the folder `output`."""
-    from emulator.compare import MEAN, accuracy_of
 
     groups, topics = comparison.groups, (*comparison.tasks, MEAN)
     is_one_name = len({group.name for group in groups}) == 1
@@ -86,7 +85,6 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 def _draw_series(axes: "Axes", series: Series, columns: Sequence[str], place: tuple[int, int]) -> None:
     """In each column, at the series' place among all: its seeds as dots, beside them mean and spread."""
-    from emulator.compare import Spread
 
     index, count = place
     style: dict[str, Any] = {

@@ -11,7 +11,8 @@ import pytest
 from record_files import write_record
 from rich.console import Console
 
-from emulator.compare import MEAN, Comparison, Spread, compare
+from emulator.compare import compare, show
+from emulator.comparison import MEAN, Comparison, Spread
 from fedstrata.errors import DataError, OutputError
 
 
@@ -27,7 +28,7 @@ def sweep(folder: Path, method: str, clothes: tuple[float, ...]) -> list[Path]:
 
 def rendered(comparison: Comparison, width: int = 200) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    comparison.render(console)
+    show(comparison, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from record_files import write_record
 
-from emulator.compare import MEAN
+from emulator.comparison import MEAN
 from emulator.output import prepare_folder
 from emulator.sweep import Cost
 from emulator.sweep_file import Place, Sweep, sweep_of

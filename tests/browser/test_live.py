@@ -1,10 +1,14 @@
 """The live page in a browser: from before the first device to the end of the run, without a reload."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,7 @@ partition:
     - {name: low, labels: [0, 1, 2, 3, 4], devices: 6, examples_per_device: 60}
     - {name: high, labels: [5, 6, 7, 8, 9], devices: 4, examples_per_device: 60}
 method: {name: one_shot, clusters: 2}
-training: {global_rounds: 12, lps_rounds_per_global_round: 2, batch_size: 16}
+training: {global_rounds: 100, lps_rounds_per_global_round: 2, batch_size: 16}
 """
 THOUSAND = """
 name: thousand
@@ -41,18 +45,43 @@ training: {global_rounds: 4, lps_rounds_per_global_round: 2, batch_size: 4}
 """
 
 
+@dataclass(frozen=True)
+class Started:
+    """A run of this machine, and where its page is."""
+
+    pid: int
+    url: str
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Its devices, which are all in one process, stand still meanwhile."""
+        while (devices := self._devices()) is None:
+            time.sleep(0.01)
+        os.kill(devices, signal.SIGSTOP)
+        yield
+        os.kill(devices, signal.SIGCONT)
+
+    def _devices(self) -> int | None:
+        with suppress(FileNotFoundError):  # a thread or a process that has ended meanwhile
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                for pid in (task / "children").read_text().split():
+                    if b"\0device\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return int(pid)
+        return None
+
+
 @contextmanager
-def a_run(folder: Path, experiment: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """`fedstrata run --page`: the page's address, and a call that waits for the end and gives the summary."""
+def a_run(folder: Path, experiment: str) -> Iterator[tuple[Started, Callable[[], dict[str, Any]]]]:
+    """`fedstrata run --page` as it starts, and a call that waits for the end and gives the summary."""
     file = folder / "experiment.yaml"
     file.write_text(experiment)
-    words = ("-m", "emulator", "run", str(file), "--out", str(folder / "run"), "--page", "--json")
-    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as process:
+    words = ("run", str(file), "--out", str(folder / "run"), "--page", "--json", "--device-processes", "1")
+    with subprocess.Popen([sys.executable, "-m", "emulator", *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             told = map(json.loads, process.stdout)
             url = next(event["url"] for event in told if event["event"] == "page")
-            yield url, lambda: next(event["summary"] for event in told if event["event"] == "summary")
+            yield Started(process.pid, url), lambda: next(e["summary"] for e in told if e["event"] == "summary")
         finally:
             process.terminate()
 
@@ -63,18 +92,17 @@ def test_a_page_follows_a_run_from_before_its_first_round_to_its_end(
     browser: Browser, tmp_path: Path, experiment: str
 ) -> None:
     pages = [browser(width) for width in WIDTHS]
-    with a_run(tmp_path, experiment) as (url, ended):
-        for page in pages:
-            page.open(url)
-            page.until("document.querySelector('section svg')")
-            assert page.run("return document.body.dataset.phase") in {"enrolment", "relevance", "grouping"}
-        for page in pages:
-            page.until("document.body.dataset.phase === 'training'")
-            page.until("[...document.querySelectorAll('figure svg')].some((svg) => svg.textContent.includes('G1'))")
+    with a_run(tmp_path, experiment) as (run, ended):
+        with run.held_up():
+            for page in pages:
+                page.open(run.url)
+                page.until("document.querySelector('section svg')")
         summary = ended()
     for page, width in zip(pages, WIDTHS, strict=True):
         page.until("document.body.dataset.phase === 'completed'")
-        assert page.run("return window.opened")
+        phases = page.run("return window.phases")
+        assert phases[0] == "enrolment", phases
+        assert phases.index("training") < phases.index("completed"), phases
         assert page.fact("Mean accuracy").replace("\u00a0", " ") == f"{100 * summary['accuracy']['mean']:.1f} %"
         assert page.fact("Devices").replace("\u202f", "") == str(summary["devices"])
         marks = page.run("return document.querySelectorAll('section svg g > title').length")
@@ -82,7 +110,7 @@ def test_a_page_follows_a_run_from_before_its_first_round_to_its_end(
         assert all(sha[:12] in page.text for sha in summary["model_sha256"].values())
         assert page.run("return document.scrollingElement.scrollWidth") <= width
         assert page.console == []
-        assert page.asked == {url.removeprefix("http://").rstrip("/")}
+        assert page.asked == {run.url.removeprefix("http://").rstrip("/")}
 
 
 class Gps:

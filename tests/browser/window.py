@@ -22,6 +22,12 @@ FLAGS = (
 )  # fmt: skip
 HEIGHT = 1000
 PATIENCE_S = 90
+NOTE_PHASES = """
+window.opened = true;
+window.phases = [document.body.dataset.phase].filter(Boolean);
+const note = () => window.phases.push(document.body.dataset.phase);
+new MutationObserver(note).observe(document.body, {attributeFilter: ["data-phase"]});
+"""
 
 
 class Page:
@@ -51,9 +57,9 @@ class Page:
         self._stack.close()
 
     def open(self, url: str) -> Self:
-        """Load a page, and leave a mark in it that a reload would take away."""
+        """Load a page, and leave marks in it that a reload would take away: that it was opened, and its phases."""
         self.driver.get(url)
-        self.run("window.opened = true")
+        self.run(NOTE_PHASES)
         return self
 
     def run(self, script: str, *arguments: object) -> Any:

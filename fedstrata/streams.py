@@ -81,6 +81,10 @@ class Streams:
             Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in range(clusters) for c in apart
         ]
 
+    def parts(self, clusters: int) -> list[tuple[str, Layout]]:
+        """The parts of a payload with all streams of so many clusters: their names, and the tensors of each."""
+        return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
+
     def layout(self, clusters: int) -> Layout:
         """The vector of all streams of so many clusters; tensors of a cluster begin with its number."""
         return Layout(

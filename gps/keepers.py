@@ -8,7 +8,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import Method
 from fedstrata.models import Model
 from fedstrata.rounds import Offer
-from fedstrata.rpc.payload import Acceptance, PartLayouts
+from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.store.model_view import ModelView
@@ -115,9 +115,6 @@ class StreamsKeeper:
     def _clusters(self, global_round: int) -> int:
         return len(self._plans.before(global_round).clusters)
 
-    def _parts(self, clusters: int) -> PartLayouts:
-        return [(stream.name, stream.tensors) for stream in self._streams.streams(clusters)]
-
     def layout(self, global_round: int) -> Layout:
         """All streams of as many clusters as there are as the global round begins."""
         return self._streams.layout(self._clusters(global_round))
@@ -132,14 +129,16 @@ class StreamsKeeper:
     def offer(self, model: AnyModel, global_round: int) -> Offer:
         """All streams."""
         clusters = self._clusters(global_round)
-        return Offer(model, clusters=clusters, parts=self._parts(clusters))
+        return Offer(model, clusters=clusters, parts=self._streams.parts(clusters))
 
     def acceptance(self, global_round: int) -> Acceptance:
         """A part of every stream: exact sums, or differences where LPSs have had rounds of their own."""
         clusters = self._clusters(global_round + 1) if self._plans.is_made else 0
         if clusters not in self._acceptances:
             encoding = "exact" if self._is_exact else self._experiment.links.lps_gps.up
-            self._acceptances[clusters] = Acceptance(self._streams.layout(clusters), encoding, self._parts(clusters))
+            self._acceptances[clusters] = Acceptance(
+                self._streams.layout(clusters), encoding, self._streams.parts(clusters)
+            )
         return self._acceptances[clusters]
 
     def sums(self, children: Mapping[str, int]) -> PartialSums:

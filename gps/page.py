@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,8 @@ from fedstrata.link import Changes, wait_until, wall_time
 from fedstrata.page import Feed, relevance_part, round_key, round_values
 from fedstrata.page.rows import RoundValues
 from fedstrata.v1 import rounds_pb2
-from gps.measured import loss_and_accuracy
-from gps.record import RunResult, summary, wall_seconds
+from gps.measured import columns_of
+from gps.record import summary, wall_seconds
 from gps.run import Run
 from gps.status import seconds_of
 
@@ -72,7 +73,7 @@ class LivePage:
             self._relevance, self._relevance_of = relevance_part(plan.affinity, names, clusters), clusters
         found = self._run.journal.lps_rounds_after(self._seen_row)
         self._seen_row = max((place for place, _ in found), default=self._seen_row)
-        rows = [_row(rounds_pb2.LpsRound.FromString(data)) for _, data in found]
+        rows = [_values(rounds_pb2.LpsRound.FromString(data)) for _, data in found]
         self.feed.publish(parts | {"relevance": self._relevance}, [(round_key(row), row) for row in rows])
 
 
@@ -90,31 +91,8 @@ def _summary(run: Run) -> dict[str, Any]:
     if run.has_record:
         said: dict[str, Any] = json.loads((run.record_folder / "summary.json").read_text(encoding="utf-8"))
         return said
-    reports = run.reports.all()
-    phases = run.journal.phases()
-    return summary(
-        RunResult(
-            experiment=run.experiment,
-            status="failed" if run.phase == "failed" else "running",
-            reason=run.reason or None,
-            clusters=run.plan.clusters,
-            clusters_rule=run.plan.rule,
-            plans=run.plan.history(),
-            homes=run.plan.homes if run.streams.spans else None,
-            evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
-            model_sha256={name: report.model_sha256 for name, report in reports.items()},
-            lost_state=[d.device_id for _, d in sorted(run.roster.devices.items()) if d.has_lost_state],
-            lps_rounds=[],
-            link_bytes=run.reports.link_bytes(),
-            exclusions=run.journal.exclusions(),
-            adoptions=[(h.cluster_id, h.lps_id, run.serving.stage_of(h)) for h in run.serving.handovers],
-            kernels=run.roster.kernels(),
-            wall_seconds=_begun(phases),
-            global_rounds=run.rounds.global_round,
-            relevance=None,
-            relevance_ids=[],
-        )
-    )
+    status = "failed" if run.phase == "failed" else "running"
+    return summary(replace(run.standing(), status=status, wall_seconds=_begun(run.journal.phases())))
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:
@@ -152,22 +130,5 @@ def seconds_left(
     return max(0.0, clock() - phases["training"]) * (rounds - done - 0.5) / (done + 0.5)
 
 
-def _row(row: rounds_pb2.LpsRound) -> RoundValues:
-    measured = loss_and_accuracy(row)
-    loss, accuracy = measured or (None, None)
-    return round_values(
-        SimpleNamespace(
-            global_round=row.global_round + 1,
-            lps_round=row.lps_round + 1,
-            lps_id=row.cluster_id,
-            devices=row.devices,
-            num_examples=row.num_examples,
-            loss=loss,
-            accuracy=accuracy,
-            seconds=row.seconds,
-            bytes_up=row.bytes_up,
-            bytes_down=row.bytes_down,
-            lowest_accuracy=row.lowest_accuracy if measured else None,
-            highest_accuracy=row.highest_accuracy if measured else None,
-        )
-    )
+def _values(row: rounds_pb2.LpsRound) -> RoundValues:
+    return round_values(SimpleNamespace(**columns_of(row)))

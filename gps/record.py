@@ -20,7 +20,7 @@ from fedstrata.page import ROUND_COLUMNS
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
-from gps.measured import loss_and_accuracy
+from gps.measured import columns_of
 from gps.timeline_record import RunTimes, flows_csv, timeline_csv, virtual_summary
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
@@ -208,13 +208,16 @@ def rounds_csv(rows: Iterable[rounds_pb2.LpsRound]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(ROUND_COLUMNS)
     for row in rows:
-        loss, accuracy = (f"{mean:.6f}" for mean in measured) if (measured := loss_and_accuracy(row)) else ("", "")
-        writer.writerow([
-            row.global_round + 1, row.lps_round + 1, row.cluster_id, row.devices, row.num_examples, loss, accuracy,
-            f"{row.seconds:.4f}", row.bytes_up, row.bytes_down,
-            *(f"{accuracy:.6f}" if measured else "" for accuracy in (row.lowest_accuracy, row.highest_accuracy)),
-        ])  # fmt: skip
+        columns = columns_of(row)
+        writer.writerow(_text_of(name, columns[name]) for name in ROUND_COLUMNS)
     return text.getvalue()
+
+
+def _text_of(column: str, value: str | int | float | None) -> str:
+    """A value as rounds.csv has it; nothing for what was not measured."""
+    if value is None:
+        return ""
+    return str(value) if not isinstance(value, float) else f"{value:.4f}" if column == "seconds" else f"{value:.6f}"
 
 
 def relevance_csv(relevance: Matrix, ids: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from fedstrata.datasets import dataset_info
@@ -271,9 +272,8 @@ class Run:
 
     # --- the record ---------------------------------------------------------------------------
 
-    def _result(self) -> RunResult:
-        """All that the record says, as it stands now; made where nothing changes meanwhile."""
-        ids, first = self.experiment.device_ids(), self.plan.first
+    def standing(self) -> RunResult:
+        """What the record would say if the run ended now, without rows, times and the matrix, which can be large."""
         reports = self.reports.all()
         reported = {name: report.model_sha256 for name, report in reports.items()}
         return RunResult(
@@ -287,14 +287,24 @@ class Run:
             evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
-            lps_rounds=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
-            times=self.rounds.times.all(),
+            lps_rounds=[],
             link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
             adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],
             kernels=self.roster.kernels(),
             wall_seconds=wall_seconds(self.journal.phases()),
             global_rounds=self.rounds.global_round,
+            relevance=None,
+            relevance_ids=[],
+        )
+
+    def _result(self) -> RunResult:
+        """All that the record says; made where nothing changes meanwhile."""
+        ids, first = self.experiment.device_ids(), self.plan.first
+        return replace(
+            self.standing(),
+            lps_rounds=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
+            times=self.rounds.times.all(),
             relevance=first.affinity if first is not None else None,
             relevance_ids=[ids[index] for index in first.related] if first is not None else [],
         )

@@ -23,7 +23,7 @@ from lps.members import Members
 from lps.notes import Notes
 from lps.report_files import ReportFiles
 from lps.round_rows import split_rounds
-from lps.stream_vector import StreamVector, Upward, UpwardChanges, UpwardSums, parts_of
+from lps.stream_vector import StreamVector, Upward, UpwardChanges, UpwardSums
 from lps.times import Times
 from lps.uplink import exchanged, model_of
 
@@ -68,7 +68,7 @@ class SpanningSession:
 
     def _acceptance(self, header: pb.ModelHeader) -> Acceptance:
         clusters = min(header.clusters, self._experiment.device_count)
-        return Acceptance(self._streams.layout(clusters), self._uplink.link.down, parts_of(self._streams, clusters))
+        return Acceptance(self._streams.layout(clusters), self._uplink.link.down, self._streams.parts(clusters))
 
     def close(self) -> None:
         """Give the stream to the GPS up."""
@@ -213,7 +213,7 @@ class SpanningSession:
             train_loss=row.train_loss,
             lps_rounds=tuple(done),
             exclusions=tuple(self._notes.exclusions),
-            payload=streams.header(codec, parts_of(self._streams, self._members.clusters)),
+            payload=streams.header(codec, self._streams.parts(self._members.clusters)),
             work=self._times.work(self._report, global_round),
         )
         if self._times.is_on:  # the GPS may close the round while this LPS is away, and its last row is here alone

@@ -17,11 +17,6 @@ from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import tensors_pb2
 
 
-def parts_of(streams: Streams, clusters: int) -> PartLayouts:
-    """The parts of a payload with all streams."""
-    return [(stream.name, stream.tensors) for stream in streams.streams(clusters)]
-
-
 class StreamVector:
     """The values of all streams of so many clusters."""
 
@@ -36,7 +31,7 @@ class StreamVector:
         """What the devices of each cluster start from: its model, or all streams."""
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
         if of_all:
-            parts = parts_of(self._streams, self.clusters)
+            parts = self._streams.parts(self.clusters)
             return {c: Offer(source, cluster=c, clusters=self.clusters, parts=parts) for c in range(self.clusters)}
         return {c: Offer(self._of_cluster(source, c), cluster=c) for c in range(self.clusters)}
 

@@ -4,38 +4,22 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_twins import assert_same_logits, tensors
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model, build_model
-from fedstrata.tensors import Flat, Layout
 
 GREY = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
 PADDED = DatasetInfo(input_shape=(1, 32, 32), num_classes=10)
 CIFAR = DatasetInfo(input_shape=(3, 32, 32), num_classes=10)
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def model_of(name: str, info: DatasetInfo, **values: object) -> Model:
     return build_model(ModelSettings.model_validate({"name": name, **values}), info)
-
-
-def tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor(view) for name, view in layout.views(flat).items()}
-
-
-def assert_same_logits(model: Model, module: nn.Module, info: DatasetInfo) -> None:
-    """`module` has its parameters in the order of the model's layout."""
-    flat = model.initial(5)
-    with torch.no_grad():
-        for parameter, view in zip(module.parameters(), model.layout.views(flat).values(), strict=True):
-            parameter.copy_(torch.tensor(view))
-        inputs = torch.rand(4, *info.input_shape, generator=torch.Generator().manual_seed(2))
-        expected = module(inputs)
-        found = model.logits(tensors(model.layout, flat), inputs)
-    assert float(expected.abs().max()) > 0.01
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 # --- LeNet-5 -----------------------------------------------------------------------------------------------
@@ -64,7 +48,7 @@ def test_lenet5_computes_what_torch_modules_compute(info: DatasetInfo, padding: 
         nn.Tanh(),
         nn.Linear(84, 10),
     )
-    assert_same_logits(model_of("lenet5", info), module, info)
+    assert_same_logits(model_of("lenet5", info), module, info, **CLOSE)
 
 
 def test_the_smallest_image_of_lenet5_leaves_one_pixel() -> None:
@@ -86,7 +70,9 @@ def test_the_default_convnet_computes_what_torch_modules_compute() -> None:
     blocks: list[nn.Module] = []
     for into, out in ((3, 32), (32, 64), (64, 64), (64, 64), (64, 64)):
         blocks += [nn.Conv2d(into, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    assert_same_logits(model_of("convnet", CIFAR), nn.Sequential(*blocks, nn.Flatten(), nn.Linear(64, 10)), CIFAR)
+    assert_same_logits(
+        model_of("convnet", CIFAR), nn.Sequential(*blocks, nn.Flatten(), nn.Linear(64, 10)), CIFAR, **CLOSE
+    )
 
 
 def test_a_convnet_stops_pooling_at_a_single_pixel() -> None:
@@ -94,7 +80,7 @@ def test_a_convnet_stops_pooling_at_a_single_pixel() -> None:
     for index, (into, out) in enumerate(((1, 4), (4, 5), (5, 6), (6, 7))):
         blocks += [nn.Conv2d(into, out, 3, padding=1), nn.ReLU(), *([nn.MaxPool2d(2)] if index < 3 else [])]
     module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 10))
-    assert_same_logits(model_of("convnet", DIGITS, channels=[4, 5, 6, 7], hidden=[9]), module, DIGITS)
+    assert_same_logits(model_of("convnet", DIGITS, channels=[4, 5, 6, 7], hidden=[9]), module, DIGITS, **CLOSE)
 
 
 @pytest.mark.parametrize("activation", ["relu", "softmax"])
@@ -106,7 +92,7 @@ def test_small_convnets_compute_what_torch_modules_compute(activation: str, chan
         blocks += [nn.Conv2d(into, out, 3, padding=1), after, nn.MaxPool2d(2)]
     side = 28 >> len(channels)
     module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(channels[-1] * side * side, 10))
-    assert_same_logits(model_of("convnet", GREY, channels=channels, activation=activation), module, GREY)
+    assert_same_logits(model_of("convnet", GREY, channels=channels, activation=activation), module, GREY, **CLOSE)
 
 
 def test_an_oblong_image_keeps_its_longer_side() -> None:
@@ -146,7 +132,7 @@ def resnet18(channels: int) -> nn.Module:
 
 @pytest.mark.parametrize("info", [CIFAR, DIGITS], ids=["32", "8"])
 def test_resnet18_computes_what_torch_modules_compute(info: DatasetInfo) -> None:
-    assert_same_logits(model_of("resnet18", info), resnet18(info.input_shape[0]), info)
+    assert_same_logits(model_of("resnet18", info), resnet18(info.input_shape[0]), info, **CLOSE)
 
 
 def test_resnet18_has_the_weights_of_its_form_for_small_images() -> None:

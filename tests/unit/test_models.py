@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_twins import assert_same_logits, tensors
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings, parse_experiment
 from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.models.model import INITIAL_WEIGHTS
-from fedstrata.tensors import Flat, Layout
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 FASHION = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
@@ -28,10 +28,6 @@ def settings(name: str, **values: object) -> ModelSettings:
 
 def shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return {tensor.name: tensor.shape for tensor in model.layout.tensors}
-
-
-def tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor(view) for name, view in layout.views(flat).items()}
 
 
 def cnn_shapes(channels: int, flattened: int) -> dict[str, tuple[int, ...]]:
@@ -96,7 +92,7 @@ def test_the_smallest_image_leaves_one_pixel() -> None:
 def test_the_mlp_computes_what_torch_modules_compute() -> None:
     model = build_model(settings("mlp", hidden=[16, 12]), DIGITS)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 10))
-    assert_same_logits(model, module, DIGITS)
+    assert_same_logits(model, module, DIGITS, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +113,7 @@ def test_the_cnn_computes_what_torch_modules_compute(info: DatasetInfo, padding:
         nn.ReLU(),
         nn.Linear(84, 10),
     )
-    assert_same_logits(build_model(settings("cnn"), info), module, info)
-
-
-def assert_same_logits(model: Model, module: nn.Module, info: DatasetInfo) -> None:
-    """`module` has its parameters in the order of the model's layout."""
-    flat = model.initial(5)
-    with torch.no_grad():
-        for parameter, view in zip(module.parameters(), model.layout.views(flat).values(), strict=True):
-            parameter.copy_(torch.tensor(view))
-        inputs = torch.rand(4, *info.input_shape, generator=torch.Generator().manual_seed(2))
-        expected = module(inputs)
-        found = model.logits(tensors(model.layout, flat), inputs)
-    assert float(expected.abs().max()) > 0.01
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert_same_logits(build_model(settings("cnn"), info), module, info, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -5,28 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gps_parts import TEXT
+from two_layers import MODEL, STREAMS
 
 from fedstrata.experiment import parse_experiment
 from fedstrata.logs import EventLog
-from fedstrata.methods import Channel, Reach
 from fedstrata.store import ModelFile, ModelInMemory, write_model
 from fedstrata.store.model_view import ModelView
-from fedstrata.streams import Route, Streams
+from fedstrata.streams import Route
 from fedstrata.tensors import Flat, Layout, RoutedSums
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.members import Members
 from lps.report_files import ReportFiles
-from lps.stream_vector import StreamVector, UpwardChanges, UpwardSums, parts_of
+from lps.stream_vector import StreamVector, UpwardChanges, UpwardSums
 
-MODEL = Layout.of({"base": (3,), "head": (2,)})
-STREAMS = Streams(
-    model=MODEL,
-    channels=(
-        Channel(name="shared", tensors=MODEL.select(["base"]), reach=Reach.EVERYWHERE),
-        Channel(name="head", tensors=MODEL.select(["head"]), reach=Reach.CLUSTER),
-    ),
-    spans=True,
-)
 ALL = np.float32([1, 2, 3, 10, 11, 20, 21])  # the shared layer, then two clusters' heads
 
 
@@ -86,7 +77,7 @@ def test_who_fetches_all_is_offered_every_stream_and_told_which_cluster_it_is_in
     offers = vector().offers(of_all=True)
     assert [(offer.cluster, offer.clusters) for offer in offers.values()] == [(0, 2), (1, 2)]
     assert all(offer.model.read_all().tolist() == ALL.tolist() for offer in offers.values())
-    assert [name for name, _ in parts_of(STREAMS, 2)] == ["shared", "0/head", "1/head"]
+    assert [name for name, _ in STREAMS.parts(2)] == ["shared", "0/head", "1/head"]
 
 
 def sums_of(**updates: tuple[int, int, Flat]) -> RoutedSums:
@@ -111,7 +102,7 @@ def test_partial_sums_go_up_as_they_stand_with_the_weight_of_each_stream() -> No
     upward = UpwardSums(vector(), sums)
     codec = upward.codec("float32")
     assert (codec.encoding, codec.payload_bytes) == ("exact", 7 * 8)
-    header = upward.header(codec, parts_of(STREAMS, 2))
+    header = upward.header(codec, STREAMS.parts(2))
     assert [(part.name, part.num_examples) for part in header.parts] == [("shared", 4), ("0/head", 4), ("1/head", 0)]
     grid = 2**32
     expected = [4 * grid, 4 * grid, 4 * grid, 8 * grid, 20 * grid, 0, 0]

@@ -9,21 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from two_layers import STREAMS
 
 from fedstrata.errors import PayloadError
-from fedstrata.methods import Channel, Reach
-from fedstrata.streams import WEIGHT_GRID, Route, Streams
-from fedstrata.tensors import Flat, Layout, OneSum, PartialSums, RoutedSums
+from fedstrata.streams import WEIGHT_GRID, Route
+from fedstrata.tensors import Flat, OneSum, PartialSums, RoutedSums
 
-MODEL = Layout.of({"base": (3,), "head": (2,)})
-STREAMS = Streams(
-    model=MODEL,
-    channels=(
-        Channel(name="shared", tensors=MODEL.select(["base"]), reach=Reach.EVERYWHERE),
-        Channel(name="head", tensors=MODEL.select(["head"]), reach=Reach.CLUSTER),
-    ),
-    spans=True,
-)
 CLUSTERS = 3
 SIZES = [stream.tensors.size for stream in STREAMS.streams(CLUSTERS)]  # 3, then 2 for each cluster
 COUNT = len(SIZES)

@@ -1,0 +1,25 @@
+"""Models beside the torch modules that they are to compute the same as."""
+
+import torch
+from torch import nn
+
+from fedstrata.datasets import DatasetInfo
+from fedstrata.models import Model
+from fedstrata.tensors import Flat, Layout
+
+
+def tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(view) for name, view in layout.views(flat).items()}
+
+
+def assert_same_logits(model: Model, module: nn.Module, info: DatasetInfo, *, rtol: float, atol: float) -> None:
+    """`module` has its parameters in the order of the model's layout."""
+    flat = model.initial(5)
+    with torch.no_grad():
+        for parameter, view in zip(module.parameters(), model.layout.views(flat).values(), strict=True):
+            parameter.copy_(torch.tensor(view))
+        inputs = torch.rand(4, *info.input_shape, generator=torch.Generator().manual_seed(2))
+        expected = module(inputs)
+        found = model.logits(tensors(model.layout, flat), inputs)
+    assert float(expected.abs().max()) > 0.01
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)

@@ -216,8 +216,8 @@ class SpanningSession:
             payload=streams.header(codec, self._streams.parts(self._members.clusters)),
             work=self._times.work(self._report, global_round),
         )
-        if self._times.is_on:  # the GPS may close the round while this LPS is away, and its last row is here alone
-            await asyncio.to_thread(self._files.save, global_round + 1, self._report)
+        # the GPS may close the round while this LPS is away, and its last row is here alone
+        await asyncio.to_thread(self._files.save, global_round + 1, self._report)
         following = await exchanged(self._uplink, update)
         if following.round > global_round:  # else the GPS has lost this round's start, and it is done again
             self._notes.told(self._report, rest, update)

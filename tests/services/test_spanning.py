@@ -255,6 +255,25 @@ def test_a_device_killed_with_a_model_of_its_own_goes_on_with_the_same_bits(tmp_
     assert killed.get("lost_state", []) == []
 
 
+def measured_rows(folder: Path) -> list[list[str]]:
+    """rounds.csv of a finished run, but for bytes and seconds, which a killed process takes along."""
+    return [line.split(",")[:7] for line in (folder / "rounds.csv").read_text().splitlines()]
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("write", [3, 4, 5])
+def test_an_lps_killed_as_it_keeps_what_a_round_measured_loses_no_row(tmp_path: Path, write: int) -> None:
+    text = text_of(DITTO, lps=2, rounds=5)
+    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    fault = {"do": "kill", "process": "lps-1", "at": {"point": "state_write", "count": write}}
+    killed = disturbed(tmp_path / "killed", text, [fault], processes=2)
+    assert len(killed["restarts"]) == 1
+    assert killed["model_sha256"] == undisturbed["model_sha256"]
+    rows = measured_rows(tmp_path / "undisturbed")
+    assert len(rows) == 1 + 5 * 2
+    assert measured_rows(tmp_path / "killed") == rows
+
+
 @pytest.mark.kills
 def test_a_device_whose_own_model_is_gone_begins_anew_and_the_record_says_so(tmp_path: Path) -> None:
     with Processes(tmp_path / "run", text_of(DITTO, lps=1, rounds=60)) as processes:

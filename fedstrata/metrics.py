@@ -74,6 +74,9 @@ class LinkMeter(Collector):
         yield family
 
 
+OUTCOMES = ("accepted", "late", "rejected")  # what becomes of an update
+
+
 class ProcessMetrics:
     """The metrics of one process of a tier, in a registry of its own."""
 
@@ -93,7 +96,8 @@ class ProcessMetrics:
         self._updates = PrometheusCounter(
             "fedstrata_updates", "Updates by what became of them", ["tier", "outcome"], registry=self.registry
         )
-        self._outcomes: dict[str, PrometheusCounter] = {}
+        # from zero, or Prometheus sees no increase in the first; kept, since to look one up costs more than to count
+        self._outcomes = {o: self._updates.labels(tier, o) for o in OUTCOMES if tier != "device"}
         self._devices = Gauge("fedstrata_devices", "Devices by state", ["state"], registry=self.registry)
         self._accuracy = Gauge(
             "fedstrata_accuracy_ratio",
@@ -140,10 +144,7 @@ class ProcessMetrics:
 
     def update(self, outcome: str) -> None:
         """Count an update that was accepted, late or rejected."""
-        counter = self._outcomes.get(outcome)
-        if counter is None:  # kept: to look one up by its labels costs more than to count
-            counter = self._outcomes[outcome] = self._updates.labels(self.tier, outcome)
-        counter.inc()
+        self._outcomes[outcome].inc()
 
     def devices(self, states: Mapping[str, int]) -> None:
         """Show how many devices are in which state."""

@@ -1,5 +1,9 @@
-"""The alerts on recorded series: five runs that are well and seven that are not, as promtool judges them."""
+"""The alerts as promtool judges them: on series of real runs, and on some of hours that are written by hand.
 
+record_series.py made recorded/*.json: five runs of eight minutes that are well, and six that are not.
+"""
+
+import json
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -10,6 +14,7 @@ import pytest
 import yaml
 from charts import CHART, one, render, values_of
 
+HERE = Path(__file__).parent
 PROMTOOL = shutil.which("promtool")
 OF = 'namespace="lab",app_kubernetes_io_instance="demo"'
 ALERTS = (
@@ -80,40 +85,97 @@ SICK = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def rules() -> list[dict[str, Any]]:
-    found = one(render(values_of(CHART / "ci" / "monitored.yaml")), "PrometheusRule", "demo-fedstrata")
+# What fires of each recorded run, in the end; in the same order as record_series.py has them.
+RECORDED: dict[str, list[tuple[str, dict[str, str]]]] = {
+    "devices_that_enrol_one_by_one": [],
+    "a_gps_restarted_after_the_end_of_its_run": [],
+    "a_gps_killed_and_back_in_training": [],
+    "slow_boards": [],
+    "a_device_that_comes_back": [],
+    "no_gps": [("FedstrataGpsAbsent", {"namespace": "lab", "app_kubernetes_io_instance": "demo"})],
+    "a_stall_in_enrolment": [("FedstrataRunStalled", {}), ("FedstrataWaits", {"who": "device-004"})],
+    "a_stall_in_the_first_round": [("FedstrataRunStalled", {}), ("FedstrataWaits", {"who": "device-004"})],
+    "a_device_that_is_gone": [("FedstrataRunStalled", {}), ("FedstrataWaits", {"who": "device-004"})],
+    "a_run_that_fails": [("FedstrataRunFailed", {})],
+    "updates_that_are_refused": [("FedstrataUpdatesRejected", {"tier": "lps"})],
+}
+EVERY_S, LENGTH_S = 5, 480
+IN_MINUTES = {"stalledAfterSeconds": 180, "waitsAfterSeconds": 60}  # the recorded runs are of eight minutes
+
+
+def rules_of(**changes: int) -> list[dict[str, Any]]:
+    """The chart's rules, with other limits."""
+    values = values_of(CHART / "ci" / "monitored.yaml")
+    values["prometheusRule"] |= changes
+    found = one(render(values), "PrometheusRule", "demo-fedstrata")
     groups: list[dict[str, Any]] = found["spec"]["groups"]
     return groups
 
 
-def judged(story: Story, rules: list[dict[str, Any]], folder: Path) -> subprocess.CompletedProcess[str]:
-    """What promtool says of a story."""
+@pytest.fixture(scope="module")
+def rules() -> list[dict[str, Any]]:
+    return rules_of()
+
+
+@pytest.fixture(scope="module")
+def short_rules() -> list[dict[str, Any]]:
+    return rules_of(**IN_MINUTES)
+
+
+Fires = list[tuple[str, dict[str, str]]]  # alerts and their labels
+
+
+def judged(
+    series: dict[str, str], every: str, fires: dict[str, Fires], rules: list[dict[str, Any]], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """What promtool says of series if this fires at these times, and nothing else does."""
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": rules}))
     annotations = {rule["alert"]: rule["annotations"] for group in rules for rule in group["rules"] if "alert" in rule}
-    expected = []
-    for name in ALERTS:
-        fires = [
-            {
-                "exp_labels": {"severity": "warning", **labels},
-                "exp_annotations": {
-                    key: text.replace("{{ $labels.who }}", labels.get("who", "")).replace(
-                        "{{ $labels.tier }}", labels.get("tier", "")
-                    )
-                    for key, text in annotations[name].items()
-                },
-            }
-            for alert, labels in story.fires.items()
-            if alert == name
-        ]
-        expected.append({"eval_time": f"{story.minute}m", "alertname": name, "exp_alerts": fires})
-    series = [{"series": name.replace("OF", OF), "values": values} for name, values in story.series.items()]
-    test = {"interval": "1m", "input_series": series, "alert_rule_test": expected}
+    expected = [
+        {
+            "eval_time": time,
+            "alertname": name,
+            "exp_alerts": [
+                {"exp_labels": {"severity": "warning", **labels}, "exp_annotations": _filled(annotations[name], labels)}
+                for alert, labels in firing
+                if alert == name
+            ],
+        }
+        for time, firing in fires.items()
+        for name in ALERTS
+    ]
+    found = [{"series": name.replace("OF", OF), "values": values} for name, values in series.items()]
+    test = {"interval": every, "input_series": found, "alert_rule_test": expected}
     (folder / "test.yaml").write_text(
-        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]})
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": every, "tests": [test]})
     )
     command = [str(PROMTOOL), "test", "rules", str(folder / "test.yaml")]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def _filled(annotations: dict[str, str], labels: dict[str, str]) -> dict[str, str]:
+    """Annotations with the labels in their places."""
+    for name in ("who", "tier"):
+        mark = f"{{{{ $labels.{name} }}}}"
+        annotations = {key: text.replace(mark, labels.get(name, "")) for key, text in annotations.items()}
+    return annotations
+
+
+def judged_story(story: Story, rules: list[dict[str, Any]], folder: Path) -> subprocess.CompletedProcess[str]:
+    return judged(story.series, "1m", {f"{story.minute}m": list(story.fires.items())}, rules, folder)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, which comes with Prometheus")
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_run_that_is_well_fires_nothing_and_one_that_is_not_what_is_wrong(
+    name: str, short_rules: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    recorded = json.loads((HERE / "recorded" / f"{name}.json").read_text())
+    wrong_s = recorded["began_s"] if RECORDED[name] else LENGTH_S
+    fires: dict[str, Fires] = {f"{seconds}s": [] for seconds in range(0, wrong_s, 30)}  # until something is wrong
+    fires[f"{LENGTH_S - EVERY_S}s"] = RECORDED[name]
+    done = judged(recorded["series"], f"{EVERY_S}s", fires, short_rules, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, which comes with Prometheus")
@@ -121,7 +183,7 @@ def judged(story: Story, rules: list[dict[str, Any]], folder: Path) -> subproces
 def test_what_is_well_fires_nothing_and_what_is_not_its_own_alert(
     name: str, rules: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    done = judged((WELL | SICK)[name], rules, tmp_path)
+    done = judged_story((WELL | SICK)[name], rules, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -129,4 +191,4 @@ def test_what_is_well_fires_nothing_and_what_is_not_its_own_alert(
 def test_promtool_would_say_so_if_an_alert_were_missing(rules: list[dict[str, Any]], tmp_path: Path) -> None:
     story = WELL["boards that take 50 minutes a round"]
     wrong = Story(series=story.series, minute=story.minute, fires={"FedstrataRunStalled": {}})
-    assert judged(wrong, rules, tmp_path).returncode != 0
+    assert judged_story(wrong, rules, tmp_path).returncode != 0

@@ -89,6 +89,33 @@ def test_a_device_pod_replaced_while_the_api_is_away_in_training_is_labelled_aga
     lab.here("down", release="gone")
 
 
+@pytest.mark.skipif(not (BLOCK and ALLOW), reason="needs FEDSTRATA_BLOCK_API and FEDSTRATA_ALLOW_API (see the head)")
+def test_a_hand_over_while_the_api_is_away_is_labelled_when_it_is_back(lab: Lab) -> None:
+    sets = ("training.global_rounds=100000", "deadlines.gps.deadline_s=10", "deadlines.gps.quorum_ratio=0.3")
+    lab.up("experiments/digits.yaml", sets=sets, release="handed")
+    lab.wait_global_round(5, "handed")
+    before = label_of_pods(lab, "handed")
+    assert set(before.values()) == {"lps-0", "lps-1", "lps-2"}
+    with without_api(*gps_of(lab, "handed")):
+        lab.apps.patch_namespaced_stateful_set_scale("handed-fedstrata-lps", lab.namespace, {"spec": {"replicas": 2}})
+        _wait(lambda: len(lab.pods("lps", "handed")) == 2)
+        full = {"metadata": {"name": "full"}, "spec": {"hard": {"pods": str(3 + len(before))}}}
+        lab.core.create_namespaced_resource_quota(lab.namespace, full)  # so that lps-2 cannot come back
+        _wait(lambda: _waits_for(lab, "handed") == [])
+        time.sleep(AWAY_S)
+        assert label_of_pods(lab, "handed") == before
+    _wait(lambda: "lps-2" not in label_of_pods(lab, "handed").values())
+    assert set(label_of_pods(lab, "handed").values()) == {"lps-0", "lps-1"}
+    lab.core.delete_namespaced_resource_quota("full", lab.namespace)
+    _wait(lambda: len(lab.pods("lps", "handed")) == 3)  # the GPS has asked for three again
+    _wait(lambda: label_of_pods(lab, "handed") == before)
+    lab.here("down", release="handed")
+
+
+def _waits_for(lab: Lab, release: str) -> list[str]:
+    return [wait["name"] for wait in lab.status(release)["waits"]]
+
+
 def _wait(holds: Any) -> None:
     deadline = time.monotonic() + 120
     while not holds():

@@ -27,6 +27,11 @@ def test_a_total_adds_the_kinds_of_one_end_and_direction() -> None:
     assert meter.total("device-lps", "up", "parent") == 0
 
 
+def test_the_first_update_that_is_refused_is_an_increase() -> None:
+    assert set(samples(ProcessMetrics("lps"))["fedstrata_updates_total"].values()) == {0}
+    assert "fedstrata_updates_total" not in samples(ProcessMetrics("device"))
+
+
 def test_a_snapshot_does_not_move() -> None:
     meter = LinkMeter()
     add = meter.counter(MODEL_DOWN)
@@ -58,6 +63,7 @@ def test_rounds_updates_and_devices_are_exposed() -> None:
     assert found["fedstrata_updates_total"] == {
         (("outcome", "accepted"), ("tier", "gps")): 2,
         (("outcome", "late"), ("tier", "gps")): 1,
+        (("outcome", "rejected"), ("tier", "gps")): 0,
     }
     assert found["fedstrata_devices"] == {(("state", "enrolled"),): 5, (("state", "absent"),): 0}
 
@@ -75,4 +81,4 @@ def test_a_clusters_accuracy_and_loss_are_the_last_measured() -> None:
 def test_two_processes_in_one_interpreter_do_not_share_counts() -> None:
     one, other = ProcessMetrics("lps"), ProcessMetrics("lps")
     one.update("accepted")
-    assert "fedstrata_updates_total" not in samples(other)
+    assert set(samples(other)["fedstrata_updates_total"].values()) == {0}

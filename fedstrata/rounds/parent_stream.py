@@ -11,6 +11,7 @@ import grpc
 
 from fedstrata.link import TimeLimit
 from fedstrata.rpc.chunk import Whole
+from fedstrata.rpc.streamed import broken
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -114,7 +115,7 @@ class ParentStream:
     async def _read(self) -> Any:
         part = await self._call.read()
         if part is grpc.aio.EOF:  # type: ignore[attr-defined]
-            raise _broken(grpc.StatusCode.UNAVAILABLE, "the parent ended the stream")
+            raise broken(grpc.StatusCode.UNAVAILABLE, "the parent ended the stream")
         return part
 
     async def _within(self, timeout_s: float, step: Any) -> Any:
@@ -122,8 +123,4 @@ class ParentStream:
             return await self._limit.hold(timeout_s, step)
         except TimeoutError:
             self.close()
-            raise _broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
-
-
-def _broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
+            raise broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None

@@ -11,6 +11,7 @@ import grpc
 
 from fedstrata.metrics import LinkKey, LinkMeter
 from fedstrata.rpc.chunk import Chunk, Whole, part_parser
+from fedstrata.rpc.streamed import streamed
 from fedstrata.v1 import rounds_pb2
 
 FRAME_BYTES = 5
@@ -121,7 +122,8 @@ class CountingChannel:
                 down = _counter(self._meter, method, "down", "child")
                 request_serializer = _counted_serialise(request_serializer, up)
                 response_deserializer = _counted_parse(response_deserializer, down)
-            return make(method, request_serializer, response_deserializer, **rest)
+            call = make(method, request_serializer, response_deserializer, **rest)
+            return streamed(call) if kind == "stream_unary" else call
 
         return multicallable
 

@@ -1,0 +1,47 @@
+"""Calls that stream messages up: what ends one is told as what it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
+
+import grpc
+
+
+def broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    """An error as gRPC raises it, for what gRPC says in another way or not at all."""
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
+
+
+def streamed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A stream-unary call of grpc.aio whose awaiter is cancelled by nobody but its own canceller.
+
+    grpc.aio takes messages in a task of its own. Where that fails, because the link breaks between two messages or
+    because the sender's iterator raises, it cancels the call, and who awaits it is told CancelledError: a task that
+    nobody has cancelled would end without a word. Here a broken link is UNAVAILABLE, and what was raised is raised.
+    """
+
+    def make(messages: Iterable[Any], **options: Any) -> Awaitable[Any]:
+        return _answered(call, messages, options)
+
+    return make
+
+
+async def _answered(call: Callable[..., Awaitable[Any]], messages: Iterable[Any], options: dict[str, Any]) -> Any:
+    failures: list[Exception] = []
+
+    def noted() -> Iterator[Any]:
+        try:
+            yield from messages
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    try:
+        return await call(noted(), **options)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        if failures:
+            raise failures[0] from None
+        raise broken(grpc.StatusCode.UNAVAILABLE, "the link broke while something was sent") from None

@@ -127,6 +127,20 @@ def test_own_data(tmp_path: Path, check_refusals: Callable[[Path], int]) -> None
     assert check_refusals(page) == 4
 
 
+def test_a_method_in_fifty_lines(tmp_path: Path, check_refusals: Callable[[Path], int]) -> None:
+    page = DOCS / "tutorial" / "own-method.md"
+    follow(page, tmp_path)
+    means, one_shot, random = (fedstrata.load(tmp_path / name) for name in ("means", "one_shot", "random"))
+    assert means.summary["method"].tolist() == ["means:Means"]
+    assert (means.adjusted_rand_index, means.accuracy) == (1.0, pytest.approx(one_shot.accuracy, abs=0.01))
+    assert random.accuracy < means.accuracy
+    by_link = [
+        dict(zip(run.bytes["link"], run.bytes["up"] + run.bytes["down"], strict=True)) for run in (means, one_shot)
+    ]
+    assert 10 * by_link[0]["device-gps"] < by_link[1]["device-gps"]
+    assert check_refusals(page) == 4
+
+
 def test_from_the_laptop_to_boards(tmp_path: Path) -> None:
     page = DOCS / "tutorial" / "boards.md"
     follow(page, tmp_path)

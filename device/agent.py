@@ -15,6 +15,7 @@ from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
+from fedstrata.plugins import own_code_of
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
 from fedstrata.rounds.exchanged import Offered
 from fedstrata.rounds.offer import MODEL_PART
@@ -102,7 +103,9 @@ class DeviceAgent:
                 continue
             if not (is_late and question.relayed):
                 before = work.trained_examples
-                answer = answer_to_proto(question, await method.answer(question, work, heard))
+                with own_code_of(method, f"answer {question.name}"):
+                    arrays = await method.answer(question, work, heard)
+                answer = answer_to_proto(question, arrays)
                 answer.trained_examples = work.trained_examples - before if self._host.experiment.is_timed else 0
                 await link.submit_answer(answer)
                 self._log.info("answered", question=question.name)

@@ -11,6 +11,7 @@ from device.work import DeviceProcess, DeviceWork, put_together
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Measurement, Moment, Outcome
 from fedstrata.partitions import DeviceData
+from fedstrata.plugins import own_code_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, answer_to_proto
 from fedstrata.tensors import Flat, taken
@@ -95,7 +96,7 @@ class RoundJob:
         if len(self._travelling) > 1:
             self.work.cluster = cluster
         if self._outcome is None:
-            self._outcome = await self._host.method.local(self.work)
+            self._outcome = await self._local()
         return await self._update(self._outcome)
 
     def _asks(self, moment: Moment) -> bool:
@@ -103,8 +104,12 @@ class RoundJob:
         asked = any(question.moment is moment for question in self._host.method.questions())
         return asked and self.received.round % rounds == 0
 
+    async def _local(self) -> Outcome:
+        with own_code_of(self._host.method, "do its local work"):
+            return await self._host.method.local(self.work)
+
     async def _train(self) -> answers_pb2.Answer | Update:
-        self._outcome = outcome = await self._host.method.local(self.work)
+        self._outcome = outcome = await self._local()
         if not self._asks(Moment.TRAINED):
             return await self._update(outcome)
         self.work.update = self._difference(outcome)
@@ -113,7 +118,9 @@ class RoundJob:
     async def _answer(self) -> answers_pb2.Answer:
         method = self._host.method
         question = next(question for question in method.questions() if question.moment is not Moment.BEFORE)
-        answer = answer_to_proto(question, await method.answer(question, self.work, {}))
+        with own_code_of(method, f"answer {question.name}"):
+            arrays = await method.answer(question, self.work, {})
+        answer = answer_to_proto(question, arrays)
         if len(answer.data) > LARGEST_IN_A_ROUND:
             raise PluginError(f"an answer to {question.name} of {len(answer.data)} bytes: {LARGEST_IN_A_ROUND} at most")
         return answer

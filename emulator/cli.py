@@ -24,7 +24,7 @@ UsageError = typer.BadParameter.__base__
 
 app = typer.Typer(
     help="Hierarchical federated learning: one experiment file, three tiers, one record.",
-    no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -175,7 +175,8 @@ def version() -> str:
 def execute(arguments: Sequence[str]) -> int:
     """Run one command; gives its exit code. Whatever goes wrong is told in one line on standard error."""
     try:
-        code = int(app(list(arguments), standalone_mode=False, prog_name="fedstrata") or 0)
+        code = int(app(list(arguments) or ["--help"], standalone_mode=False, prog_name="fedstrata") or 0)
+        sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -221,4 +222,7 @@ def main() -> None:
     print_whatever_comes()
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    sys.exit(execute(sys.argv[1:]))
+    code = execute(sys.argv[1:])
+    for number in (signal.SIGINT, signal.SIGTERM):  # all is done and said; the interpreter would only complain of them
+        signal.signal(number, lambda *_: os._exit(code))
+    sys.exit(code)

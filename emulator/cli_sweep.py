@@ -39,13 +39,14 @@ def sweep(
 
 def make_display(console: "Console", *, is_json: bool, is_quiet: bool) -> "SweepDisplay":
     """How progress is shown: as asked, or as the terminal allows."""
+    from emulator.progress import can_draw_over
     from emulator.sweep_progress import QuietSweep, SweepBars, SweepJson, SweepLines
 
     if is_quiet:
         return QuietSweep()
     if is_json:
         return SweepJson()
-    return SweepBars(console) if console.is_terminal else SweepLines(console)
+    return SweepBars(console) if can_draw_over(console) else SweepLines(console)
 
 
 def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bool) -> None:

@@ -130,6 +130,11 @@ class LogLines:
         self._console.print(Text(line), soft_wrap=True)
 
 
+def can_draw_over(console: Console) -> bool:
+    """Whether it is a terminal, and not only told to have colours, as what runs in a notebook's cell is."""
+    return console.is_terminal and console.file.isatty()
+
+
 class LiveTables:
     """Phase, rounds, clusters and bytes, drawn over and over in one place of a terminal."""
 

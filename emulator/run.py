@@ -11,7 +11,7 @@ from emulator.follow import Outcome, follow
 from emulator.interrupts import run_interruptibly
 from emulator.local import LocalBackend
 from emulator.output import check_unused, prepare_folder, resume_folder
-from emulator.progress import Display, JsonLines, LiveTables, LogLines, Quiet, print_json
+from emulator.progress import Display, JsonLines, LiveTables, LogLines, Quiet, can_draw_over, print_json
 from fedstrata.datasets import load_dataset
 from fedstrata.descriptors import raise_limit
 from fedstrata.experiment import Experiment, LocalPartition
@@ -122,7 +122,7 @@ def make_display(*, is_json: bool, is_quiet: bool) -> Display:
         return Quiet()
     if is_json:
         return JsonLines()
-    return LiveTables(console) if console.is_terminal else LogLines(console)
+    return LiveTables(console) if can_draw_over(console) else LogLines(console)
 
 
 def _console() -> "Console":

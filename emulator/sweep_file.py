@@ -16,6 +16,7 @@ from emulator.examples import find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.settings import Settings
+from fedstrata.yaml_files import EachKeyOnce
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")  # of cells, axes and choices: they name folders
 BASE_CELL = "base"  # the one cell of a sweep that names none
@@ -121,7 +122,7 @@ def load_sweep(path: Path) -> Sweep:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        document = yaml.load(text, _EachKeyOnce)  # noqa: S506  # a safe loader
+        document = yaml.load(text, EachKeyOnce)  # noqa: S506  # a safe loader
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"cannot read the sweep file {path}: {error}") from None
     except (yaml.YAMLError, RecursionError) as error:
@@ -225,15 +226,3 @@ def _one_line(error: ValidationError) -> str:
         return f"{key}: unknown key; a sweep has {', '.join(SweepFile.model_fields)} (docs/sweep.md)"
     message = first["msg"].removeprefix("Value error, ")
     return f"{key}: {message}" if key else message
-
-
-class _EachKeyOnce(yaml.SafeLoader):
-    """A safe loader that refuses a key that stands twice, of which YAML's own would keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping. Raises ConstructorError for a key that it has already."""
-        keys = [key.value for key, _ in node.value]
-        twice = [key for key, count in Counter(map(str, keys)).items() if count > 1 and key != "<<"]
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)

@@ -6,10 +6,8 @@ what its sections must have in common, and what follows from them.
 """
 
 import hashlib
-from collections.abc import Container, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,6 +44,7 @@ from fedstrata.settings import (
     TopologySettings,
     TrainingSettings,
 )
+from fedstrata.settings_errors import one_line
 from fedstrata.yaml_files import read_yaml
 
 __all__ = [
@@ -252,7 +251,8 @@ def parse_experiment(
     except ValueError as error:
         raise ExperimentError(f"{where} {error}") from None
     if not isinstance(document, dict):
-        raise ExperimentError(f"{where} must be a mapping of keys to values, not {type(document).__name__}")
+        found = "it is empty" if document is None else f"not a {type(document).__name__}"
+        raise ExperimentError(f"{where} must be a mapping of keys to values; {found}")
     for override in overrides:
         _override(document, override)
     if seed is not None:
@@ -260,7 +260,8 @@ def parse_experiment(
     try:
         return Experiment.model_validate(document)
     except ValidationError as error:
-        raise ExperimentError(f"{where}: {_one_line(error)}") from None
+        schema = Experiment.model_json_schema(by_alias=True)
+        raise ExperimentError(f"{where}: {one_line(error, schema)}") from None
     except ExperimentError as error:
         raise type(error)(f"{where}: {error}") from None
 
@@ -295,62 +296,6 @@ def _list_item(items: list[Any], key: str, override: str) -> Any:
     if not key.isdecimal() or int(key) >= len(items):
         raise ExperimentError(f"--set {override}: {key} must be a number from 0 to {len(items) - 1}")
     return items[int(key)]
-
-
-def _one_line(error: ValidationError) -> str:
-    """The first problem as `key: what was wrong`, with the value and what is allowed."""
-    first = error.errors()[0]
-    key = _key_of(first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key; {_near(key)}fedstrata schema prints all keys"
-    message = first["msg"].removeprefix("Value error, ")
-    message = message.replace("valid tuple", "valid list").replace("Tuple should", "List should")  # as YAML has it
-    shown = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r:.80})"
-    rest = len({_key_of(each["loc"]) for each in error.errors()} - {key})
-    return f"{key}: {message}{shown}" + (f"; and {rest} more" if rest else "")
-
-
-def _key_of(place: tuple[int | str, ...]) -> str:
-    """The key that pydantic's location means: without the branches of unions, which the file does not show."""
-    parts = [str(part) for part in place]
-    if parts[:1] == ["partition"]:
-        del parts[1:2]  # the kind, which may be called as its first key is
-    return ".".join(part for i, part in enumerate(parts) if i == 0 or not _is_branch(part)) or "experiment"
-
-
-def _is_branch(part: str) -> bool:
-    kinds_of_fault = {"kill", "pause", "cut", "slow"}
-    return part in {"constrained-int", "int", "literal['auto']", *kinds_of_fault} or part.startswith("tuple[")
-
-
-def _near(key: str) -> str:
-    """A hint at up to three keys whose last part reads like that of this one, those nearest to it in the file."""
-    schema = Experiment.model_json_schema(by_alias=True)
-    known = dict.fromkeys(_keys(schema, schema["$defs"]))
-    names = get_close_matches(key.rpartition(".")[2], {path.rpartition(".")[2] for path in known}, n=6)
-    near = [path for path in known if path.rpartition(".")[2] in names]
-    most = max((_shared(path, key) for path in near), default=0)
-    nearest = [path for path in near if _shared(path, key) == most]
-    return f"did you mean {' or '.join(nearest[:3])}? " if near else ""
-
-
-def _shared(path: str, key: str) -> int:
-    """How many parts at their beginning two keys have in common; N stands for any number."""
-    pairs = zip(path.split("."), key.split("."), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] or pair[0] == "N", pairs))
-
-
-def _keys(node: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys that a JSON Schema knows; a list's items have N in their place."""
-    if "$ref" in node:
-        node = definitions[node["$ref"].rpartition("/")[2]]
-    for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):
-        yield from _keys(branch, definitions, prefix)
-    if isinstance(node.get("items"), Mapping):
-        yield from _keys(node["items"], definitions, f"{prefix}N.")
-    for name, inner in node.get("properties", {}).items():
-        yield prefix + name
-        yield from _keys(inner, definitions, f"{prefix}{name}.")
 
 
 def _member(value: str, known: Container[str]) -> None:

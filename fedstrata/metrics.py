@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 from prometheus_client import Counter as PrometheusCounter
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
@@ -85,6 +85,7 @@ class ProcessMetrics:
         self.registry = CollectorRegistry()
         self.links = LinkMeter()
         self.registry.register(self.links)
+        ProcessCollector(registry=self.registry)  # processor time and memory, read when somebody asks
         self._round = Gauge("fedstrata_round", "Round now open, from 0", ["tier"], registry=self.registry)
         self._duration = Histogram(
             "fedstrata_round_duration_seconds",
@@ -114,9 +115,10 @@ class ProcessMetrics:
 
         self._run = _RunMetrics(self.registry if tier == "gps" else None)
 
-    def run(self, run_id: str, *, experiment: str, method: str) -> None:
-        """Show which run this is; only the GPS does."""
+    def run(self, run_id: str, *, experiment: str, method: str, global_rounds: int) -> None:
+        """Show which run this is, and how many rounds it is to have; only the GPS does."""
         self._run.info.labels(run_id, experiment, method).set(1)
+        self._run.global_rounds.set(global_rounds)
 
     def phase(self, phase: str) -> None:
         """Show which phase the run is in."""
@@ -165,6 +167,9 @@ class _RunMetrics:
             "fedstrata_run_info", "1, with the run that is conducted", ["run_id", "experiment", "method"],
             registry=registry,
         )  # fmt: skip
+        self.global_rounds = Gauge(
+            "fedstrata_global_rounds", "How many global rounds the run is to have", registry=registry
+        )
         self.phase = Gauge("fedstrata_phase", "1 for the phase that the run is in", ["phase"], registry=registry)
         self.progressed = Gauge(
             "fedstrata_progress_timestamp_seconds", "When the run last got on, in Unix time", registry=registry

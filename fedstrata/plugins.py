@@ -2,12 +2,14 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedstrata.errors import PluginError
+from fedstrata.errors import FedstrataError, PluginError
 
 
 def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
@@ -26,6 +28,7 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
     module = _import(module_name, f"{purpose} {reference}")
     function = getattr(module, function_name, None)
     if not callable(function):
+        module_name += f" ({module.__file__})" if getattr(module, "__file__", None) else ""
         fault = "has no" if function is None else f"holds a {type(function).__name__}, not a function, as"
         raise PluginError(f"{purpose} {reference}: module {module_name} {fault} {function_name}")
     return function  # type: ignore[no-any-return]  # callable() narrows Any to a callable of Any
@@ -34,6 +37,27 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
 def describe(error: BaseException) -> str:
     """One line that says what foreign code raised."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def failed(method: Any, doing: str, error: Exception) -> PluginError:
+    """What a method's code raised, with the line of its file."""
+    file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    place = f" ({file}, line {lines[-1]})" if lines else ""
+    return PluginError(f"method {method.options.name} failed to {doing}, with {describe(error)}{place}")
+
+
+@contextmanager
+def own_code_of(method: Any, doing: str) -> Iterator[None]:
+    """Raises PluginError where a method that is own code fails; what comes with Fedstrata fails as it does."""
+    try:
+        yield
+    except FedstrataError:
+        raise
+    except Exception as error:
+        if ":" not in method.options.name:
+            raise
+        raise failed(method, doing, error) from error
 
 
 def _import(name: str, place: str) -> ModuleType:

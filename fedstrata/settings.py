@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fedstrata.settings_errors import nearest
+
 Encoding = Literal["float32", "float16", "bfloat16", "int8"]
 PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 DATASETS = ("digits", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn", "folder")
@@ -28,7 +30,8 @@ def known_or_own(value: str, known: Sequence[str], what: str) -> str:
     """The name, if it is known or names own code as `module:function`. Raises ValueError for any other."""
     if value in known or PLUGIN.match(value):
         return value
-    raise ValueError(f"no {what} is called {value!r}; choose {', '.join(known)}, or your own as module:function")
+    choose = f"choose {', '.join(known)}, or your own as module:function"
+    raise ValueError(f"no {what} is called {value!r}; {nearest(value, known)}{choose}")
 
 
 class DataSettings(Settings):

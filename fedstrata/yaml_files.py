@@ -8,6 +8,20 @@ import yaml
 MOST_VALUES = 200_000  # of a document with its aliases written out; an experiment has some hundred
 
 
+class EachKeyOnce(yaml.SafeLoader):
+    """A safe loader that refuses a key that stands twice, of which YAML's own would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping. Raises ConstructorError for a key that it has already."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen and name != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} stands twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(text: str) -> Any:
     """The document of a YAML text.
 
@@ -15,9 +29,11 @@ def read_yaml(text: str) -> Any:
         ValueError: it is not YAML, or its aliases stand for more values than anything can be done with; in one line.
     """
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, EachKeyOnce)  # noqa: S506  # a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"is not YAML: {' '.join(str(error).split())}") from None
+        said = " ".join(str(error).split()).replace(' in "<unicode string>",', " in")
+        hint = "; YAML indents with spaces, not with tabs" if "'\\t'" in said else ""
+        raise ValueError(f"is not YAML: {said}{hint}") from None
     for count, _ in enumerate(_values(document)):
         if count == MOST_VALUES:
             raise ValueError(f"stands for more than {MOST_VALUES} values; write it out without aliases of aliases")

@@ -50,7 +50,12 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Conduct the run and serve its record until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("gps")
-    metrics.run(experiment.run_id, experiment=experiment.name, method=experiment.method.name)
+    metrics.run(
+        experiment.run_id,
+        experiment=experiment.name,
+        method=experiment.method.name,
+        global_rounds=experiment.training.global_rounds,
+    )
     log = EventLog("gps")
     state = state_for(Path(options.state) / experiment.run_id, options.again)
     claim(state)

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
+from fedstrata.errors import FedstrataError, PayloadError, SupersededError, UnknownChildError
 from fedstrata.link import Changes
 from fedstrata.logs import EventLog
 from fedstrata.methods import Answers, Method, Moment, Plan, Question
-from fedstrata.plugins import describe
+from fedstrata.plugins import failed
 from fedstrata.rpc.answers import arrays_of
 from fedstrata.streams import Streams
 from fedstrata.v1 import answers_pb2 as pb
@@ -77,5 +77,4 @@ def planned(method: Method, moment: Moment, answers: Answers, before: Plan | Non
     except FedstrataError:
         raise
     except Exception as error:
-        name = method.options.name
-        raise PluginError(f"method {name} failed to make a plan, with {describe(error)}") from error
+        raise failed(method, "make a plan", error) from error

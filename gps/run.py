@@ -148,6 +148,7 @@ class Run:
             self._operator.tell("RunFailed", self.reason, is_warning=True)
         finally:
             watching.cancel()
+            self.waiting.end()
             stopped.cancel()
             work.cancel()  # where this was cancelled itself: no round is closed under a journal about to be closed
         if not self.has_record:

@@ -135,6 +135,11 @@ class Waiting:
             self._note(waits, run.phase, note)
             await Changes().wait_until(lambda: False, LOOK_S)
 
+    def end(self) -> None:
+        """Show that nobody is waited for: the run is over."""
+        self.waits = []
+        self._metrics.waits({}, 0)
+
     def _note(self, waits: list[Wait], phase: str, note: Callable[..., None]) -> None:
         """Tell the operator of those who have not been named for a while."""
         now = self._clock()

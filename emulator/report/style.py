@@ -15,8 +15,8 @@ INK = "#1f2933"
 MUTED = "#5b6875"
 LINE = "#b8c2cc"
 FAINT = "#eef1f4"
-# Okabe and Ito's palette, without its yellow, which is too pale on white
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6f4e37", "#7f7f7f")
+# The page's light colours, --c0 to --c7: Okabe and Ito's palette, darkened to a contrast of 3:1 on white
+COLOURS = ("#0072b2", "#b34700", "#008f68", "#cc79a7", "#c08400", "#1d9dcc", "#6f4e37", "#6b7680")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",

@@ -12,6 +12,7 @@ from fedstrata.errors import ExperimentError, FedstrataError, PluginError
 from fedstrata.methods.base import Facts, Method
 from fedstrata.plugins import describe, load_plugin
 from fedstrata.settings import PLUGIN, MethodSettings
+from fedstrata.settings_errors import nearest
 
 if TYPE_CHECKING:
     from fedstrata.experiment import Experiment
@@ -50,7 +51,8 @@ def method_class(name: str) -> type[Method]:
         return known
     if not PLUGIN.match(name):
         raise ExperimentError(
-            f"method.name: no method is called {name!r:.80}; choose {', '.join(NAMES)}, or your own as module:Class"
+            f"method.name: no method is called {name!r:.80}; {nearest(name, NAMES)}choose {', '.join(NAMES)}, "
+            "or your own as module:Class"
         )
     own: Any = load_plugin(name, "method")
     if not (isinstance(own, type) and issubclass(own, Method)):

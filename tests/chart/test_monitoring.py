@@ -22,18 +22,28 @@ def queries(objects: list[Object]) -> list[str]:
     rules = one(objects, "PrometheusRule", "demo-fedstrata")
     dashboard = json.loads(one(objects, "ConfigMap", "demo-fedstrata-dashboard")["data"]["demo-fedstrata.json"])
     found = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
-    return found + [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    return found + [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
 
 
 def test_every_query_asks_for_metrics_and_labels_that_exist(objects: list[Object]) -> None:
     exposed = generate_latest(ProcessMetrics("gps").registry).decode()
     families = {line.split()[2] for line in exposed.splitlines() if line.startswith("# TYPE")}
-    known = families | {f"{name}_{end}" for name in families for end in ("sum", "count", "total")}
+    known = families | {f"{name}_{end}" for name in families for end in ("sum", "count", "bucket", "total")}
     found = queries(objects)
     assert len(found) >= 10
     for query in found:
         assert set(re.findall(r"\bfedstrata_\w+", query)) <= known, query
         assert set(re.findall(r"(\w+)=", query)) <= DESIGNED | TARGET, query
+
+
+def test_the_documented_table_has_each_panel_with_its_queries() -> None:
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    release = 'namespace="$namespace",app_kubernetes_io_instance="$release"'
+    asked = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    short = [(title, query.replace(release + ",", "").replace("{" + release + "}", "")) for title, query in asked]
+    text = (CHART.parents[1] / "docs" / "metrics.md").read_text().partition("## The dashboard")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^`\n]+) \| `(.*)` \| .+ \|$", text, re.MULTILINE)
+    assert [(title, query.replace("\\|", "|")) for title, query in rows] == short
 
 
 def test_each_release_has_a_dashboard_of_its_own() -> None:

@@ -1,7 +1,7 @@
 """A run whose programs a test starts, stops and starts again one by one."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,26 +27,37 @@ class Processes:
 
     def __enter__(self) -> "Processes":
         gps = self._start("gps", "gps", *self._common, "--state", str(self.folder / "gps"))
-        self.gps = gps.addresses()["grpc"]
+        addresses = gps.addresses()
+        self.gps, self.http = addresses["grpc"], addresses["http"]
         return self
 
     def __exit__(self, *raised: Any) -> None:
         self._stack.__exit__(*raised)
 
-    def _start(self, module: str, name: str, *words: str) -> Program:
+    def _start(self, module: str, name: str, *words: str, environment: Mapping[str, str] | None = None) -> Program:
         self._started[name] += 1
         log = self.folder / f"{name}.{self._started[name]}.log"
-        return self._stack.enter_context(Program(module, *words, log=log))
+        return self._stack.enter_context(Program(module, *words, log=log, environment=environment))
 
     def lps(self, number: int) -> Program:
         name = f"lps-{number}"
         words = (*self._common, "--gps", self.gps, "--lps-id", name, "--state", str(self.folder / name))
         return self._start("lps", name, *words)
 
-    def devices(self, indexes: str, *, keeps_state: bool = False) -> Program:
+    def devices(
+        self,
+        indexes: str,
+        *,
+        keeps_state: bool = False,
+        stays: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> Program:
+        """`stays`: it can be scraped when the run is over, too."""
         name = f"devices-{indexes}"
-        state = ("--state", str(self.folder / name)) if keeps_state else ()
-        return self._start("device", name, *self._common, "--gps", self.gps, "--devices", indexes, *state)
+        words = [*self._common, "--gps", self.gps, "--devices", indexes]
+        words += ["--state", str(self.folder / name)] if keeps_state else []
+        words += ["--stay"] if stays else []
+        return self._start("device", name, *words, environment=environment)
 
     def until(self, is_so: Callable[[pb.RunStatus], bool]) -> None:
         """Wait for a status of the run."""

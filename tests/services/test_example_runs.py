@@ -51,10 +51,10 @@ def test_an_example_runs_to_a_completed_record(path: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The modules of docs/methods.md, own.py and means.py, in the current directory; gives the page."""
-    page = (REPOSITORY / "docs" / "methods.md").read_text(encoding="utf-8")
-    sources = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    for name, source in zip(("own", "means"), sources, strict=True):
+    """own.py of docs/methods.md and means.py of the page on methods, in the current directory; gives the former."""
+    page, other = ((REPOSITORY / "docs" / name).read_text("utf-8") for name in ("methods.md", "tutorial/own-method.md"))
+    for name, text in (("own", page), ("means", other)):
+        (source,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

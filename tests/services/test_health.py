@@ -10,6 +10,7 @@ from conftest import BigRun
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from programs import Program, http_get
+from prometheus_client import generate_latest
 from tiers import SMALL, Tiers, small
 
 from fedstrata.metrics import ProcessMetrics
@@ -112,3 +113,14 @@ def test_the_metrics_have_the_documented_names_and_values(big_run: BigRun) -> No
     assert 'fedstrata_round{tier="lps"} 2.0' in at_lps
     assert 'fedstrata_round_duration_seconds_count{tier="lps"} 2.0' in at_lps
     assert 'fedstrata_updates_total{outcome="accepted",tier="lps"} 4.0' in at_lps
+
+
+async def test_of_a_run_that_has_failed_nobody_is_waited_for_any_more(tmp_path: Path) -> None:
+    async with Tiers(small(), tmp_path / "run") as tiers:
+        await tiers.start_devices()
+        tiers.metrics.waits({"device-000": 7.0}, 1)
+        tiers.run.stop("the building is on fire")
+        await tiers.ended()
+    shown = generate_latest(tiers.metrics.registry)
+    assert b"fedstrata_awaited 0.0" in shown
+    assert b"fedstrata_waits_seconds{" not in shown

@@ -1,5 +1,6 @@
 """The pages for new users do what they say: their files are written and their commands run, in an empty folder."""
 
+import json
 import os
 import re
 import shlex
@@ -39,15 +40,17 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(**found.groupdict())
 
 
-def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run(words: list[str], folder: Path, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
     path = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
 
 
-def printed(words: list[str], folder: Path) -> str:
+def printed(words: list[str], folder: Path, timeout_s: float = 110) -> str:
     """What a command prints that has to go well."""
-    done = run(words, folder)
+    done = run(words, folder, timeout_s)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -124,6 +127,36 @@ def test_own_data(tmp_path: Path, check_refusals: Callable[[Path], int]) -> None
     assert (record.status, record.devices.num_rows) == ("completed", 6)
     assert record.accuracy > 0.8
     assert float(said.splitlines()[-1]) > 0.5  # a cluster's model on all labels, of which it may know a few
+    assert check_refusals(page) == 4
+
+
+@pytest.mark.timeout(300)  # beside the run a kernel starts, which imports the libraries once more
+def test_the_notebook_of_own_data_from_top_to_bottom(tmp_path: Path) -> None:
+    page, notebook = (DOCS / "tutorial" / f"own-data.{kind}" for kind in ("md", "ipynb"))
+    script = REPOSITORY / "scripts" / "notebook.py"
+    printed([sys.executable, str(script), str(page), "own-data.ipynb"], tmp_path)
+    made = tmp_path / "own-data.ipynb"
+    assert made.read_text("utf-8") == notebook.read_text("utf-8"), f"if meant: {script} {page} {notebook}"
+    printed(["jupyter-execute", "--inplace", made.name], tmp_path, timeout_s=250)
+    cells = [cell for cell in json.loads(made.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    said = ["".join("".join(output.get("text", ())) for output in cell["outputs"]) for cell in cells]
+    assert "wine completed" in said[2]
+    assert "\x1b[2K" not in said[2]  # nothing is drawn over in a cell, which cannot
+    assert float(said[-1].splitlines()[-1]) > 0.5
+    assert fedstrata.load(tmp_path / "wine").status == "completed"
+
+
+def test_a_method_in_fifty_lines(tmp_path: Path, check_refusals: Callable[[Path], int]) -> None:
+    page = DOCS / "tutorial" / "own-method.md"
+    follow(page, tmp_path)
+    means, one_shot, random = (fedstrata.load(tmp_path / name) for name in ("means", "one_shot", "random"))
+    assert means.summary["method"].tolist() == ["means:Means"]
+    assert (means.adjusted_rand_index, means.accuracy) == (1.0, pytest.approx(one_shot.accuracy, abs=0.01))
+    assert random.accuracy < means.accuracy
+    by_link = [
+        dict(zip(run.bytes["link"], run.bytes["up"] + run.bytes["down"], strict=True)) for run in (means, one_shot)
+    ]
+    assert 10 * by_link[0]["device-gps"] < by_link[1]["device-gps"]
     assert check_refusals(page) == 4
 
 

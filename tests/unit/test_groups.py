@@ -209,7 +209,7 @@ def test_too_little_data_is_told_with_the_device_that_goes_short() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("name: A", "partition.groups.0.name: String should match"),
+        ("name: A", "partition.groups.0.name: takes small letters, digits, - and _"),
         ("rotation: 45", "partition.groups.0.rotation: Input should be 0, 90, 180 or 270 (got 45)"),
         ("labels: []", "partition.groups.0.labels: List should have at least 1 item"),
         ("labels: [1, 1]", "partition.groups.0.labels: labels are distinct numbers from 0 up, not [1, 1]"),

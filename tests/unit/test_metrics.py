@@ -78,6 +78,12 @@ def test_a_clusters_accuracy_and_loss_are_the_last_measured() -> None:
     assert found["fedstrata_loss"] == {(("lps_id", "lps-0"),): 0.7, (("lps_id", "lps-1"),): 1.0}
 
 
+def test_a_process_shows_what_it_takes_of_the_machine() -> None:
+    found = samples(ProcessMetrics("device"))
+    assert found["process_resident_memory_bytes"][()] > 1e6
+    assert found["process_cpu_seconds_total"][()] > 0
+
+
 def test_two_processes_in_one_interpreter_do_not_share_counts() -> None:
     one, other = ProcessMetrics("lps"), ProcessMetrics("lps")
     one.update("accepted")

@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedstrata.errors import PluginError
+from fedstrata.errors import PayloadError, PluginError
 from fedstrata.features import FeatureOptions, feature_map
-from fedstrata.plugins import load_plugin
+from fedstrata.plugins import load_plugin, own_code_of
 
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def test_a_function_of_an_installed_package_is_found() -> None:
     ("reference", "source", "message"),
     [
         ("absent_module:f", "", "there is no module absent_module in "),
-        ("own_code:missing", "", "module own_code has no missing"),
+        ("own_code:missing", "", "module own_code ("),
+        ("own_code:missing", "", "own_code.py) has no missing"),
         ("own_code:number", "number = 3", "holds a int, not a function, as number"),
         ("own_code:f", "import absent_dependency", "No module named 'absent_dependency'"),
         ("own_code:f", "def f(:", "importing own_code failed with SyntaxError"),
@@ -53,6 +55,24 @@ def test_what_cannot_be_loaded_is_told_in_one_line(workdir: Path, reference: str
     assert message in str(raised.value)
     assert str(raised.value).startswith("feature map ")
     assert "\n" not in str(raised.value)
+
+
+def test_a_method_of_ones_own_that_fails_is_told_with_its_line(workdir: Path) -> None:
+    (workdir / "own_method.py").write_text("class Mine:\n    def local(self):\n        return self.options.nu\n")
+    method = load_plugin("own_method:Mine", "method")()
+    method.options = SimpleNamespace(name="own_method:Mine")
+    with pytest.raises(PluginError) as raised, own_code_of(method, "do its local work"):
+        method.local()
+    said = "method own_method:Mine failed to do its local work, with AttributeError: "
+    assert str(raised.value).startswith(said)
+    assert str(raised.value).endswith(f"({workdir / 'own_method.py'}, line 3)")
+
+
+@pytest.mark.parametrize(("name", "error"), [("fedprox", ValueError), ("own_method:Mine", PayloadError)])
+def test_a_fault_of_fedstratas_own_stays_what_it_is(name: str, error: type[Exception]) -> None:
+    method = SimpleNamespace(options=SimpleNamespace(name=name))
+    with pytest.raises(error, match="as it was"), own_code_of(method, "do its local work"):
+        raise error("as it was")
 
 
 def test_raw_features_are_the_inputs_as_rows() -> None:

@@ -2,14 +2,18 @@
 
 import io
 import json
+import sys
 
 import jsonschema
 import pytest
 from rich.console import Console
 
 from emulator.cli import execute
-from emulator.progress import JsonLines, LogLines, drawn, status_fields, waits_line
+from emulator.cli_sweep import make_display as sweep_display
+from emulator.progress import JsonLines, LiveTables, LogLines, drawn, status_fields, waits_line
+from emulator.run import make_display
 from emulator.status_schema import status_schema
+from emulator.sweep_progress import SweepBars, SweepLines
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 
@@ -34,6 +38,17 @@ def test_a_status_names_whom_the_run_waits_for_and_how_long_it_has_taken() -> No
     ]
     assert status_fields(found)["seconds"] == 90.0
     assert waits_line(status()) == ""
+
+
+@pytest.mark.parametrize(("is_terminal", "display"), [(True, LiveTables), (False, LogLines)])
+def test_where_colours_are_forced_and_nothing_can_be_drawn_over_lines_are_printed(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, display: type
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter sets it for what its cells run
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    assert type(make_display(is_json=False, is_quiet=False)) is display
+    sweep = SweepBars if is_terminal else SweepLines
+    assert type(sweep_display(Console(), is_json=False, is_quiet=False)) is sweep
 
 
 def test_of_many_five_are_named() -> None:

@@ -29,6 +29,15 @@ def test_what_is_not_yaml_is_told_in_one_line(text: str) -> None:
         read_yaml(text)
 
 
+def test_tabs_and_keys_that_stand_twice_are_told_with_their_line() -> None:
+    with pytest.raises(
+        ValueError, match=r"that cannot start any token in line 2, column 1: .*; YAML indents with spaces"
+    ):
+        read_yaml("name: a\n\tpartition: {}\n")
+    with pytest.raises(ValueError, match=r"^is not YAML: 'b' stands twice in line 3, column 3"):
+        read_yaml("a:\n  b: 1\n  b: 2\n")
+
+
 def test_an_experiment_and_a_record_with_a_bomb_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="experiment stands for more than"):
         parse_experiment(BOMB)

@@ -128,7 +128,7 @@
       marks: [
         ...names.map((name) => Plot.dot(measured.filter((device) => device.cluster === name), {
           x: (device) => 100 * device.accuracy, y: "cluster", r: measured.length > 200 ? 3 : 5, fillOpacity: 0.5,
-          fill: look.cluster(name), tip: true, title: (device) => `${device.id}: ${percent(device.accuracy)}`,
+          fill: look.cluster(name), stroke: look.cluster(name), tip: true, title: (device) => `${device.id}: ${percent(device.accuracy)}`,
         })),
         Plot.tickX(measured, Plot.groupY({ x: "median" }, {
           x: (device) => 100 * device.accuracy, y: "cluster", stroke: "var(--ink)", strokeWidth: 2,
@@ -151,7 +151,7 @@
       marks: [
         ...rows.map((row) => Plot.ruleY([row], {
           x1: 100 * row.lowest_accuracy, x2: 100 * row.highest_accuracy, y: "lps_id", stroke: look.cluster(row.lps_id),
-          strokeWidth: 6, strokeOpacity: 0.5, strokeLinecap: "round",
+          strokeWidth: 5, strokeLinecap: "round",
         })),
         Plot.tickX(rows, { x: (row) => 100 * row.accuracy, y: "lps_id", stroke: "var(--ink)", strokeWidth: 2 }),
       ],
@@ -183,7 +183,8 @@
       y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
       marks: [
         Plot.barX(rows, {
-          x: "seconds", y: "lps_id", fill: "var(--accent)", fillOpacity: (row) => (row.n % 2 ? 0.85 : 0.55), inset: 1.5,
+          x: "seconds", y: "lps_id", fill: "var(--accent)", fillOpacity: (row) => (row.n % 2 ? 1 : 0.45), inset: 1.5,
+          stroke: "var(--accent)",
           title: (row) => `${row.lps_id}, LPS round ${row.n}: ${seconds(row.seconds)}`, tip: true,
         }),
         Plot.text(took.filter(([name]) => names.includes(name)), {

@@ -91,7 +91,7 @@
     groups.forEach((group, i) => {
       if (group.name === null) return;
       body.append("path").attr("d", link({ source: top, target: [places[i].middle, places[i].top] }))
-        .attr("fill", "none").attr("stroke", "var(--line)").attr("stroke-width", 2);
+        .attr("fill", "none").attr("stroke", "var(--edge)").attr("stroke-width", 2);
     });
     drawGps(body, width / 2 - GPS.width / 2, 0);
   }
@@ -99,7 +99,7 @@
   function drawTrunk(body, groups, places) {
     const stops = places.filter((_, i) => groups[i].name !== null).map((place) => place.top + 8);
     const d = stops.map((y) => `M16,${GPS.height}V${y}H34`).join("");
-    body.append("path").attr("d", d).attr("fill", "none").attr("stroke", "var(--line)").attr("stroke-width", 2);
+    body.append("path").attr("d", d).attr("fill", "none").attr("stroke", "var(--edge)").attr("stroke-width", 2);
     drawGps(body, 0, 0);
   }
 
@@ -112,7 +112,7 @@
     if (place.middle !== undefined) {
       const box = Math.min(place.width, 124);
       body.append("rect").attr("x", place.middle - box / 2).attr("y", y).attr("width", box).attr("height", 38).attr("rx", 6)
-        .attr("fill", "var(--card)").attr("stroke", group.name === null ? "var(--line)" : look.cluster(group.name))
+        .attr("fill", "var(--card)").attr("stroke", group.name === null ? "var(--edge)" : look.cluster(group.name))
         .attr("stroke-width", 2).attr("stroke-dasharray", group.name === null ? "4 3" : null);
       text(body, place.middle, y + 16, name, { "text-anchor": "middle", "font-weight": 700, "font-size": 12 });
       text(body, place.middle, y + 31, facts.join(" · "), { "text-anchor": "middle", fill: "var(--muted)" });
@@ -131,7 +131,7 @@
       const x = place.first + ((i % place.columns) + 0.5) * scale.pitch;
       const y = place.top + Math.floor(i / place.columns) * scale.row;
       if (scale.isNamed && place.middle !== undefined && i < place.columns && group.name !== null) {
-        body.append("path").attr("d", `M${place.middle},${place.top - 28}L${x},${y - 8}`).attr("stroke", "var(--line)");
+        body.append("path").attr("d", `M${place.middle},${place.top - 28}L${x},${y - 8}`).attr("stroke", "var(--edge)");
       }
       drawDevice(body, look, device, x, y, scale.area);
       if (scale.isNamed) {

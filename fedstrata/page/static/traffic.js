@@ -26,7 +26,7 @@
       x: { label: "LPS round", domain: [0, last.n], tickFormat: "d", ticks: Math.min(8, last.n) },
       y: { label: `device-lps, added up, ${name}`, grid: true },
       marks: [
-        Plot.areaY(layers, Plot.stackY({ x: "n", y: "value", z: "way", fill: (layer) => `var(--${layer.way})`, fillOpacity: 0.85 })),
+        Plot.areaY(layers, Plot.stackY({ x: "n", y: "value", z: "way", fill: (layer) => `var(--${layer.way})` })),
         Plot.text(labels, { x: () => last.n, y: ([, middle]) => middle / factor, text: ([said]) => said, textAnchor: "start", dx: 7 }),
       ],
     };

@@ -1,0 +1,111 @@
+"""What is wrong with an experiment file, in one line: key, value, what is allowed, and what was perhaps meant."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import takewhile
+from typing import Any
+
+from pydantic import ValidationError
+
+# What others call our keys; the last part of a key alone.
+ELSEWHERE = {
+    "bs": "batch_size", "clients": "devices", "dataset": "data", "lr": "learning_rate",
+    "nodes": "devices", "num_clients": "devices", "num_rounds": "global_rounds",
+    "workers": "devices",
+}  # fmt: skip
+Schema = Mapping[str, Any]
+
+
+def one_line(error: ValidationError, schema: Schema) -> str:
+    """The first problem as `key: what was wrong`, with the value and what is allowed; `schema` is the experiment's."""
+    first = error.errors()[0]
+    key = _key_of(first["loc"])
+    if first["type"] == "extra_forbidden":
+        kind = str(first["loc"][1]) if first["loc"][0] == "partition" else None
+        return f"{key}: {_unknown(key, kind, schema)}fedstrata schema prints all keys"
+    shown = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r:.80})"
+    rest = len({_key_of(each["loc"]) for each in error.errors()} - {key})
+    return f"{key}{_said(first, schema)}{shown}" + (f"; and {rest} more" if rest else "")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`did you mean this? `, by what stays of names without hyphens and capitals; nothing where none is like it."""
+    plain = {re.sub("[-_ ]", "", each).lower(): each for each in known}
+    near = get_close_matches(re.sub("[-_ ]", "", name).lower(), plain, n=1)
+    return f"did you mean {plain[near[0]]}? " if near else ""
+
+
+def _said(fault: Mapping[str, Any], schema: Schema) -> str:
+    """What follows the key: pydantic's message where it is plain enough."""
+    context = fault.get("ctx", {})
+    match fault["type"]:
+        case "missing":
+            return ": is missing, and has no default"
+        case "union_tag_not_found":
+            tags = [*schema["properties"].get(str(fault["loc"][0]), {}).get("discriminator", {}).get("mapping", ())]
+            choose = f"; choose {', '.join(tags)}" if tags else ""
+            return f".{str(context['discriminator']).strip(chr(39))}: is missing, and has no default{choose}"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return ": must be a mapping of keys to values, such as {name: ...}"
+        case "string_pattern_mismatch" if fault["loc"] == ("name",):
+            return ": takes small letters, digits and, between them, hyphens, at most 40 in all"
+        case "string_pattern_mismatch" if fault["loc"][-1] == "name":
+            return ": takes small letters, digits, - and _, a letter first, at most 40 in all"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return ": " + message.replace("valid tuple", "valid list").replace("Tuple should", "List should")  # as YAML has it
+
+
+def _key_of(place: tuple[int | str, ...]) -> str:
+    """The key that pydantic's location means: without the branches of unions, which the file does not show."""
+    parts = [str(part) for part in place]
+    if parts[:1] == ["partition"]:
+        del parts[1:2]  # the kind, which may be called as its first key is
+    return ".".join(part for i, part in enumerate(parts) if i == 0 or not _is_branch(part)) or "experiment"
+
+
+def _is_branch(part: str) -> bool:
+    kinds_of_fault = {"kill", "pause", "cut", "slow"}
+    return part in {"constrained-int", "int", "literal['auto']", *kinds_of_fault} or part.startswith("tuple[")
+
+
+def _unknown(key: str, kind: str | None, schema: Schema) -> str:
+    """That a key is unknown, or not for partitions of this kind, with those that are that read like it."""
+    known = list(dict.fromkeys(_keys(schema, schema["$defs"])))
+    fault = "unknown key"
+    if kind is not None:
+        if re.sub(r"\.\d+", ".N", key) in known:
+            fault = f"not a key of kind {kind}"
+        branch = schema["$defs"][schema["properties"]["partition"]["discriminator"]["mapping"][kind].rpartition("/")[2]]
+        known = [path for path in known if not path.startswith("partition.")]
+        known += _keys(branch, schema["$defs"], "partition.")
+    return f"{fault}; {_near(key, known)}"
+
+
+def _near(key: str, known: Iterable[str]) -> str:
+    """A hint at up to three keys whose last part reads like that of this one, those nearest to it in the file."""
+    last = key.rpartition(".")[2]
+    names = get_close_matches(ELSEWHERE.get(last, last), {path.rpartition(".")[2] for path in known}, n=6)
+    near = [path for path in known if path.rpartition(".")[2] in names]
+    most = max((_shared(path, key) for path in near), default=0)
+    best = [path for path in near if _shared(path, key) == most]
+    return f"did you mean {' or '.join(best[:3])}? " if near else ""
+
+
+def _shared(path: str, key: str) -> int:
+    """How many parts at their beginning two keys have in common; N stands for any number."""
+    pairs = zip(path.split("."), key.split("."), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] or pair[0] == "N", pairs))
+
+
+def _keys(node: Schema, definitions: Schema, prefix: str = "") -> Iterator[str]:
+    """The dotted keys that a JSON Schema knows; a list's items have N in their place."""
+    if "$ref" in node:
+        node = definitions[node["$ref"].rpartition("/")[2]]
+    for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):
+        yield from _keys(branch, definitions, prefix)
+    if isinstance(node.get("items"), Mapping):
+        yield from _keys(node["items"], definitions, f"{prefix}N.")
+    for name, inner in node.get("properties", {}).items():
+        yield prefix + name
+        yield from _keys(inner, definitions, f"{prefix}{name}.")

@@ -1,10 +1,12 @@
 """Calls that stream messages up: what ends one is told as what it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
+
+Messages = Iterable[Any] | AsyncIterable[Any]
 
 
 def broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
@@ -20,24 +22,19 @@ def streamed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
     nobody has cancelled would end without a word. Here a broken link is UNAVAILABLE, and what was raised is raised.
     """
 
-    def make(messages: Iterable[Any], **options: Any) -> Awaitable[Any]:
+    def make(messages: Messages, **options: Any) -> Awaitable[Any]:
         return _answered(call, messages, options)
 
     return make
 
 
-async def _answered(call: Callable[..., Awaitable[Any]], messages: Iterable[Any], options: dict[str, Any]) -> Any:
+async def _answered(call: Callable[..., Awaitable[Any]], messages: Messages, options: dict[str, Any]) -> Any:
     failures: list[Exception] = []
-
-    def noted() -> Iterator[Any]:
-        try:
-            yield from messages
-        except Exception as error:
-            failures.append(error)
-            raise
-
+    noted: Messages = (
+        _noted_later(messages, failures) if isinstance(messages, AsyncIterable) else _noted(messages, failures)
+    )
     try:
-        return await call(noted(), **options)
+        return await call(noted, **options)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -45,3 +42,21 @@ async def _answered(call: Callable[..., Awaitable[Any]], messages: Iterable[Any]
         if failures:
             raise failures[0] from None
         raise broken(grpc.StatusCode.UNAVAILABLE, "the link broke while something was sent") from None
+
+
+def _noted(messages: Iterable[Any], failures: list[Exception]) -> Iterator[Any]:
+    """The messages; what they raise is noted."""
+    try:
+        yield from messages
+    except Exception as error:
+        failures.append(error)
+        raise
+
+
+async def _noted_later(messages: AsyncIterable[Any], failures: list[Exception]) -> AsyncIterator[Any]:
+    try:
+        async for message in messages:
+            yield message
+    except Exception as error:
+        failures.append(error)
+        raise

@@ -46,11 +46,18 @@ class Patient(GpsServiceServicer):
         return answers_pb2.SubmitAnswerResponse()
 
 
-async def test_what_an_iterator_raises_reaches_who_awaits_the_call() -> None:
-    def messages() -> Iterator[answers_pb2.AnswerPart]:
-        yield answers_pb2.AnswerPart()
-        raise KeyError("the data is gone")
+def now() -> Iterator[answers_pb2.AnswerPart]:
+    yield answers_pb2.AnswerPart()
+    raise KeyError("the data is gone")
 
+
+async def later() -> AsyncIterator[answers_pb2.AnswerPart]:
+    for message in now():
+        yield message
+
+
+@pytest.mark.parametrize("messages", [now, later])
+async def test_what_an_iterator_raises_reaches_who_awaits_the_call(messages: Any) -> None:
     server = grpc.aio.server()
     add_GpsServiceServicer_to_server(Patient(), server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -1,0 +1,52 @@
+"""`fedstrata schema` knows what experiment files may say: what it refuses is refused, what it takes is taken."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from emulator.cli import execute
+from fedstrata.methods.registry import NAMES, method_class
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+PARTITION = {"kind": "iid", "devices": 4, "examples_per_device": 100}
+
+
+@pytest.fixture
+def validator(capsys: pytest.CaptureFixture[str]) -> jsonschema.Draft202012Validator:
+    assert execute(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def with_method(section: Any) -> dict[str, Any]:
+    return {"name": "small", "partition": PARTITION, "method": section}
+
+
+def test_it_takes_every_example(validator: jsonschema.Draft202012Validator) -> None:
+    for path in sorted(EXPERIMENTS.glob("*.yaml")):
+        validator.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_takes_every_method_with_each_of_its_options(validator: jsonschema.Draft202012Validator, name: str) -> None:
+    validator.validate(with_method(name))
+    options = method_class(name).Options.model_validate({"name": name}).model_dump(mode="json", by_alias=True)
+    validator.validate(with_method(options))
+    assert not validator.is_valid(with_method({**options, "colour": "red"}))
+
+
+@pytest.mark.parametrize("section", [{"clusters": 2}, "own:Method", {"name": "own:Method", "colour": "red"}])
+def test_it_takes_the_default_by_its_options_alone_and_own_code(
+    validator: jsonschema.Draft202012Validator, section: Any
+) -> None:
+    validator.validate(with_method(section))
+
+
+@pytest.mark.parametrize("section", ["kmeans", {"name": "kmeans"}, {"name": "fedprox", "mu": "much"}, 3])
+def test_it_refuses_what_is_no_method(validator: jsonschema.Draft202012Validator, section: Any) -> None:
+    assert not validator.is_valid(with_method(section))

@@ -51,6 +51,7 @@ class RoundJob:
             group=client.identity.cluster_id,
             made=made,
             received=[put_together(host.streams, flat, own) for flat in self._travelling],
+            offered=received.offered,
             cluster=received.cluster,
             personal={name: array for name, array in self._kept.items() if name != OWN_LAYERS},
             lps_round=received.round,
@@ -63,9 +64,8 @@ class RoundJob:
         received, streams = self.received, self._host.streams
         if not received.clusters:
             return [received.flat]
-        return [
-            taken(received.flat, streams.of_cluster(cluster, received.clusters)) for cluster in range(received.clusters)
-        ]
+        there = received.offered or range(received.clusters)
+        return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
 
     def _own_layers(self) -> Flat | None:
         """The layers that never leave this device, those of the initial weights at first; None where there are none."""
@@ -77,7 +77,7 @@ class RoundJob:
 
     def _base(self) -> Flat:
         """What the update is relative to."""
-        return self._travelling[self.work.cluster if len(self._travelling) > 1 else 0]
+        return self._travelling[self.work.offered.index(self.work.cluster) if len(self._travelling) > 1 else 0]
 
     # --- stages -------------------------------------------------------------------------------
 
@@ -89,10 +89,11 @@ class RoundJob:
 
     async def go_on(self, cluster: int) -> Update:
         """What goes up once the round goes on, with the device in this cluster."""
-        known = len(self._travelling) if len(self._travelling) > 1 else self._host.experiment.device_count
-        if not 0 <= cluster < known:
+        is_one = len(self._travelling) == 1
+        known = range(self._host.experiment.device_count) if is_one else self.work.offered
+        if cluster not in known:
             raise PayloadError(f"told to go on in cluster {cluster}, which there is not")
-        if len(self._travelling) > 1:
+        if not is_one:
             self.work.cluster = cluster
         if self._outcome is None:
             self._outcome = await self._host.method.local(self.work)

@@ -70,6 +70,7 @@ class DeviceWork:
         group: str = "",
         made: dict[str, Any] | None = None,
         received: Sequence[Flat] = (),
+        offered: Sequence[int] = (),
         cluster: int = 0,
         personal: Arrays | None = None,
         lps_round: int = -1,
@@ -87,6 +88,8 @@ class DeviceWork:
         self.lps_round = lps_round
         self.global_round = global_round
         self.received = received
+        self.offered = offered or range(len(received))
+        self.noted: dict[str, Any] = {}
         self.cluster = cluster
         self.update: Flat = np.empty(0, np.float32)
         self.personal: Arrays = personal or {}
@@ -97,7 +100,7 @@ class DeviceWork:
         """The model received of its own cluster; before training, the initial weights."""
         if not self.received:
             return self._host.method.initial(self.model, 0)
-        return self.received[self.cluster] if len(self.received) > 1 else self.received[0]
+        return self.received[self.offered.index(self.cluster)] if len(self.received) > 1 else self.received[0]
 
     async def train(
         self,
@@ -107,14 +110,15 @@ class DeviceWork:
         beside: tuple[Flat, ...] = (),
         stream: int = 0,
         epochs: int | None = None,
+        on: Examples | Pixels | None = None,
     ) -> Trained:
-        """Train on the device's examples from some weights on, as `fedstrata.methods.Work` says."""
+        """Train on the device's examples, or on others, from some weights on, as `fedstrata.methods.Work` says."""
         training = self._host.experiment.training
         is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
         job = TrainingJob(
             model=self.model,
             start=start,
-            examples=self._data.train,
+            examples=self._data.train if on is None else on,
             training=training,
             seed=self.seed,
             device_index=self.device_index,
@@ -131,9 +135,9 @@ class DeviceWork:
         measured = _measurement(result.evaluation) if result.evaluation is not None else None
         return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)
 
-    async def measure(self, weights: Flat, *, on_own: bool = False) -> Measurement:
-        """What weights do on the held-out examples, or on those that the device trains on."""
-        examples = self._data.train if on_own else self._data.test
+    async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | Pixels | None = None) -> Measurement:
+        """What weights do on the held-out examples, on those that the device trains on, or on those given as `on`."""
+        examples = (self._data.train if on_own else self._data.test) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples)
         return _measurement(await self._host.bench.evaluate(job, self._group))
 

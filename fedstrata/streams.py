@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedstrata.models import Model
 
 UPDATE_PART = "update"  # what the one part of an update, or of an aggregate of what is shared everywhere, is called
+Clusters = int | Sequence[int]  # so many clusters, or those of these numbers
 WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to whole multiples of 1 / this, so that sums of them are exact
 
 
@@ -72,21 +73,21 @@ class Streams:
         """What never leaves a device, in the model's order."""
         return self._of(Reach.DEVICE)
 
-    def streams(self, clusters: int) -> list[Stream]:
-        """All streams of so many clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
+    def streams(self, clusters: Clusters) -> list[Stream]:
+        """All streams of clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
         shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
         apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
         found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
         return found + [
-            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in range(clusters) for c in apart
+            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in _numbers(clusters) for c in apart
         ]
 
-    def parts(self, clusters: int) -> list[tuple[str, Layout]]:
-        """The parts of a payload with all streams of so many clusters: their names, and the tensors of each."""
+    def parts(self, clusters: Clusters) -> list[tuple[str, Layout]]:
+        """The parts of a payload with all streams of clusters: their names, and the tensors of each."""
         return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
 
-    def layout(self, clusters: int) -> Layout:
-        """The vector of all streams of so many clusters; tensors of a cluster begin with its number."""
+    def layout(self, clusters: Clusters) -> Layout:
+        """The vector of all streams of clusters; tensors of a cluster begin with its number."""
         return Layout(
             tuple(
                 tensor
@@ -105,8 +106,8 @@ class Streams:
             start += stream.tensors.size
         return found
 
-    def of_cluster(self, cluster: int, clusters: int) -> list[slice]:
-        """Where, in the vector of all streams, a cluster's travelling tensors lie, in the model's order."""
+    def of_cluster(self, cluster: int, clusters: Clusters) -> list[slice]:
+        """Where, in the vector of all streams of clusters, a cluster's travelling tensors lie, in the model's order."""
         layout = self.layout(clusters)
         starts = dict(zip(layout.names, layout.starts, strict=True))
         found: list[slice] = []
@@ -147,6 +148,15 @@ class Streams:
                 f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
                 f"{list(parents)}; say for each cluster which of those before it goes on from"
             )
+        if plan.offers and not method.fetches_all:
+            raise PluginError(
+                f"method {name} has offers in its plan, which count for methods with fetches_all = True only"
+            )
+        if plan.offers and not are_offers(plan.offers, len(plan.clusters)):
+            raise PluginError(
+                f"method {name}: offers {[list(offered) for offered in plan.offers]!r:.200} to {len(plan.clusters)} "
+                "clusters; name for each, in ascending order, clusters that there are and its own among them"
+            )
         if plan.weights and not method.mixes:
             raise PluginError(f"method {name} has weights in its plan, which count for methods with mixes = True only")
         for channel, streams in plan.weights.items():
@@ -177,6 +187,22 @@ class Route:
     stream: int
     offset: int
     weight: int
+
+
+def _numbers(clusters: Clusters) -> Sequence[int]:
+    return range(clusters) if isinstance(clusters, int) else clusters
+
+
+def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
+    """Whether for each of so many clusters there are named some in ascending order, its own among them."""
+    return len(offers) == clusters and all(
+        is_offered(number, offered, clusters) for number, offered in enumerate(offers)
+    )
+
+
+def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
+    """Whether these are some of so many clusters, in ascending order, and one of them is this."""
+    return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:

@@ -128,8 +128,9 @@ class StreamsKeeper:
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
         """All streams."""
-        clusters = self._clusters(global_round)
-        return Offer(model, clusters=clusters, parts=self._streams.parts(clusters))
+        plan = self._plans.before(global_round)
+        clusters = len(plan.clusters)
+        return Offer(model, clusters=clusters, parts=self._streams.parts(clusters), offers=plan.offers)
 
     def acceptance(self, global_round: int) -> Acceptance:
         """A part of every stream: exact sums, or differences where LPSs have had rounds of their own."""

@@ -223,6 +223,7 @@ def _json(plan: Plan) -> str:
             name: [{int(index): float(share) for index, share in stream.items()} for stream in streams]
             for name, streams in plan.weights.items()
         },
+        "offers": [[int(cluster) for cluster in offered] for offered in plan.offers],
         "related": [int(index) for index in plan.related],
         "memory": dict(plan.memory),
     }
@@ -243,6 +244,7 @@ def _plan(text: str, affinity: bytes) -> Plan:
             name: tuple({int(index): share for index, share in stream.items()} for stream in streams)
             for name, streams in said["weights"].items()
         },
+        offers=tuple(tuple(offered) for offered in said["offers"]),
         affinity=np.frombuffer(affinity, "<f8").reshape(side, side) if affinity else None,
         related=tuple(said["related"]),
         memory=said["memory"],

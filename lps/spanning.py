@@ -8,12 +8,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from fedstrata.errors import PayloadError
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.streams import UPDATE_PART
+from fedstrata.streams import UPDATE_PART, are_offers
 from fedstrata.tensors import RoutedSums
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -70,6 +71,14 @@ class SpanningSession:
         clusters = min(header.clusters, self._experiment.device_count)
         return Acceptance(self._streams.layout(clusters), self._uplink.link.down, self._streams.parts(clusters))
 
+    def _vector(self, received: ReceivedModel) -> StreamVector:
+        """All streams as the GPS has sent them. Raises PayloadError for offers that do not fit them."""
+        if received.offers and not are_offers(received.offers, received.clusters):
+            raise PayloadError(
+                f"offers to {len(received.offers)} of {received.clusters} clusters; each has its own and some others"
+            )
+        return StreamVector(self._streams, received.clusters, received.flat, received.offers)
+
     def close(self) -> None:
         """Give the stream to the GPS up."""
         self._uplink.close()
@@ -97,7 +106,7 @@ class SpanningSession:
     async def _global_round(self, received: ReceivedModel) -> ReceivedModel:
         """The LPS rounds of a global round, and the exchange with the GPS; gives what the next one starts from."""
         await self.on_plan(received.plan_version)
-        base = StreamVector(self._streams, received.clusters, received.flat)
+        base = self._vector(received)
         first = received.round * self._rounds
         if self._rounds == 1:
             sums = await self._gather(first, received.round, base)
@@ -234,7 +243,7 @@ class SpanningSession:
             self.server.finish()
             return known
         await self.on_plan(received.plan_version)
-        vector = StreamVector(self._streams, received.clusters, received.flat)
+        vector = self._vector(received)
         children = self._members.in_global_round(received.round)
         self._open(received.round * self._rounds, received.round, vector, children, evaluate_only=True)
         gathered = await self.server.gather()

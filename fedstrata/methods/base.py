@@ -149,6 +149,9 @@ class Plan:
     # By channel, for each of its streams the share of every device in its next value: a linear mix. Of a channel that
     # is not named, everybody who shares a stream has a part in it, each by its examples.
     weights: Mapping[str, tuple[Mapping[int, float], ...]] = field(default_factory=dict)
+    # By cluster, those whose models its devices receive from the next global round on, where it is not all; ascending,
+    # and the cluster's own is among them.
+    offers: tuple[tuple[int, ...], ...] = ()
     affinity: Matrix | None = None  # how alike devices are, in [0, 1], which the grouping was read from
     related: tuple[int, ...] = ()  # the device indexes of its rows
     memory: Mapping[str, Any] = field(default_factory=dict)  # of the method, for its next plan; JSON values
@@ -206,7 +209,9 @@ class Method:
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings
     places_late: ClassVar[bool] = False  # whether `place` can put a device that comes after the first plan
-    fetches_all: ClassVar[bool] = False  # whether a device receives the model of every cluster
+    fetches_all: ClassVar[bool] = (
+        False  # whether a device receives every cluster's model, or those of the plan's offers
+    )
     mixes: ClassVar[bool] = False  # whether plans have weights
     has_personal_state: ClassVar[bool] = False  # whether an Outcome has something in `personal`
 
@@ -227,6 +232,11 @@ class Method:
     def clusters_known(self) -> int:
         """How many clusters there will be, as far as that is known before the run; 0 where the plan has to tell."""
         return 1
+
+    @property
+    def most_offered(self) -> int | None:
+        """Of how many clusters a device receives the models at most, where it fetches them; None: of all."""
+        return None
 
     def channels(self, model: "Model") -> tuple[Channel, ...]:
         """What travels how far; together all tensors of the model."""

@@ -31,6 +31,7 @@ REGISTRY: Mapping[str, str] = {
     "ifca": "fedstrata.methods.ifca:Ifca",
     "cfl": "fedstrata.methods.cfl:Cfl",
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
+    "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",
     "adaptive": "fedstrata.methods.adaptive:Adaptive",
 }

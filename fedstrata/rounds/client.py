@@ -21,6 +21,8 @@ from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
+KNOWN_KINDS = 8  # of models from one parent; what is offered may differ from round to round
+
 
 @dataclass
 class _Download:
@@ -57,7 +59,7 @@ class RoundClient:
         self.accepts_model: Callable[[pb.ModelHeader], Acceptance] = lambda header: Acceptance(
             layout, link.down, MODEL_PART
         )
-        self._models: dict[int, Acceptance] = {}  # by the number of clusters in it
+        self._models: dict[tuple[int, ...], Acceptance] = {}  # by the number of clusters, and which of them are in it
         self._codec = PayloadCodec(layout, link.up) if link.up != "int8" else None
         self._log = log
         self._timeout_s = payload_timeout_s(layout.float32_bytes)
@@ -143,6 +145,8 @@ class RoundClient:
             digest=header.digest,
             cluster=header.cluster,
             clusters=header.clusters,
+            offered=tuple(header.offered),
+            offers=tuple(tuple(offered.clusters) for offered in header.offers),
             begins_ns=header.begins_ns,
             whole_bytes=_whole_bytes(header) if self.is_timed else 0,
         )
@@ -170,9 +174,12 @@ class RoundClient:
 
     def _begin(self, header: pb.ModelHeader) -> None:
         """Begin a download, or go on with the one that was cut."""
-        if header.clusters not in self._models:
-            self._models[header.clusters] = self.accepts_model(header)
-        codec, _ = self._models[header.clusters].of(header.payload)
+        kind = (header.clusters, header.cluster, *header.offered) if header.offered else (header.clusters,)
+        if kind not in self._models:
+            if len(self._models) == KNOWN_KINDS:
+                self._models.clear()
+            self._models[kind] = self.accepts_model(header)
+        codec, _ = self._models[kind].of(header.payload)
         partial = self._partial
         if partial is not None and header.offset == partial.offset and _are_of_one_model(header, partial.header):
             return

@@ -33,6 +33,10 @@ class ReceivedModel:
     digest: bytes = b""  # as its header says
     cluster: int = 0  # of the child, as the round begins
     clusters: int = 0  # how many clusters' streams it has; 0: it is one model
+    offered: tuple[int, ...] = ()  # the clusters whose streams it has, where it has some of them
+    offers: tuple[
+        tuple[int, ...], ...
+    ] = ()  # of an LPS: what the devices of each cluster are offered, where it is some
     begins_ns: int = 0  # of an LPS, on the virtual clock: when the global round began
     whole_bytes: int = 0  # header and payload, as they are when nothing is resumed
 

@@ -213,6 +213,21 @@ def test_a_device_whose_answer_in_a_round_is_none_is_refused_by_name_and_the_oth
     assert gone.reason == "refused: losses of an answer to losses has numbers that are not finite"
 
 
+FOMO = "{name: fedfomo, offered: 2, explore: 0.5}"
+
+
+def test_whose_models_a_device_is_offered_changes_with_no_process_and_no_lps(tmp_path: Path) -> None:
+    text = text_of(FOMO, lps=1, rounds=4)
+    with ExitStack() as stack:
+        programs = [started(stack, tmp_path / f"by-{count}", text, processes=count) for count in (1, 2)]
+        one, two = [ended(program) for program in programs]
+    assert len(one["model_sha256"]) == len(one["personal_sha256"]) == 5
+    for key in ("model_sha256", "personal_sha256", "device_accuracy", "clusters"):
+        assert one[key] == two[key]
+    spanning = run_in_process(parse_experiment(text_of(FOMO, lps=3, rounds=4)), tmp_path / "lps-3")
+    assert weights_sha256(spanning.folder) == weights_sha256(tmp_path / "by-1")
+
+
 # --- killed processes -----------------------------------------------------------------------------
 
 KILLS = [
@@ -235,6 +250,16 @@ def test_a_gps_an_lps_and_a_device_killed_in_the_midst_of_ifca_change_no_bit(tmp
     assert len(killed["restarts"]) == 3
     assert killed["model_sha256"] == undisturbed["model_sha256"]
     assert (killed["clusters"], killed["excluded"]) == (undisturbed["clusters"], [])
+
+
+@pytest.mark.kills
+def test_a_gps_an_lps_and_a_device_killed_while_models_are_offered_change_no_bit(tmp_path: Path) -> None:
+    text = text_of(FOMO, lps=3, rounds=5)
+    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
+    assert len(killed["restarts"]) == 3
+    for key in ("model_sha256", "personal_sha256"):
+        assert killed[key] == undisturbed[key]
 
 
 DITTO = "{name: ditto, pull: 0.5}"

@@ -35,6 +35,10 @@ class Devices:
             pod_name="",
         )
 
+    def held_out(self, device_index: int) -> Any:
+        """The examples that a device measures on."""
+        return device_data(self.experiment, self._dataset, device_index).test
+
     def work(self, device_index: int, lps_round: int = -1, **rest: Any) -> DeviceWork:
         """A device's work in an LPS round, or before training."""
         data = device_data(self.experiment, self._dataset, device_index)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,10 +143,13 @@ def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, plan: Plans) -
 
 def test_a_plan_is_in_force_as_a_restarted_gps_will_read_it(gps: GpsParts) -> None:
     clusters = tuple(tuple(np.int64(index) for index in cluster) for cluster in PLAN.clusters)
-    made = Plan(clusters=clusters, rule="own", memory={"seen": (1, 2), "by": {3: 0.5}}, parents=(np.int64(0),))  # type: ignore[arg-type]
+    numbers: Any = (np.int64(0),)
+    memory = {"seen": (1, 2), "by": {3: 0.5}}
+    made = Plan(clusters=clusters, rule="own", memory=memory, parents=numbers, offers=((*numbers, 1), (1,)))
     gps.plans.make(BEFORE, made)
     before = gps.plans.now
     assert before.clusters == PLAN.clusters
+    assert before.offers == ((0, 1), (1,))
     assert before.memory == {"seen": [1, 2], "by": {"3": 0.5}}
     gps.restart()
     assert same(gps.plans.now, before)

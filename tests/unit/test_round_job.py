@@ -51,12 +51,13 @@ def job_of(
     lps_round: int = 0,
     cluster: int = 0,
     clusters: int = 0,
+    offered: tuple[int, ...] = (),
     store: PersonalStore | KeptInMemory | None = None,
 ) -> RoundJob:
     """What device 1 does with a model that it has received."""
     received = ReceivedModel(
         round=lps_round, global_round=lps_round // 2, evaluate_only=False, plan_version=1, flat=flat, digest=b"d",
-        cluster=cluster, clusters=clusters,
+        cluster=cluster, clusters=clusters, offered=offered,
     )  # fmt: skip
     calls = ParentCalls(fetch=None, submit=None, locate=None)
     identity = Identity(run_id="run", child_id="device-001", cluster_id="lps-0")
@@ -156,6 +157,20 @@ async def job_of_cluster(host: DeviceProcess, models: list[Flat], cluster: int) 
     job = job_of(host, np.concatenate(models), clusters=2)
     await job.begin()
     return await job.go_on(cluster)
+
+
+async def test_of_some_clusters_models_a_device_knows_which_they_are_and_its_own_among_them() -> None:
+    host = host_of("{name: ifca, clusters: 3}")
+    models = [host.method.initial(host.model, cluster) for cluster in (0, 2)]
+    job = job_of(host, np.concatenate(models), clusters=3, offered=(0, 2), cluster=2)
+    assert list(job.work.offered) == [0, 2]
+    assert [each.tobytes() for each in job.work.received] == [each.tobytes() for each in models]
+    assert job.work.start.tobytes() == models[1].tobytes()
+    sent = await job.go_on(0)
+    expected = await job_of(host_of("fedavg"), models[0]).begin()
+    assert values_of(sent).tobytes() == values_of(expected).tobytes()
+    with pytest.raises(PayloadError, match="told to go on in cluster 1, which there is not"):
+        await job.go_on(1)
 
 
 async def test_devices_are_asked_in_the_first_lps_round_of_a_global_round_and_not_in_the_others() -> None:

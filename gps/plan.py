@@ -62,6 +62,10 @@ class Plans:
         """The plan in force as a global round begins. Raises KeyError where none is made."""
         return self._made[max(made_in for made_in in self._made if made_in < global_round)]
 
+    def clusters_before(self, global_round: int) -> Mapping[int, int]:
+        """The number of each device's cluster as a global round begins, by device index."""
+        return _cluster_of(self.before(global_round)) if self._made else {}
+
     def of_round(self, global_round: int) -> Plan | None:
         """The plan made in a global round of what devices answered in it, if it is made."""
         return self._made.get(global_round)

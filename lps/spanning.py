@@ -45,6 +45,7 @@ class SpanningSession:
         self._log = log
         self.term = home.term
         self._members = Members(around.experiment, home)
+        self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
         self.take_members = self._members.take
         run_id = uplink.identity.run_id
         name = f"{home.cluster_id}.{home.term}" if home.term else home.cluster_id
@@ -137,7 +138,9 @@ class SpanningSession:
         children = self._members.in_round(global_round, number)
         asking = self._asking(number)
         is_planned = self.planned_rounds() > global_round
-        self._began_in = self._members.clusters_of()
+        # of an LPS that begins again in a round whose plan is made, devices hold models by the plan before
+        is_late = asking is not None and is_planned
+        self._began_in = self._members.began_in() if is_late else self._members.clusters_of()
         self._open(number, global_round, vector, children, asking)
         if asking is not None and not is_planned:
             answers = await self.server.gather_answers()
@@ -182,7 +185,7 @@ class SpanningSession:
                 number=number,
                 global_round=global_round,
                 offers=vector.offers(of_all=self._around.method.fetches_all),
-                clusters=self._members.clusters_of(),
+                clusters=self._began_in,
                 intake=intake,
                 evaluate_only=evaluate_only,
                 asking=asking,
@@ -244,6 +247,7 @@ class SpanningSession:
             return known
         await self.on_plan(received.plan_version)
         vector = self._vector(received)
+        self._began_in = self._members.clusters_of()
         children = self._members.in_global_round(received.round)
         self._open(received.round * self._rounds, received.round, vector, children, evaluate_only=True)
         gathered = await self.server.gather()

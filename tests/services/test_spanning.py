@@ -253,6 +253,17 @@ def test_a_gps_an_lps_and_a_device_killed_in_the_midst_of_ifca_change_no_bit(tmp
 
 
 @pytest.mark.kills
+def test_an_lps_and_a_device_killed_in_a_round_whose_plan_splits_a_cluster_change_no_bit(tmp_path: Path) -> None:
+    text, at = text_of(CFL, lps=3, rounds=4), {"point": "upload", "round": 1}
+    faults = [{"do": "kill", "process": process, "at": at} for process in ("lps-1", "device-004")]
+    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    killed = disturbed(tmp_path / "killed", text, faults, processes=2)
+    assert len(killed["restarts"]) == 2
+    assert len(killed["clusters"]) > 1
+    assert killed["model_sha256"] == undisturbed["model_sha256"]
+
+
+@pytest.mark.kills
 def test_a_gps_an_lps_and_a_device_killed_while_models_are_offered_change_no_bit(tmp_path: Path) -> None:
     text = text_of(FOMO, lps=3, rounds=5)
     undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)

@@ -244,7 +244,7 @@ class DeviceAgent:
 
 def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
     """What a model from an LPS has to be: one, or the streams of all clusters, or of those that it names."""
-    streams, clusters = host.streams, min(header.clusters, host.experiment.device_count)
+    streams, clusters = host.streams.without(header.withdrawn), min(header.clusters, host.experiment.device_count)
     if not clusters:
         return Acceptance(streams.travelling, encoding, MODEL_PART)
     offered = tuple(header.offered)

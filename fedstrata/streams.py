@@ -6,13 +6,14 @@ at the GPS. Where clusters span LPSs, the GPS keeps all streams, and every LPS s
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
+from fedstrata.quoting import quoted
 from fedstrata.tensors.layout import Layout, TensorSpec
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Streams:
     model: Layout  # of the whole model, as devices have it
     channels: tuple[Channel, ...]
     spans: bool  # whether clusters span LPSs
+    _without: "dict[tuple[str, ...], Streams]" = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         named = sorted(name for channel in self.channels for name in channel.tensors.names)
@@ -53,6 +55,27 @@ class Streams:
                 f"a method says of every tensor of the model once how far it travels; of {', '.join(self.model.names)} "
                 f"this one names {', '.join(named) or 'none'}"
             )
+
+    def without(self, names: Iterable[str]) -> "Streams":
+        """The streams once these tensors travel no more: they stay at devices.
+
+        Raises:
+            PayloadError: one of them is no tensor of the model.
+        """
+        gone = tuple(names)
+        if not gone:
+            return self
+        if gone not in self._without:
+            if unknown := set(gone) - set(self.model.names):
+                raise PayloadError(f"tensors withdrawn that the model has not: {quoted(*sorted(unknown))}")
+            channels = [
+                replace(each, tensors=each.tensors.select(name for name in each.tensors.names if name not in gone))
+                for each in self.channels
+            ]
+            home = Channel(name="withdrawn", tensors=self.model.select(gone), reach=Reach.DEVICE)
+            self._without.clear()  # another round's, and tensors never come back
+            self._without[gone] = Streams(model=self.model, channels=(*channels, home), spans=self.spans)
+        return self._without[gone]
 
     def _of(self, *reaches: Reach) -> Layout:
         names = [name for channel in self.channels if channel.reach in reaches for name in channel.tensors.names]
@@ -148,6 +171,7 @@ class Streams:
                 f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
                 f"{list(parents)}; say for each cluster which of those before it goes on from"
             )
+        self._check_withdrawn(plan, method, before)
         if plan.offers and not method.fetches_all:
             raise PluginError(
                 f"method {name} has offers in its plan, which count for methods with fetches_all = True only"
@@ -161,6 +185,19 @@ class Streams:
             raise PluginError(f"method {name} has weights in its plan, which count for methods with mixes = True only")
         for channel, streams in plan.weights.items():
             self._check_weights(name, channel, streams, len(plan.clusters))
+
+    def _check_withdrawn(self, plan: Plan, method: Method, before: Plan | None) -> None:
+        if plan.withdrawn and not method.withdraws:
+            raise PluginError(
+                f"method {method.options.name} withdraws tensors, which goes for methods with withdraws = True only"
+            )
+        back = set(before.withdrawn) - set(plan.withdrawn) if before is not None else set()
+        strangers = set(plan.withdrawn) - set(self.travelling.names)
+        if back or strangers:
+            raise PluginError(
+                f"method {method.options.name} withdraws {', '.join(plan.withdrawn) or 'nothing'}; it can withdraw "
+                f"{', '.join(self.travelling.names)}, and none comes back"
+            )
 
     def _check_weights(self, name: str, channel: str, streams: Sequence[Mapping[int, float]], clusters: int) -> None:
         expected = sum(stream.channel == channel for stream in self.streams(clusters))

@@ -7,6 +7,7 @@ global round again.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from fedstrata.errors import PayloadError
 from fedstrata.logs import EventLog
@@ -15,7 +16,7 @@ from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, Roun
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams import UPDATE_PART, are_offers
-from fedstrata.tensors import RoutedSums
+from fedstrata.tensors import Layout, RoutedSums
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -59,6 +60,10 @@ class SpanningSession:
             is_timed=self._experiment.is_timed,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
+        self.server.accepts_updates = self._accepts_updates
+        self._updates: list[tuple[int, Layout]] = []  # of updates, from which LPS round on
+        self._accepted: dict[Layout, Acceptance] = {}
+        self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
         self._times = Times(self._experiment, home.cluster_id, self.server)
         self._notes = Notes(home.cluster_id, self.server, around.metrics, log)
         self._report = gps_pb.ReportHeader(run_id=run_id, cluster_id=home.cluster_id)
@@ -69,16 +74,28 @@ class SpanningSession:
         self.submit_answers: Callable[[int, Mapping[int, answers_pb2.Answer]], Awaitable[None]] = _no_answers
 
     def _acceptance(self, header: pb.ModelHeader) -> Acceptance:
+        streams = self._around.streams.without(header.withdrawn)
         clusters = min(header.clusters, self._experiment.device_count)
-        return Acceptance(self._streams.layout(clusters), self._uplink.link.down, self._streams.parts(clusters))
+        return Acceptance(streams.layout(clusters), self._uplink.link.down, streams.parts(clusters))
 
     def _vector(self, received: ReceivedModel) -> StreamVector:
-        """All streams as the GPS has sent them. Raises PayloadError for offers that do not fit them."""
+        """All streams of a global round as the GPS has sent them. Raises PayloadError for offers that do not fit."""
         if received.offers and not are_offers(received.offers, received.clusters):
             raise PayloadError(
                 f"offers to {len(received.offers)} of {received.clusters} clusters; each has its own and some others"
             )
+        self._to_devices = {"withdrawn": received.withdrawn, "told": received.told}
+        self._streams = self._around.streams.without(received.withdrawn)
+        if not self._updates or self._updates[-1][1] is not self._streams.travelling:
+            self._updates.append((received.round * self._rounds, self._streams.travelling))
         return StreamVector(self._streams, received.clusters, received.flat, received.offers)
+
+    def _accepts_updates(self, number: int) -> Acceptance:
+        """What devices send in an LPS round; of rounds before the first that is known here, as in that one."""
+        layout = next((layout for first, layout in reversed(self._updates) if first <= number), self._updates[0][1])
+        if layout not in self._accepted:
+            self._accepted[layout] = Acceptance(layout, self._experiment.links.device_lps.up, UPDATE_PART)
+        return self._accepted[layout]
 
     def close(self) -> None:
         """Give the stream to the GPS up."""
@@ -184,7 +201,7 @@ class SpanningSession:
             OpenRound(
                 number=number,
                 global_round=global_round,
-                offers=vector.offers(of_all=self._around.method.fetches_all),
+                offers=vector.offers(of_all=self._around.method.fetches_all, **self._to_devices),
                 clusters=self._began_in,
                 intake=intake,
                 evaluate_only=evaluate_only,

@@ -1,6 +1,6 @@
 """The vector of all streams at an LPS: what devices get of it, how it moves, and what goes up."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,25 +29,31 @@ class StreamVector:
         self.places = streams.places(clusters)
         self.flat = flat
 
-    def offers(self, *, of_all: bool) -> dict[int, Offer]:
-        """What the devices of each cluster start from: its model, all streams, or those of clusters named for it."""
+    def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
+        """What the devices of each cluster start from: its model, all streams, or those of clusters named for it.
+
+        `told` goes with each of them, as fields of an Offer.
+        """
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
         if of_all and self._named:
-            return {c: self._of_some(source, c, offered) for c, offered in enumerate(self._named)}
+            return {c: self._of_some(source, c, offered, told) for c, offered in enumerate(self._named)}
         if of_all:
             parts = self._streams.parts(self.clusters)
-            return {c: Offer(source, cluster=c, clusters=self.clusters, parts=parts) for c in range(self.clusters)}
-        return {c: Offer(self._of_cluster(source, c), cluster=c) for c in range(self.clusters)}
+            return {
+                c: Offer(source, cluster=c, clusters=self.clusters, parts=parts, **told) for c in range(self.clusters)
+            }
+        return {c: Offer(self._of_cluster(source, c), cluster=c, **told) for c in range(self.clusters)}
 
     def _of_cluster(self, source: AnyModel, cluster: int) -> AnyModel:
         return ModelView(source, self._streams.of_cluster(cluster, self.clusters), self._streams.travelling)
 
-    def _of_some(self, source: AnyModel, cluster: int, offered: Sequence[int]) -> Offer:
+    def _of_some(self, source: AnyModel, cluster: int, offered: Sequence[int], told: Mapping[str, Any]) -> Offer:
         names = {stream.name for stream in self._streams.streams(offered)}
         streams = zip(self._streams.streams(self.clusters), self.places, strict=True)
         places = [place for stream, place in streams if stream.name in names]
         view = ModelView(source, places, self._streams.layout(offered))
-        return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=self._streams.parts(offered))
+        parts = self._streams.parts(offered)
+        return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=parts, **told)
 
     def moved(self, sums: RoutedSums) -> "StreamVector":
         """This vector plus the mean update of each stream; a stream without one stays."""

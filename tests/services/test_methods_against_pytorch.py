@@ -38,8 +38,8 @@ DATASET = load_dataset(small().data)
 BASE, HEAD = ("fc1.weight", "fc1.bias"), ("fc2.weight", "fc2.bias")
 
 
-def experiment(method: str) -> Experiment:
-    return small(f"method={method}", *OVERRIDES)
+def experiment(method: str, *overrides: str) -> Experiment:
+    return small(*overrides, f"method={method}", *OVERRIDES)
 
 
 # --- the plain loop -----------------------------------------------------------------------------------------
@@ -193,6 +193,36 @@ def test_feddyn_has_its_servers_state_in_what_devices_send(tmp_path: Path) -> No
     record = run_in_process(experiment("{name: feddyn, alpha: 0.5}"), tmp_path / "run")
     assert_equal(record, everybodys)
     assert_accuracies(record, [everybodys] * DEVICES)
+
+
+def test_fedtsdp_averages_fewer_layers_with_each_grouping_and_leaves_the_others_where_they_were_trained(
+    tmp_path: Path,
+) -> None:
+    """With divergence and distance that no two devices exceed, all are one group that shares 4, 2 and 1 tensors."""
+    names = BASE + HEAD
+    models = [initial() for _ in range(DEVICES)]
+    for number, count in enumerate((4, 2, 1)):
+        found = [trained(device, models[device], number) for device in range(DEVICES)]
+        everybodys = averaged(found, names[:count])
+        following = {0: 2, 1: 1, 2: 1}[number]  # of the mean, what the next round still shares
+        models = [{**each, **{name: everybodys[name] for name in names[:following]}} for each in found]
+    method = "{name: fedtsdp, batch: 20, hopkins: 0.001, hopkins_points: 4, divergence: 9, distance: 1e9, shrink: 0.6}"
+    record = run_in_process(experiment(method, "partition.public={examples: 60}"), tmp_path / "run")
+    assert_equal(record, {name: models[0][name] for name in names[:1]})
+    assert_accuracies(record, models)
+
+
+def test_fedtsdp_is_local_training_where_no_device_is_like_another(tmp_path: Path) -> None:
+    method = "{name: fedtsdp, batch: 20, hopkins: 0.001, hopkins_points: 4, divergence: 1e-12, shrink: 1}"
+    record = run_in_process(experiment(method, "partition.public={examples: 60}"), tmp_path / "run")
+    assert record.summary.status == "completed", record.summary.reason
+    for device in range(DEVICES):
+        weights = initial()
+        for number in range(ROUNDS):
+            weights = trained(device, weights, number)
+        found = load_file(record.folder / "models" / f"cluster-{device}.safetensors")
+        for name, tensor in weights.items():
+            assert np.abs(found[name] - tensor.numpy()).max() < 2e-6, (device, name)
 
 
 def test_fedfomo_mixes_what_lowers_a_devices_loss_on_examples_that_it_does_not_train_on(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from gps_parts import TEXT
 
-from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.methods import (
     Candidate,
@@ -107,6 +107,10 @@ class Mixing(Method):
     mixes = True
 
 
+class Withdrawing(Method):
+    withdraws = True
+
+
 class Fetching(Method):
     fetches_all = True
 
@@ -116,6 +120,7 @@ def own(kind: type[Method]) -> Method:
 
 
 BOTH = ((0,), (1,))
+FC2 = "fc2"
 BEFORE = Plan(clusters=BOTH, rule="before")
 
 
@@ -175,6 +180,36 @@ def test_offers_that_do_not_name_some_clusters_and_the_own_in_order_are_refused(
 ) -> None:
     with pytest.raises(PluginError, match=r"to 2 clusters; name for each, in ascending order"):
         STREAMS.check_plan(Plan(clusters=BOTH, rule="", offers=offers), own(Fetching), None)
+
+
+def test_tensors_that_are_withdrawn_stay_at_devices() -> None:
+    streams = STREAMS.without(["fc2"])
+    assert streams.travelling.names == ("fc1", "fc1.bias")
+    assert streams.own.names == ("fc2", "own")
+    assert streams.layout(2).names == ("fc1.bias", "0/fc1", "1/fc1")
+    assert STREAMS.without([]) is STREAMS
+    with pytest.raises(PayloadError, match="withdrawn that the model has not: 'stranger'"):
+        STREAMS.without(["stranger"])
+
+
+@pytest.mark.parametrize(
+    ("withdrawn", "before", "reason"),
+    [((FC2,), (), ""), ((FC2,), (FC2,), ""), ((), (FC2,), "none comes back"), (("x",), (), "it can withdraw")],
+)
+def test_what_a_plan_withdraws_travels_and_does_not_come_back(
+    withdrawn: tuple[str, ...], before: tuple[str, ...], reason: str
+) -> None:
+    plan, earlier = (Plan(clusters=BOTH, rule="", withdrawn=names) for names in (withdrawn, before))
+    if not reason:
+        STREAMS.check_plan(plan, own(Withdrawing), earlier)
+        return
+    with pytest.raises(PluginError, match=reason):
+        STREAMS.check_plan(plan, own(Withdrawing), earlier)
+
+
+def test_only_methods_that_say_so_withdraw_tensors() -> None:
+    with pytest.raises(PluginError, match="which goes for methods with withdraws = True only"):
+        STREAMS.check_plan(Plan(clusters=BOTH, rule="", withdrawn=(FC2,)), own(Method), None)
 
 
 def test_offers_count_for_methods_alone_whose_devices_fetch_models_of_several_clusters() -> None:

@@ -16,13 +16,14 @@ from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
 from fedstrata.plugins import own_code_of
+from fedstrata.quoting import shown
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
 from fedstrata.rounds.exchanged import Offered
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.streams import UPDATE_PART
+from fedstrata.streams import UPDATE_PART, is_offered
 from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -245,12 +246,16 @@ class DeviceAgent:
 
 
 def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
-    """What a model from an LPS has to be: one, or the streams of all clusters."""
-    streams, clusters = host.streams, min(header.clusters, host.experiment.device_count)
+    """What a model from an LPS has to be: one, or the streams of all clusters, or of those that it names."""
+    streams, clusters = host.streams.without(header.withdrawn), min(header.clusters, host.experiment.device_count)
     if not clusters:
         return Acceptance(streams.travelling, encoding, MODEL_PART)
-    parts = [(stream.name, stream.tensors) for stream in streams.streams(clusters)]
-    return Acceptance(streams.layout(clusters), encoding, parts)
+    offered = tuple(header.offered)
+    if offered and not is_offered(header.cluster, offered, clusters):
+        raise PayloadError(
+            f"offered the models of clusters {shown(offered)} of {clusters}, in cluster {header.cluster}"
+        )
+    return Acceptance(streams.layout(offered or clusters), encoding, streams.parts(offered or clusters))
 
 
 def _sha256(chunks: Iterable[bytes | memoryview]) -> str:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from fedstrata.datasets import Examples, Pixels
@@ -43,6 +44,17 @@ def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evalua
         loss_sum += cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64).item()
         correct += int((logits.argmax(1) == labels).sum())
     return Evaluation(loss_sum, correct, len(examples))
+
+
+@torch.no_grad()
+def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The logits of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
+    tensors = named_tensors(model.layout, weights)
+    parts = [
+        model.logits(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
+        for start in range(0, len(inputs), BATCH_EXAMPLES)
+    ]
+    return torch.cat(parts).numpy()
 
 
 def named_tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:

@@ -9,12 +9,12 @@ import numpy as np
 from device.personal import Arrays, KeptInMemory, PersonalStore
 from device.work import DeviceProcess, DeviceWork, put_together
 from fedstrata.errors import PayloadError, PluginError
-from fedstrata.methods import Measurement, Moment, Outcome
+from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
 from fedstrata.partitions import DeviceData
 from fedstrata.plugins import own_code_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
-from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, answer_to_proto
-from fedstrata.tensors import Flat, taken
+from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, TOLD, answer_to_proto, arrays_of
+from fedstrata.tensors import Flat, Layout, taken
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -43,6 +43,7 @@ class RoundJob:
         self.received = received
         kept = store.at(received.round) if host.keeps_state else None
         self._kept: Arrays = kept[1] if kept else {}
+        self._streams = host.streams.without(received.withdrawn)
         self._travelling = self._by_cluster()
         own = self._own_layers()
         self.work = DeviceWork(
@@ -51,8 +52,10 @@ class RoundJob:
             device_index,
             group=client.identity.cluster_id,
             made=made,
-            received=[put_together(host.streams, flat, own) for flat in self._travelling],
+            received=[put_together(self._streams, flat, own) for flat in self._travelling],
+            offered=received.offered,
             cluster=received.cluster,
+            told=told(host.method, received),
             personal={name: array for name, array in self._kept.items() if name != OWN_LAYERS},
             lps_round=received.round,
             global_round=received.global_round,
@@ -61,24 +64,31 @@ class RoundJob:
 
     def _by_cluster(self) -> list[Flat]:
         """What was received of each cluster, or of its own alone."""
-        received, streams = self.received, self._host.streams
+        received, streams = self.received, self._streams
         if not received.clusters:
             return [received.flat]
-        return [
-            taken(received.flat, streams.of_cluster(cluster, received.clusters)) for cluster in range(received.clusters)
-        ]
+        there = received.offered or range(received.clusters)
+        return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
 
     def _own_layers(self) -> Flat | None:
         """The layers that never leave this device, those of the initial weights at first; None where there are none."""
-        streams, host = self._host.streams, self._host
+        streams, host = self._streams, self._host
         if not streams.own.size:
             return None
-        own: Flat | None = self._kept.get(OWN_LAYERS)
-        return taken(host.method.initial(host.model, 0), streams.model.slices_of(streams.own)) if own is None else own
+        kept: Flat | None = self._kept.get(OWN_LAYERS)
+        if kept is None:
+            return taken(host.method.initial(host.model, 0), streams.model.slices_of(streams.own))
+        return taken(kept, self._kept_layout.slices_of(streams.own))
+
+    @property
+    def _kept_layout(self) -> Layout:
+        """Of the own layers as they are kept: with layers to be withdrawn, of the whole model."""
+        host = self._host
+        return host.model.layout if host.method.withdraws else host.streams.own
 
     def _base(self) -> Flat:
         """What the update is relative to."""
-        return self._travelling[self.work.cluster if len(self._travelling) > 1 else 0]
+        return self._travelling[self.work.offered.index(self.work.cluster) if len(self._travelling) > 1 else 0]
 
     # --- stages -------------------------------------------------------------------------------
 
@@ -90,10 +100,11 @@ class RoundJob:
 
     async def go_on(self, cluster: int) -> Update:
         """What goes up once the round goes on, with the device in this cluster."""
-        known = len(self._travelling) if len(self._travelling) > 1 else self._host.experiment.device_count
-        if not 0 <= cluster < known:
+        is_one = len(self._travelling) == 1
+        known = range(self._host.experiment.device_count) if is_one else self.work.offered
+        if cluster not in known:
             raise PayloadError(f"told to go on in cluster {cluster}, which there is not")
-        if len(self._travelling) > 1:
+        if not is_one:
             self.work.cluster = cluster
         if self._outcome is None:
             self._outcome = await self._local()
@@ -112,7 +123,7 @@ class RoundJob:
         self._outcome = outcome = await self._local()
         if not self._asks(Moment.TRAINED):
             return await self._update(outcome)
-        self.work.update = self._difference(outcome)
+        self.work.trained, self.work.update = outcome.weights, self._difference(outcome)
         return await self._answer()
 
     async def _answer(self) -> answers_pb2.Answer:
@@ -127,7 +138,7 @@ class RoundJob:
 
     def _difference(self, outcome: Outcome) -> Flat:
         """The update: trained minus received, of what travels."""
-        streams = self._host.streams
+        streams = self._streams
         difference: Flat = taken(outcome.weights, streams.model.slices_of(streams.travelling)) - self._base()
         return difference
 
@@ -138,7 +149,7 @@ class RoundJob:
         return Update(
             round=received.round,
             num_examples=len(self.work.examples),
-            codec=self._client.codec_for(update),
+            codec=self._client.codec_for(update, self._streams.travelling),
             read=lambda start, stop: update[start:stop],
             train_loss=outcome.train_loss,
             evaluations=(measured,) if measured is not None else (),
@@ -158,8 +169,8 @@ class RoundJob:
         if not host.keeps_state:
             return
         kept: dict[str, np.ndarray] = dict(outcome.personal)
-        if host.streams.own.size:
-            kept[OWN_LAYERS] = taken(outcome.weights, host.streams.model.slices_of(host.streams.own))
+        if self._kept_layout.size:
+            kept[OWN_LAYERS] = taken(outcome.weights, host.streams.model.slices_of(self._kept_layout))
         await asyncio.to_thread(self._save, kept)
 
     def _save(self, kept: Mapping[str, np.ndarray]) -> None:
@@ -179,6 +190,13 @@ class RoundJob:
         if self._host.keeps_state:
             evaluation.personal_sha256 = _sha256_of(self._kept)
         return evaluation
+
+
+def told(method: Method, received: ReceivedModel) -> Arrays:
+    """What the GPS has told with a model. Raises PayloadError for what the method does not tell."""
+    if received.told is None:
+        return {}
+    return dict(arrays_of(Question(name=TOLD, moment=Moment.BEFORE, arrays=method.tells()), received.told))
 
 
 def _evaluation(

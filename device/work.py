@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from device.bench import Bench
 from device.channels import Channels
-from device.evaluation import Evaluation, EvaluationJob
+from device.evaluation import Evaluation, EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
 from fedstrata.datasets import Dataset, Examples, Pixels
@@ -19,7 +21,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Measurement, Method, Trained
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
-from fedstrata.partitions import DeviceData
+from fedstrata.partitions import DeviceData, PublicData, public_data
 from fedstrata.rounds import ReceivedModel
 from fedstrata.streams import Streams
 from fedstrata.tensors import Flat
@@ -44,6 +46,11 @@ class DeviceProcess:
     state: Path | None = None  # where devices keep what never leaves them; None: in memory
     # what devices received last, one model an LPS and cluster: for an LPS that has lost it or never had it
     held: dict[str, ReceivedModel] = field(default_factory=dict)
+
+    @cached_property
+    def public(self) -> PublicData:
+        """The examples that belong to nobody."""
+        return public_data(self.experiment, self.dataset)
 
     @property
     def keeps_state(self) -> bool:
@@ -70,8 +77,10 @@ class DeviceWork:
         group: str = "",
         made: dict[str, Any] | None = None,
         received: Sequence[Flat] = (),
+        offered: Sequence[int] = (),
         cluster: int = 0,
         personal: Arrays | None = None,
+        told: Arrays | None = None,
         lps_round: int = -1,
         global_round: int = 0,
     ) -> None:
@@ -87,7 +96,11 @@ class DeviceWork:
         self.lps_round = lps_round
         self.global_round = global_round
         self.received = received
+        self.offered = offered or range(len(received))
+        self.noted: dict[str, Any] = {}
         self.cluster = cluster
+        self.told: Arrays = told or {}
+        self.trained: Flat = np.empty(0, np.float32)
         self.update: Flat = np.empty(0, np.float32)
         self.personal: Arrays = personal or {}
         self.trained_examples = 0  # how many examples all its training has gone through
@@ -97,7 +110,7 @@ class DeviceWork:
         """The model received of its own cluster; before training, the initial weights."""
         if not self.received:
             return self._host.method.initial(self.model, 0)
-        return self.received[self.cluster] if len(self.received) > 1 else self.received[0]
+        return self.received[self.offered.index(self.cluster)] if len(self.received) > 1 else self.received[0]
 
     async def train(
         self,
@@ -107,14 +120,15 @@ class DeviceWork:
         beside: tuple[Flat, ...] = (),
         stream: int = 0,
         epochs: int | None = None,
+        on: Examples | Pixels | None = None,
     ) -> Trained:
-        """Train on the device's examples from some weights on, as `fedstrata.methods.Work` says."""
+        """Train on the device's examples, or on others, from some weights on, as `fedstrata.methods.Work` says."""
         training = self._host.experiment.training
         is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
         job = TrainingJob(
             model=self.model,
             start=start,
-            examples=self._data.train,
+            examples=self._data.train if on is None else on,
             training=training,
             seed=self.seed,
             device_index=self.device_index,
@@ -131,11 +145,20 @@ class DeviceWork:
         measured = _measurement(result.evaluation) if result.evaluation is not None else None
         return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)
 
-    async def measure(self, weights: Flat, *, on_own: bool = False) -> Measurement:
-        """What weights do on the held-out examples, or on those that the device trains on."""
-        examples = self._data.train if on_own else self._data.test
+    async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | Pixels | None = None) -> Measurement:
+        """What weights do on the held-out examples, on those that the device trains on, or on those given as `on`."""
+        examples = (self._data.train if on_own else self._data.test) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples)
         return _measurement(await self._host.bench.evaluate(job, self._group))
+
+    @property
+    def public(self) -> PublicData:
+        """The examples that belong to nobody. Raises ExperimentError where there are none."""
+        return self._host.public
+
+    async def outputs(self, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What weights say of inputs before the softmax, shape (n, num_classes)."""
+        return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Some arithmetic's result, made where it is first asked for."""

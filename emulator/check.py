@@ -24,6 +24,7 @@ class ModelSize:
     elements: int
     travelling_elements: int  # between a device and its LPS
     stream_elements: int  # between an LPS and the GPS, of as many clusters as are known
+    fetched_elements: int  # of the clusters whose models a device receives, where it fetches them
     shared_layers: tuple[str, ...]
     own_layers: tuple[str, ...]  # that never leave a device
     is_exact: bool  # whether partial sums travel up from the LPSs
@@ -68,9 +69,9 @@ def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
     """What the encodings of the two links make of the model."""
     device_lps, lps_gps = experiment.links.device_lps, experiment.links.lps_gps
     up: AnyEncoding = "exact" if model.is_exact else lps_gps.up
-    streams = model.stream_elements if make_method(experiment).fetches_all else model.travelling_elements
+    fetched = model.fetched_elements if make_method(experiment).fetches_all else model.travelling_elements
     return RoundBytes(
-        device_lps_down=experiment.device_count * streams * ELEMENT_BYTES[device_lps.down],
+        device_lps_down=experiment.device_count * fetched * ELEMENT_BYTES[device_lps.down],
         device_lps_up=experiment.device_count * model.travelling_elements * ELEMENT_BYTES[device_lps.up],
         lps_gps_down=model.stream_elements * ELEMENT_BYTES[lps_gps.down],
         lps_gps_up=model.stream_elements * ELEMENT_BYTES[up],
@@ -123,10 +124,12 @@ def _model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
     streams = streams_of(experiment, method, model)
     clusters = max(1, method.clusters_known)
     up = streams.layout(clusters) if streams.spans else streams.everywhere
+    offered = clusters if method.most_offered is None else min(method.most_offered, clusters)
     return ModelSize(
         elements=model.layout.size,
         travelling_elements=streams.travelling.size,
         stream_elements=up.size,
+        fetched_elements=streams.layout(offered).size,
         shared_layers=streams.everywhere.names,
         own_layers=streams.own.names,
         is_exact=streams.spans and experiment.training.lps_rounds_per_global_round == 1,

@@ -48,12 +48,15 @@ def device_memory(experiment: Experiment) -> PodMemory:
     model = build_model(experiment.model, info)
     elements = math.prod(info.input_shape) or DEFAULT_ELEMENTS
     examples = examples_of_a_device(experiment)
-    asks_before = any(question.moment is Moment.BEFORE for question in make_method(experiment).questions())
+    method = make_method(experiment)
+    asks_before = any(question.moment is Moment.BEFORE for question in method.questions())
+    received = (method.most_offered or method.clusters_known) if method.fetches_all else 1
+    others = max(0, received - 1)  # models that it receives beside its own
     # its own data as they are kept, and in float64 while it answers what is asked before training
     data = examples * elements * (9 if asks_before else 1)
     return PodMemory(
         process=PROCESS_BYTES + _data_set_bytes(experiment, elements) + (0 if model.dense else CONVOLUTIONS_BYTES),
-        device=MODELS_OF_A_DEVICE * 4 * model.layout.size + data + OTHER_BYTES_OF_A_DEVICE,
+        device=(MODELS_OF_A_DEVICE + others) * 4 * model.layout.size + data + OTHER_BYTES_OF_A_DEVICE,
     )
 
 

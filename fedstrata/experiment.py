@@ -190,6 +190,11 @@ class Experiment(Settings):
         """The true task or group of each device by index; None where the partition has neither."""
         return self.partition.true_groups
 
+    @property
+    def public(self) -> PublicSettings | None:
+        """The examples that belong to nobody, if there are any."""
+        return None if isinstance(self.partition, LocalPartition) else self.partition.public
+
     def to_yaml(self) -> str:
         """The resolved file: every key with its value, in a fixed order."""
         return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False)

@@ -6,13 +6,14 @@ at the GPS. Where clusters span LPSs, the GPS keeps all streams, and every LPS s
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
+from fedstrata.quoting import quoted
 from fedstrata.tensors.layout import Layout, TensorSpec
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedstrata.models import Model
 
 UPDATE_PART = "update"  # what the one part of an update, or of an aggregate of what is shared everywhere, is called
+Clusters = int | Sequence[int]  # so many clusters, or those of these numbers
 WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to whole multiples of 1 / this, so that sums of them are exact
 
 
@@ -44,6 +46,7 @@ class Streams:
     model: Layout  # of the whole model, as devices have it
     channels: tuple[Channel, ...]
     spans: bool  # whether clusters span LPSs
+    _without: "dict[tuple[str, ...], Streams]" = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         named = sorted(name for channel in self.channels for name in channel.tensors.names)
@@ -52,6 +55,27 @@ class Streams:
                 f"a method says of every tensor of the model once how far it travels; of {', '.join(self.model.names)} "
                 f"this one names {', '.join(named) or 'none'}"
             )
+
+    def without(self, names: Iterable[str]) -> "Streams":
+        """The streams once these tensors travel no more: they stay at devices.
+
+        Raises:
+            PayloadError: one of them is no tensor of the model.
+        """
+        gone = tuple(names)
+        if not gone:
+            return self
+        if gone not in self._without:
+            if unknown := set(gone) - set(self.model.names):
+                raise PayloadError(f"tensors withdrawn that the model has not: {quoted(*sorted(unknown))}")
+            channels = [
+                replace(each, tensors=each.tensors.select(name for name in each.tensors.names if name not in gone))
+                for each in self.channels
+            ]
+            home = Channel(name="withdrawn", tensors=self.model.select(gone), reach=Reach.DEVICE)
+            self._without.clear()  # another round's, and tensors never come back
+            self._without[gone] = Streams(model=self.model, channels=(*channels, home), spans=self.spans)
+        return self._without[gone]
 
     def _of(self, *reaches: Reach) -> Layout:
         names = [name for channel in self.channels if channel.reach in reaches for name in channel.tensors.names]
@@ -72,21 +96,21 @@ class Streams:
         """What never leaves a device, in the model's order."""
         return self._of(Reach.DEVICE)
 
-    def streams(self, clusters: int) -> list[Stream]:
-        """All streams of so many clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
+    def streams(self, clusters: Clusters) -> list[Stream]:
+        """All streams of clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
         shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
         apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
         found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
         return found + [
-            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in range(clusters) for c in apart
+            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in _numbers(clusters) for c in apart
         ]
 
-    def parts(self, clusters: int) -> list[tuple[str, Layout]]:
-        """The parts of a payload with all streams of so many clusters: their names, and the tensors of each."""
+    def parts(self, clusters: Clusters) -> list[tuple[str, Layout]]:
+        """The parts of a payload with all streams of clusters: their names, and the tensors of each."""
         return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
 
-    def layout(self, clusters: int) -> Layout:
-        """The vector of all streams of so many clusters; tensors of a cluster begin with its number."""
+    def layout(self, clusters: Clusters) -> Layout:
+        """The vector of all streams of clusters; tensors of a cluster begin with its number."""
         return Layout(
             tuple(
                 tensor
@@ -105,8 +129,8 @@ class Streams:
             start += stream.tensors.size
         return found
 
-    def of_cluster(self, cluster: int, clusters: int) -> list[slice]:
-        """Where, in the vector of all streams, a cluster's travelling tensors lie, in the model's order."""
+    def of_cluster(self, cluster: int, clusters: Clusters) -> list[slice]:
+        """Where, in the vector of all streams of clusters, a cluster's travelling tensors lie, in the model's order."""
         layout = self.layout(clusters)
         starts = dict(zip(layout.names, layout.starts, strict=True))
         found: list[slice] = []
@@ -147,10 +171,33 @@ class Streams:
                 f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
                 f"{list(parents)}; say for each cluster which of those before it goes on from"
             )
+        self._check_withdrawn(plan, method, before)
+        if plan.offers and not method.fetches_all:
+            raise PluginError(
+                f"method {name} has offers in its plan, which count for methods with fetches_all = True only"
+            )
+        if plan.offers and not are_offers(plan.offers, len(plan.clusters)):
+            raise PluginError(
+                f"method {name}: offers {[list(offered) for offered in plan.offers]!r:.200} to {len(plan.clusters)} "
+                "clusters; name for each, in ascending order, clusters that there are and its own among them"
+            )
         if plan.weights and not method.mixes:
             raise PluginError(f"method {name} has weights in its plan, which count for methods with mixes = True only")
         for channel, streams in plan.weights.items():
             self._check_weights(name, channel, streams, len(plan.clusters))
+
+    def _check_withdrawn(self, plan: Plan, method: Method, before: Plan | None) -> None:
+        if plan.withdrawn and not method.withdraws:
+            raise PluginError(
+                f"method {method.options.name} withdraws tensors, which goes for methods with withdraws = True only"
+            )
+        back = set(before.withdrawn) - set(plan.withdrawn) if before is not None else set()
+        strangers = set(plan.withdrawn) - set(self.travelling.names)
+        if back or strangers:
+            raise PluginError(
+                f"method {method.options.name} withdraws {', '.join(plan.withdrawn) or 'nothing'}; it can withdraw "
+                f"{', '.join(self.travelling.names)}, and none comes back"
+            )
 
     def _check_weights(self, name: str, channel: str, streams: Sequence[Mapping[int, float]], clusters: int) -> None:
         expected = sum(stream.channel == channel for stream in self.streams(clusters))
@@ -177,6 +224,22 @@ class Route:
     stream: int
     offset: int
     weight: int
+
+
+def _numbers(clusters: Clusters) -> Sequence[int]:
+    return range(clusters) if isinstance(clusters, int) else clusters
+
+
+def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
+    """Whether for each of so many clusters there are named some in ascending order, its own among them."""
+    return len(offers) == clusters and all(
+        is_offered(number, offered, clusters) for number, offered in enumerate(offers)
+    )
+
+
+def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
+    """Whether these are some of so many clusters, in ascending order, and one of them is this."""
+    return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:

@@ -44,8 +44,8 @@ class Keeper(Protocol):
     def acceptance(self, global_round: int) -> Acceptance:
         """What LPSs send in a global round, by the newest plan that it has; an aggregate that is late, too."""
 
-    def sums(self, children: Mapping[str, int]) -> Sums:
-        """Where what LPSs send is gathered, by the plan as it is now."""
+    def sums(self, children: Mapping[str, int], global_round: int) -> Sums:
+        """Where what LPSs send in a global round is gathered, by the plan as it is now."""
 
     def moves(self, model: AnyModel, sums: Sums, global_round: int) -> Iterator[Move]:
         """How what this global round started from moves, in pieces of what the next one starts from."""
@@ -83,7 +83,7 @@ class SharedKeeper:
         """Updates of the shared layers."""
         return self._acceptance
 
-    def sums(self, children: Mapping[str, int]) -> OneSum:
+    def sums(self, children: Mapping[str, int], global_round: int) -> OneSum:
         """One sum, each LPS by its examples."""
         return OneSum(self._layout.size, children)
 
@@ -110,41 +110,53 @@ class StreamsKeeper:
         self._streams = streams
         self._plans = plans
         self._is_exact = experiment.training.lps_rounds_per_global_round == 1
-        self._acceptances: dict[int, Acceptance] = {}  # by the number of clusters
+        self._acceptances: dict[tuple[int, Layout], Acceptance] = {}  # by the number of clusters, and what travels
 
     def _clusters(self, global_round: int) -> int:
         return len(self._plans.before(global_round).clusters)
 
+    def _at(self, global_round: int) -> Streams:
+        """The streams as a global round begins; what is sent up in it is of the same tensors."""
+        return self._streams.without(self._plans.before(global_round).withdrawn if self._plans.is_made else ())
+
     def layout(self, global_round: int) -> Layout:
         """All streams of as many clusters as there are as the global round begins."""
-        return self._streams.layout(self._clusters(global_round))
+        return self._at(global_round).layout(self._clusters(global_round))
 
     def initial(self) -> Iterator[Flat]:
         """Each cluster's initial weights; what is shared everywhere is that of the first."""
-        for stream in self._streams.streams(self._clusters(0)):
+        for stream in self._at(0).streams(self._clusters(0)):
             whole = self._method.initial(self._model, stream.cluster or 0)
             for place in self._model.layout.slices_of(stream.tensors):
                 yield whole[place]
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
-        """All streams."""
-        clusters = self._clusters(global_round)
-        return Offer(model, clusters=clusters, parts=self._streams.parts(clusters))
+        """All streams, and what goes with them."""
+        plan = self._plans.before(global_round)
+        clusters = len(plan.clusters)
+        return Offer(
+            model,
+            clusters=clusters,
+            parts=self._at(global_round).parts(clusters),
+            offers=plan.offers,
+            withdrawn=plan.withdrawn,
+            told=self._plans.told(plan),
+        )
 
     def acceptance(self, global_round: int) -> Acceptance:
         """A part of every stream: exact sums, or differences where LPSs have had rounds of their own."""
         clusters = self._clusters(global_round + 1) if self._plans.is_made else 0
-        if clusters not in self._acceptances:
+        streams = self._at(global_round)
+        key = clusters, streams.travelling
+        if key not in self._acceptances:
             encoding = "exact" if self._is_exact else self._experiment.links.lps_gps.up
-            self._acceptances[clusters] = Acceptance(
-                self._streams.layout(clusters), encoding, self._streams.parts(clusters)
-            )
-        return self._acceptances[clusters]
+            self._acceptances[key] = Acceptance(streams.layout(clusters), encoding, streams.parts(clusters))
+        return self._acceptances[key]
 
-    def sums(self, children: Mapping[str, int]) -> PartialSums:
+    def sums(self, children: Mapping[str, int], global_round: int) -> PartialSums:
         """A sum for every stream."""
-        clusters = self._plans.cluster_count
-        sizes = [stream.tensors.size for stream in self._streams.streams(clusters)]
+        clusters, streams = self._plans.cluster_count, self._at(global_round)
+        sizes = [stream.tensors.size for stream in streams.streams(clusters)]
         return PartialSums(sizes, {home: self._most(home, clusters) for home in children}, is_exact=self._is_exact)
 
     def _most(self, home: str, clusters: int) -> list[int]:
@@ -161,29 +173,35 @@ class StreamsKeeper:
         """Each stream by its mean update; a mixed one to its mean, and one that nobody is in not at all."""
         if not isinstance(sums, PartialSums):
             raise TypeError(f"streams are gathered in partial sums, not in {type(sums).__name__}")
-        before = self._clusters(global_round)
+        before, streams = self._clusters(global_round), self._at(global_round)
         starts = {
             (stream.channel, stream.cluster): place.start
-            for stream, place in zip(self._streams.streams(before), self._streams.places(before), strict=True)
+            for stream, place in zip(streams.streams(before), streams.places(before), strict=True)
         }
         plan = self._plans.before(global_round + 1)
-        for stream, total in zip(self._streams.streams(len(plan.clusters)), sums.streams, strict=True):
+        following = self._at(global_round + 1).streams(len(plan.clusters))
+        gathered = {
+            (stream.channel, stream.cluster): (stream.tensors, total)
+            for stream, total in zip(streams.streams(len(plan.clusters)), sums.streams, strict=True)
+        }
+        for stream in following:
+            tensors, total = gathered[stream.channel, stream.cluster]
             parent = stream.cluster
             if parent is not None and plan.parents:
                 parent = plan.parents[parent]
             start = starts[stream.channel, parent]
             is_mixed = self._is_exact and stream.channel in plan.weights
-            for a, b in pieces_of(stream.tensors.size):
-                mean = total.mean(a, b) if total.num_examples else None
-                yield Move(start=start + a, stop=start + b, update=mean, is_absolute=is_mixed)
+            for place in tensors.slices_of(stream.tensors):  # all of it, but for what is withdrawn now
+                for a, b in pieces_of(place.stop - place.start):
+                    first, last = place.start + a, place.start + b
+                    mean = total.mean(first, last) if total.num_examples else None
+                    yield Move(start=start + first, stop=start + last, update=mean, is_absolute=is_mixed)
 
     def models(self, model: AnyModel, global_round: int) -> dict[str, AnyModel]:
         """Every cluster's."""
-        clusters = self._clusters(global_round)
+        clusters, streams = self._clusters(global_round), self._at(global_round)
         return {
-            self._plans.cluster_name(number): ModelView(
-                model, self._streams.of_cluster(number, clusters), self._streams.travelling
-            )
+            self._plans.cluster_name(number): ModelView(model, streams.of_cluster(number, clusters), streams.travelling)
             for number in range(clusters)
         }
 

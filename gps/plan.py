@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedstrata.errors import PluginError
+from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import Experiment
-from fedstrata.methods import Candidate, Method, Plan
+from fedstrata.methods import Candidate, Method, Moment, Plan, Question
+from fedstrata.rpc.answers import TOLD, answer_to_proto, arrays_of
 from fedstrata.streams import are_placed_by_index, home_of, homes_of, lps_known, shares_of, spans_lps
+from fedstrata.v1 import answers_pb2
 from gps.journal import BEFORE, Journal
 from gps.roster import Device, Roster
 
@@ -62,6 +64,10 @@ class Plans:
         """The plan in force as a global round begins. Raises KeyError where none is made."""
         return self._made[max(made_in for made_in in self._made if made_in < global_round)]
 
+    def clusters_before(self, global_round: int) -> Mapping[int, int]:
+        """The number of each device's cluster as a global round begins, by device index."""
+        return _cluster_of(self.before(global_round)) if self._made else {}
+
     def of_round(self, global_round: int) -> Plan | None:
         """The plan made in a global round of what devices answered in it, if it is made."""
         return self._made.get(global_round)
@@ -86,6 +92,7 @@ class Plans:
             PluginError: it cannot be written down.
         """
         written = _json(plan)
+        self.told(plan)
         if global_round == BEFORE:
             for number, home in enumerate(homes_of(self._experiment, self._method, plan.clusters)):
                 for index in home:
@@ -114,6 +121,20 @@ class Plans:
             places = [(d.cluster, i) for i, d in self._roster.devices.items()]
             self._journal.forget_plans_after(global_round, places, versions=len(later) + 1)
             self.version += 1
+
+    def told(self, plan: Plan) -> answers_pb2.Answer | None:
+        """What a plan tells all devices, as a message. Raises PluginError for what its method does not tell."""
+        if not plan.told:
+            return None
+        question = Question(name=TOLD, moment=Moment.BEFORE, arrays=self._method.tells())
+        answer = answer_to_proto(question, plan.told)
+        try:
+            arrays_of(question, answer)
+        except PayloadError as error:
+            raise PluginError(
+                f"method {self._method.options.name} tells devices what it has not said: {error}"
+            ) from None
+        return answer
 
     @property
     def held_out(self) -> int:
@@ -223,6 +244,9 @@ def _json(plan: Plan) -> str:
             name: [{int(index): float(share) for index, share in stream.items()} for stream in streams]
             for name, streams in plan.weights.items()
         },
+        "offers": [[int(cluster) for cluster in offered] for offered in plan.offers],
+        "withdrawn": list(plan.withdrawn),
+        "told": {name: [array.dtype.name, array.tolist()] for name, array in plan.told.items()},
         "related": [int(index) for index in plan.related],
         "memory": dict(plan.memory),
     }
@@ -243,6 +267,9 @@ def _plan(text: str, affinity: bytes) -> Plan:
             name: tuple({int(index): share for index, share in stream.items()} for stream in streams)
             for name, streams in said["weights"].items()
         },
+        offers=tuple(tuple(offered) for offered in said["offers"]),
+        withdrawn=tuple(said["withdrawn"]),
+        told={name: np.array(values, dtype) for name, (dtype, values) in said["told"].items()},
         affinity=np.frombuffer(affinity, "<f8").reshape(side, side) if affinity else None,
         related=tuple(said["related"]),
         memory=said["memory"],

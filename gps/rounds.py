@@ -78,7 +78,7 @@ class GlobalRounds:
             self._open(model, children, evaluate_only=False)
             if await self._asking.plan_round(self.global_round, self._experiment.deadlines.gps.deadline_s):
                 self._tell()
-            sums = self._keeper.sums(children)
+            sums = self._keeper.sums(children, self.global_round)
             self.server.go_on({}, sums)
             gathered = await self.server.gather()
             times = self.times.of_round(self.global_round, self.server, gathered)

@@ -1,6 +1,6 @@
 """GpsService and RunService: translate between messages and the run."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +94,17 @@ class GpsServicer(GpsServiceServicer):
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:
         plan = self._run.plan
+        began_in = plan.clusters_before(self._run.rounds.global_round)
         return pb.Cluster(
             cluster_id=cluster_id,
-            members=[self._member(device) for device in plan.members(cluster_id)],
+            members=[self._member(device, began_in) for device in plan.members(cluster_id)],
             term=self._run.serving.term_of(cluster_id),
             global_round=self._run.rounds.global_round,
             clusters=plan.cluster_count if plan.spans_lps else 0,
             mixed=plan.mixed,
         )
 
-    def _member(self, device: Device) -> pb.Member:
+    def _member(self, device: Device, began_in: Mapping[int, int]) -> pb.Member:
         shares = self._run.plan.shares(device)
         return pb.Member(
             device_id=device.device_id,
@@ -112,6 +113,7 @@ class GpsServicer(GpsServiceServicer):
             num_held_out=device.num_held_out,
             from_global_round=device.from_global_round,
             cluster=device.cluster or 0,
+            began_in=began_in.get(device.device_index, device.cluster or 0),
             shares=[
                 pb.Share(channel=channel, stream=stream, weight=weight)
                 for channel, streams in shares.items()

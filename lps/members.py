@@ -50,6 +50,10 @@ class Members:
         """The number of each device's cluster."""
         return {device_id: member.cluster for device_id, member in self._members.items()}
 
+    def began_in(self) -> dict[str, int]:
+        """The number of each device's cluster as the open global round began, by what the GPS has last said."""
+        return {device_id: member.began_in for device_id, member in self._members.items()}
+
     def index_of(self, device_id: str) -> int:
         """The index of a device."""
         return self._members[device_id].device_index

@@ -7,14 +7,16 @@ global round again.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
+from fedstrata.errors import PayloadError
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.streams import UPDATE_PART
-from fedstrata.tensors import RoutedSums
+from fedstrata.streams import UPDATE_PART, are_offers
+from fedstrata.tensors import Layout, RoutedSums
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -44,6 +46,7 @@ class SpanningSession:
         self._log = log
         self.term = home.term
         self._members = Members(around.experiment, home)
+        self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
         self.take_members = self._members.take
         run_id = uplink.identity.run_id
         name = f"{home.cluster_id}.{home.term}" if home.term else home.cluster_id
@@ -57,6 +60,10 @@ class SpanningSession:
             is_timed=self._experiment.is_timed,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
+        self.server.accepts_updates = self._accepts_updates
+        self._updates: list[tuple[int, Layout]] = []  # of updates, from which LPS round on
+        self._accepted: dict[Layout, Acceptance] = {}
+        self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
         self._times = Times(self._experiment, home.cluster_id, self.server)
         self._notes = Notes(home.cluster_id, self.server, around.metrics, log)
         self._report = gps_pb.ReportHeader(run_id=run_id, cluster_id=home.cluster_id)
@@ -67,8 +74,28 @@ class SpanningSession:
         self.submit_answers: Callable[[int, Mapping[int, answers_pb2.Answer]], Awaitable[None]] = _no_answers
 
     def _acceptance(self, header: pb.ModelHeader) -> Acceptance:
+        streams = self._around.streams.without(header.withdrawn)
         clusters = min(header.clusters, self._experiment.device_count)
-        return Acceptance(self._streams.layout(clusters), self._uplink.link.down, self._streams.parts(clusters))
+        return Acceptance(streams.layout(clusters), self._uplink.link.down, streams.parts(clusters))
+
+    def _vector(self, received: ReceivedModel) -> StreamVector:
+        """All streams of a global round as the GPS has sent them. Raises PayloadError for offers that do not fit."""
+        if received.offers and not are_offers(received.offers, received.clusters):
+            raise PayloadError(
+                f"offers to {len(received.offers)} of {received.clusters} clusters; each has its own and some others"
+            )
+        self._to_devices = {"withdrawn": received.withdrawn, "told": received.told}
+        self._streams = self._around.streams.without(received.withdrawn)
+        if not self._updates or self._updates[-1][1] is not self._streams.travelling:
+            self._updates.append((received.round * self._rounds, self._streams.travelling))
+        return StreamVector(self._streams, received.clusters, received.flat, received.offers)
+
+    def _accepts_updates(self, number: int) -> Acceptance:
+        """What devices send in an LPS round; of rounds before the first that is known here, as in that one."""
+        layout = next((layout for first, layout in reversed(self._updates) if first <= number), self._updates[0][1])
+        if layout not in self._accepted:
+            self._accepted[layout] = Acceptance(layout, self._experiment.links.device_lps.up, UPDATE_PART)
+        return self._accepted[layout]
 
     def close(self) -> None:
         """Give the stream to the GPS up."""
@@ -97,7 +124,7 @@ class SpanningSession:
     async def _global_round(self, received: ReceivedModel) -> ReceivedModel:
         """The LPS rounds of a global round, and the exchange with the GPS; gives what the next one starts from."""
         await self.on_plan(received.plan_version)
-        base = StreamVector(self._streams, received.clusters, received.flat)
+        base = self._vector(received)
         first = received.round * self._rounds
         if self._rounds == 1:
             sums = await self._gather(first, received.round, base)
@@ -128,7 +155,9 @@ class SpanningSession:
         children = self._members.in_round(global_round, number)
         asking = self._asking(number)
         is_planned = self.planned_rounds() > global_round
-        self._began_in = self._members.clusters_of()
+        # of an LPS that begins again in a round whose plan is made, devices hold models by the plan before
+        is_late = asking is not None and is_planned
+        self._began_in = self._members.began_in() if is_late else self._members.clusters_of()
         self._open(number, global_round, vector, children, asking)
         if asking is not None and not is_planned:
             answers = await self.server.gather_answers()
@@ -172,8 +201,8 @@ class SpanningSession:
             OpenRound(
                 number=number,
                 global_round=global_round,
-                offers=vector.offers(of_all=self._around.method.fetches_all),
-                clusters=self._members.clusters_of(),
+                offers=vector.offers(of_all=self._around.method.fetches_all, **self._to_devices),
+                clusters=self._began_in,
                 intake=intake,
                 evaluate_only=evaluate_only,
                 asking=asking,
@@ -234,7 +263,8 @@ class SpanningSession:
             self.server.finish()
             return known
         await self.on_plan(received.plan_version)
-        vector = StreamVector(self._streams, received.clusters, received.flat)
+        vector = self._vector(received)
+        self._began_in = self._members.clusters_of()
         children = self._members.in_global_round(received.round)
         self._open(received.round * self._rounds, received.round, vector, children, evaluate_only=True)
         gathered = await self.server.gather()

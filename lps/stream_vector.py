@@ -1,6 +1,6 @@
 """The vector of all streams at an LPS: what devices get of it, how it moves, and what goes up."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,23 +20,40 @@ from fedstrata.v1 import tensors_pb2
 class StreamVector:
     """The values of all streams of so many clusters."""
 
-    def __init__(self, streams: Streams, clusters: int, flat: Flat) -> None:
+    def __init__(self, streams: Streams, clusters: int, flat: Flat, named: Sequence[Sequence[int]] = ()) -> None:
+        """`named` has, by cluster, those whose models its devices are offered, where it is not all."""
         self._streams = streams
+        self._named = named
         self.clusters = clusters
         self.layout = streams.layout(clusters)
         self.places = streams.places(clusters)
         self.flat = flat
 
-    def offers(self, *, of_all: bool) -> dict[int, Offer]:
-        """What the devices of each cluster start from: its model, or all streams."""
+    def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
+        """What the devices of each cluster start from: its model, all streams, or those of clusters named for it.
+
+        `told` goes with each of them, as fields of an Offer.
+        """
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
+        if of_all and self._named:
+            return {c: self._of_some(source, c, offered, told) for c, offered in enumerate(self._named)}
         if of_all:
             parts = self._streams.parts(self.clusters)
-            return {c: Offer(source, cluster=c, clusters=self.clusters, parts=parts) for c in range(self.clusters)}
-        return {c: Offer(self._of_cluster(source, c), cluster=c) for c in range(self.clusters)}
+            return {
+                c: Offer(source, cluster=c, clusters=self.clusters, parts=parts, **told) for c in range(self.clusters)
+            }
+        return {c: Offer(self._of_cluster(source, c), cluster=c, **told) for c in range(self.clusters)}
 
     def _of_cluster(self, source: AnyModel, cluster: int) -> AnyModel:
         return ModelView(source, self._streams.of_cluster(cluster, self.clusters), self._streams.travelling)
+
+    def _of_some(self, source: AnyModel, cluster: int, offered: Sequence[int], told: Mapping[str, Any]) -> Offer:
+        names = {stream.name for stream in self._streams.streams(offered)}
+        streams = zip(self._streams.streams(self.clusters), self.places, strict=True)
+        places = [place for stream, place in streams if stream.name in names]
+        view = ModelView(source, places, self._streams.layout(offered))
+        parts = self._streams.parts(offered)
+        return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=parts, **told)
 
     def moved(self, sums: RoutedSums) -> "StreamVector":
         """This vector plus the mean update of each stream; a stream without one stays."""
@@ -45,7 +62,7 @@ class StreamVector:
             if stream.num_examples:
                 for start, stop in pieces_of(place.stop - place.start):
                     flat[place.start + start : place.start + stop] += stream.mean(start, stop)
-        return StreamVector(self._streams, self.clusters, flat)
+        return StreamVector(self._streams, self.clusters, flat, self._named)
 
 
 class Upward(Protocol):

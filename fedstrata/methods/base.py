@@ -149,6 +149,11 @@ class Plan:
     # By channel, for each of its streams the share of every device in its next value: a linear mix. Of a channel that
     # is not named, everybody who shares a stream has a part in it, each by its examples.
     weights: Mapping[str, tuple[Mapping[int, float], ...]] = field(default_factory=dict)
+    # By cluster, those whose models its devices receive from the next global round on, where it is not all; ascending,
+    # and the cluster's own is among them.
+    offers: tuple[tuple[int, ...], ...] = ()
+    withdrawn: tuple[str, ...] = ()  # tensors that stay at devices from the next global round on, as those before
+    told: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # to all devices, from the next global round on
     affinity: Matrix | None = None  # how alike devices are, in [0, 1], which the grouping was read from
     related: tuple[int, ...] = ()  # the device indexes of its rows
     memory: Mapping[str, Any] = field(default_factory=dict)  # of the method, for its next plan; JSON values
@@ -184,6 +189,8 @@ class Facts:
     seed: int = 0
     input_shape: tuple[int, ...] = ()
     num_classes: int = 0
+    public_examples: int = 0  # that belong to nobody
+    public_labelled: bool = False  # whether devices are told their labels
     true_groups: int | None = None  # how many groups the partition itself has, where it has any
     training: TrainingSettings = field(default_factory=TrainingSettings)
     make_model: "Callable[[], Model] | None" = field(default=None, repr=False, compare=False)
@@ -206,8 +213,11 @@ class Method:
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings
     places_late: ClassVar[bool] = False  # whether `place` can put a device that comes after the first plan
-    fetches_all: ClassVar[bool] = False  # whether a device receives the model of every cluster
+    fetches_all: ClassVar[bool] = (
+        False  # whether a device receives every cluster's model, or those of the plan's offers
+    )
     mixes: ClassVar[bool] = False  # whether plans have weights
+    withdraws: ClassVar[bool] = False  # whether plans withdraw tensors
     has_personal_state: ClassVar[bool] = False  # whether an Outcome has something in `personal`
 
     def __init__(self, options: Any, facts: Facts) -> None:
@@ -228,6 +238,11 @@ class Method:
         """How many clusters there will be, as far as that is known before the run; 0 where the plan has to tell."""
         return 1
 
+    @property
+    def most_offered(self) -> int | None:
+        """Of how many clusters a device receives the models at most, where it fetches them; None: of all."""
+        return None
+
     def channels(self, model: "Model") -> tuple[Channel, ...]:
         """What travels how far; together all tensors of the model."""
         return shared_and_rest(model, Reach.CLUSTER)
@@ -241,6 +256,10 @@ class Method:
     def questions(self) -> Sequence[Question]:
         """What devices are asked; those before training in this order, and at most one in a global round."""
         return ()
+
+    def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+        """What a plan may tell all devices: arrays by name, with dtype and largest shape as those of a question."""
+        return {}
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
         """A device's answer. `heard` has, by device index, what `hear` made of the others' relayed answers."""

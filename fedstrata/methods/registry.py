@@ -32,6 +32,8 @@ REGISTRY: Mapping[str, str] = {
     "ifca": "fedstrata.methods.ifca:Ifca",
     "cfl": "fedstrata.methods.cfl:Cfl",
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
+    "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
+    "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",
     "adaptive": "fedstrata.methods.adaptive:Adaptive",
 }
@@ -128,12 +130,14 @@ def facts_of(experiment: "Experiment") -> Facts:
     from fedstrata.models import build_model
 
     info = dataset_info(experiment.data)
-    groups = experiment.task_of_devices()
+    groups, public = experiment.task_of_devices(), experiment.public
     return Facts(
         device_count=experiment.device_count,
         seed=experiment.seed,
         input_shape=info.input_shape,
         num_classes=info.num_classes,
+        public_examples=public.examples if public is not None else 0,
+        public_labelled=public is not None and public.labelled,
         true_groups=len(set(groups)) if groups else None,
         training=experiment.training,
         make_model=partial(build_model, experiment.model, info),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from fedstrata.datasets import Examples, Pixels
     from fedstrata.models import Model
+    from fedstrata.partitions import PublicData
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]  # named small arrays of float32, float64 or int64
@@ -79,6 +80,10 @@ class Work(Protocol):
     seed: int
     lps_round: int  # counted from 0; -1 before training
     received: Sequence[Flat]  # the model of every cluster, or of its own alone, with the device's own layers put in
+    offered: Sequence[int]  # the clusters, by number, whose models these are
+    noted: dict[str, Any]  # what `answer` keeps for `local` in the same round; empty where the device has begun anew
+    trained: Flat  # once trained: the weights
+    told: Arrays  # what the GPS has told all devices with this round's models
     update: Flat  # once trained: trained minus received, of what travels
     personal: Arrays  # what an earlier round's Outcome kept
 
@@ -86,18 +91,27 @@ class Work(Protocol):
     def start(self) -> Flat:
         """The model received of its own cluster; before training, the initial weights."""
 
+    @property
+    def public(self) -> "PublicData":
+        """The examples that belong to nobody. Raises ExperimentError where there are none."""
+
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),
-        stream: int = 0, epochs: int | None = None,
+        stream: int = 0, epochs: int | None = None, on: "Examples | Pixels | None" = None,
     ) -> Trained:  # fmt: skip
-        """Train on the device's examples from some weights on.
+        """Train on the device's examples, or on those given as `on`, from some weights on.
 
         `correct(gradient, weights, *beside)` gives what the optimiser takes for the gradient, elementwise. A round's
         second training takes another `stream` of random numbers. `epochs` stands in for what the experiment says.
         """
 
-    async def measure(self, weights: Flat, *, on_own: bool = False) -> Measurement:
-        """What weights do on the held-out examples, or on those that the device trains on."""
+    async def measure(
+        self, weights: Flat, *, on_own: bool = False, on: "Examples | Pixels | None" = None
+    ) -> Measurement:
+        """What weights do on the held-out examples, on those that the device trains on, or on those given as `on`."""
+
+    async def outputs(self, weights: Flat, inputs: Array) -> Array:
+        """What weights say of inputs (n, *input_shape) before the softmax, float32 of shape (n, num_classes)."""
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Some arithmetic's result, made where it is first asked for and kept while the process lives."""

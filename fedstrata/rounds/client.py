@@ -21,6 +21,8 @@ from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
+KNOWN_KINDS = 8  # of models from one parent; what is offered may differ from round to round
+
 
 @dataclass
 class _Download:
@@ -57,20 +59,26 @@ class RoundClient:
         self.accepts_model: Callable[[pb.ModelHeader], Acceptance] = lambda header: Acceptance(
             layout, link.down, MODEL_PART
         )
-        self._models: dict[int, Acceptance] = {}  # by the number of clusters in it
-        self._codec = PayloadCodec(layout, link.up) if link.up != "int8" else None
+        self._models: dict[tuple[int | str, ...], Acceptance] = {}  # by how many clusters, and what of them is in it
+        self._codec: PayloadCodec | None = None  # without scales, of the layout that went up last
         self._log = log
         self._timeout_s = payload_timeout_s(layout.float32_bytes)
         self._partial: _Download | None = None
-        self._payload: tensors_pb2.PayloadHeader | None = None
+        self._payload: tensors_pb2.PayloadHeader | None = None  # announced last, and of which layout
+        self._announced_layout: Layout | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
         self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
         self.is_timed = False  # whether the bytes of models are wanted for a timeline
         self.held_round: int | None = None  # of a device: the round whose model it can send up when asked
 
-    def codec_for(self, flat: Flat) -> PayloadCodec:
-        """The codec in which a vector of this child goes up."""
-        return self._codec or PayloadCodec.for_vector(self.layout, self.link.up, flat)
+    def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
+        """The codec in which a vector of this child goes up, of another layout than its own where one is given."""
+        layout = self.layout if layout is None else layout
+        if self.link.up == "int8":
+            return PayloadCodec.for_vector(layout, self.link.up, flat)
+        if self._codec is None or self._codec.layout != layout:
+            self._codec = PayloadCodec(layout, self.link.up)
+        return self._codec
 
     async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Offered:
         """Wait for the next round's model, or for word that something has to be sent again or the run is over.
@@ -143,6 +151,10 @@ class RoundClient:
             digest=header.digest,
             cluster=header.cluster,
             clusters=header.clusters,
+            offered=tuple(header.offered),
+            offers=tuple(tuple(offered.clusters) for offered in header.offers),
+            withdrawn=tuple(header.withdrawn),
+            told=header.told if header.HasField("told") else None,
             begins_ns=header.begins_ns,
             whole_bytes=_whole_bytes(header) if self.is_timed else 0,
         )
@@ -170,9 +182,13 @@ class RoundClient:
 
     def _begin(self, header: pb.ModelHeader) -> None:
         """Begin a download, or go on with the one that was cut."""
-        if header.clusters not in self._models:
-            self._models[header.clusters] = self.accepts_model(header)
-        codec, _ = self._models[header.clusters].of(header.payload)
+        own = header.cluster if header.offered else -1
+        kind: tuple[int | str, ...] = (header.clusters, own, *header.offered, *header.withdrawn)
+        if kind not in self._models:
+            if len(self._models) == KNOWN_KINDS:
+                self._models.clear()
+            self._models[kind] = self.accepts_model(header)
+        codec, _ = self._models[kind].of(header.payload)
         partial = self._partial
         if partial is not None and header.offset == partial.offset and _are_of_one_model(header, partial.header):
             return
@@ -281,10 +297,10 @@ class RoundClient:
         """The header of an update's payload; the same again as long as updates differ in nothing but their values."""
         if update.payload is not None:
             return update.payload
-        known = self._payload
+        known = self._payload if self._announced_layout is update.codec.layout else None
         if known is None or update.codec.scales or known.parts[0].num_examples != update.num_examples:
             known = payload_header(update.codec, name=self._part, num_examples=update.num_examples)
-            self._payload = known
+            self._payload, self._announced_layout = known, update.codec.layout
         return known
 
     async def _locate(self, round_number: int) -> int:

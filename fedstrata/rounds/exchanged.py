@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedstrata.tensors import Flat, PayloadCodec
+from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
-from fedstrata.v1 import tensors_pb2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,12 @@ class ReceivedModel:
     digest: bytes = b""  # as its header says
     cluster: int = 0  # of the child, as the round begins
     clusters: int = 0  # how many clusters' streams it has; 0: it is one model
+    offered: tuple[int, ...] = ()  # the clusters whose streams it has, where it has some of them
+    offers: tuple[
+        tuple[int, ...], ...
+    ] = ()  # of an LPS: what the devices of each cluster are offered, where it is some
+    withdrawn: tuple[str, ...] = ()  # tensors of the model that travel no more
+    told: answers_pb2.Answer | None = None  # what the GPS tells all devices with it
     begins_ns: int = 0  # of an LPS, on the virtual clock: when the global round began
     whole_bytes: int = 0  # header and payload, as they are when nothing is resumed
 

@@ -1,5 +1,6 @@
 """What children fetch in a round: a model, or the streams of several clusters, announced and cut into chunks once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedstrata.experiment import Encoding
@@ -8,6 +9,7 @@ from fedstrata.rpc.chunk import serialised_whole
 from fedstrata.rpc.payload import PartLayouts, parts_header
 from fedstrata.store import AnyModel
 from fedstrata.tensors import SMALL_BYTES, PayloadCodec
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 MODEL_PART = "model"
@@ -21,6 +23,10 @@ class Offer:
     cluster: int = 0  # that the children are in
     clusters: int = 0  # how many clusters' streams the vector has; 0: it is one model
     parts: PartLayouts | None = None  # of the vector, where it is more than one model
+    offered: Sequence[int] = ()  # the clusters whose streams the vector has, where it has some of them
+    offers: Sequence[Sequence[int]] = ()  # to an LPS: what it offers the devices of each cluster, where it is some
+    withdrawn: Sequence[str] = ()  # tensors that travel no more
+    told: answers_pb2.Answer | None = None  # what the GPS tells all devices
     header: pb.ModelHeader = field(init=False)
     codec: PayloadCodec = field(init=False)
     chunks: SharedChunks = field(init=False)
@@ -41,6 +47,11 @@ class Offer:
         self.header.payload.CopyFrom(parts_header(self.codec, parts, [0] * len(parts)))
         self.header.digest = self.model.digest
         self.header.cluster, self.header.clusters = self.cluster, self.clusters
+        self.header.offered.extend(self.offered)
+        self.header.withdrawn.extend(self.withdrawn)
+        if self.told is not None:
+            self.header.told.CopyFrom(self.told)
+        self.header.offers.extend(pb.ClusterNumbers(clusters=offered) for offered in self.offers)
         self.chunks = SharedChunks(self.codec, self.model)
         if self.codec.payload_bytes <= SMALL_BYTES:
             self.small_reply = serialised_whole(

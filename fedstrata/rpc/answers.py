@@ -12,6 +12,7 @@ from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import answers_pb2 as pb
 
 DTYPES: Mapping[str, np.dtype[np.generic]] = {name: np.dtype(name) for name in ("float32", "float64", "int64")}
+TOLD = "told"  # what the arrays are called that the GPS tells all devices
 LARGEST_IN_A_ROUND = CHUNK_BYTES  # bytes of an answer that travels in one message
 
 

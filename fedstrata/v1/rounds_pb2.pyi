@@ -57,7 +57,7 @@ class ModelPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ..., send_model: _Optional[_Union[SendModel, _Mapping]] = ..., go_on: _Optional[_Union[GoOn, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "plan_version", "digest", "cluster", "clusters", "begins_ns")
+    __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "plan_version", "digest", "cluster", "clusters", "begins_ns", "offered", "offers", "withdrawn", "told")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,10 @@ class ModelHeader(_message.Message):
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     BEGINS_NS_FIELD_NUMBER: _ClassVar[int]
+    OFFERED_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     round: int
     global_round: int
@@ -80,7 +84,17 @@ class ModelHeader(_message.Message):
     cluster: int
     clusters: int
     begins_ns: int
-    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., plan_version: _Optional[int] = ..., digest: _Optional[bytes] = ..., cluster: _Optional[int] = ..., clusters: _Optional[int] = ..., begins_ns: _Optional[int] = ...) -> None: ...
+    offered: _containers.RepeatedScalarFieldContainer[int]
+    offers: _containers.RepeatedCompositeFieldContainer[ClusterNumbers]
+    withdrawn: _containers.RepeatedScalarFieldContainer[str]
+    told: _answers_pb2.Answer
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., global_round: _Optional[int] = ..., evaluate_only: _Optional[bool] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., plan_version: _Optional[int] = ..., digest: _Optional[bytes] = ..., cluster: _Optional[int] = ..., clusters: _Optional[int] = ..., begins_ns: _Optional[int] = ..., offered: _Optional[_Iterable[int]] = ..., offers: _Optional[_Iterable[_Union[ClusterNumbers, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[str]] = ..., told: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ...) -> None: ...
+
+class ClusterNumbers(_message.Message):
+    __slots__ = ("clusters",)
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    clusters: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, clusters: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("current_round",)

@@ -38,8 +38,8 @@ DATASET = load_dataset(small().data)
 BASE, HEAD = ("fc1.weight", "fc1.bias"), ("fc2.weight", "fc2.bias")
 
 
-def experiment(method: str) -> Experiment:
-    return small(f"method={method}", *OVERRIDES)
+def experiment(method: str, *overrides: str) -> Experiment:
+    return small(*overrides, f"method={method}", *OVERRIDES)
 
 
 # --- the plain loop -----------------------------------------------------------------------------------------
@@ -66,10 +66,12 @@ def proximal(mu: float, to: Weights) -> Penalty:
 
 
 def trained(
-    device: int, start: Weights, lps_round: int, penalty: Penalty = no_penalty, stream: tuple[int, ...] = ()
-) -> Weights:
+    device: int, start: Weights, lps_round: int, penalty: Penalty = no_penalty, stream: tuple[int, ...] = (),
+    *, among: NDArray[np.int64] | None = None,
+) -> Weights:  # fmt: skip
     """One device's weights after an epoch of torch.optim.SGD on the mean loss of each batch plus a penalty."""
     data = device_data(small(), DATASET, device).train
+    data = data if among is None else data.take(among)
     weights = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
     sgd = torch.optim.SGD(weights.values(), lr=0.1, momentum=0.5)
     order = np.random.default_rng([0, device, lps_round, *stream]).permutation(len(data))
@@ -193,6 +195,83 @@ def test_feddyn_has_its_servers_state_in_what_devices_send(tmp_path: Path) -> No
     assert_accuracies(record, [everybodys] * DEVICES)
 
 
+def test_fedtsdp_averages_fewer_layers_with_each_grouping_and_leaves_the_others_where_they_were_trained(
+    tmp_path: Path,
+) -> None:
+    """With divergence and distance that no two devices exceed, all are one group that shares 4, 2 and 1 tensors."""
+    names = BASE + HEAD
+    models = [initial() for _ in range(DEVICES)]
+    for number, count in enumerate((4, 2, 1)):
+        found = [trained(device, models[device], number) for device in range(DEVICES)]
+        everybodys = averaged(found, names[:count])
+        following = {0: 2, 1: 1, 2: 1}[number]  # of the mean, what the next round still shares
+        models = [{**each, **{name: everybodys[name] for name in names[:following]}} for each in found]
+    method = "{name: fedtsdp, batch: 20, hopkins: 0.001, hopkins_points: 4, divergence: 9, distance: 1e9, shrink: 0.6}"
+    record = run_in_process(experiment(method, "partition.public={examples: 60}"), tmp_path / "run")
+    assert_equal(record, {name: models[0][name] for name in names[:1]})
+    assert_accuracies(record, models)
+
+
+def test_fedtsdp_is_local_training_where_no_device_is_like_another(tmp_path: Path) -> None:
+    method = "{name: fedtsdp, batch: 20, hopkins: 0.001, hopkins_points: 4, divergence: 1e-12, shrink: 1}"
+    record = run_in_process(experiment(method, "partition.public={examples: 60}"), tmp_path / "run")
+    assert record.summary.status == "completed", record.summary.reason
+    for device in range(DEVICES):
+        weights = initial()
+        for number in range(ROUNDS):
+            weights = trained(device, weights, number)
+        found = load_file(record.folder / "models" / f"cluster-{device}.safetensors")
+        for name, tensor in weights.items():
+            assert np.abs(found[name] - tensor.numpy()).max() < 2e-6, (device, name)
+
+
+def test_fedfomo_mixes_what_lowers_a_devices_loss_on_examples_that_it_does_not_train_on(tmp_path: Path) -> None:
+    began, models = [initial() for _ in range(DEVICES)], [initial() for _ in range(DEVICES)]
+    for number in range(ROUNDS):
+        began = [fomo_mix(device, began[device], models) for device in range(DEVICES)]
+        models = [trained(device, began[device], number, among=fomo_parts(device)[0]) for device in range(DEVICES)]
+    record = run_in_process(experiment("{name: fedfomo, offered: 4, explore: 0}"), tmp_path / "run")
+    assert record.summary.status == "completed", record.summary.reason
+    for device, expected in enumerate(models):
+        found = load_file(record.folder / "models" / f"cluster-{device}.safetensors")
+        for name, tensor in expected.items():
+            assert np.abs(found[name] - tensor.numpy()).max() < 1e-5, (device, name)
+    mixes = [fomo_mix(device, began[device], models) for device in range(DEVICES)]
+    others = [
+        float((mix["fc1.weight"] - own["fc1.weight"]).abs().max()) for mix, own in zip(mixes, models, strict=True)
+    ]
+    assert min(others) > 1e-3  # others' models have a part in every mix
+    assert_accuracies(record, mixes)
+
+
+def fomo_parts(device: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places of a device's examples to train on, and of the fifth to weigh models on."""
+    count = len(device_data(small(), DATASET, device).train)
+    order = np.random.default_rng([0, device, 0xF0405E]).permutation(count)
+    return np.sort(order[count // 5 :]), np.sort(order[: count // 5])
+
+
+def fomo_mix(device: int, began: Weights, models: list[Weights]) -> Weights:
+    """Equations 3 to 5 of the paper, model by model."""
+    data, (_, aside) = device_data(small(), DATASET, device).train, fomo_parts(device)
+
+    def loss(weights: Weights) -> float:
+        labels = torch.tensor(data.labels[aside])
+        return float(nn.functional.cross_entropy(logits(weights, data.inputs[aside]), labels))
+
+    gains = []
+    for model in models:
+        far = float(torch.stack([((model[name] - began[name]) ** 2).sum() for name in began]).sum().sqrt())
+        gains.append(max((loss(began) - loss(model)) / far, 0.0) if far else 0.0)
+    if not sum(gains):
+        return began
+    return {
+        name: sum((gain / sum(gains) * (model[name] - began[name]) for gain, model in zip(gains, models, strict=True)),
+                  start=began[name].clone())
+        for name in began
+    }  # fmt: skip
+
+
 def test_local_training_lets_no_weight_leave_a_device(tmp_path: Path) -> None:
     models = [initial() for _ in range(DEVICES)]
     for number in range(ROUNDS):
@@ -216,6 +295,7 @@ HEADERS = 400  # more than those of a message
         ("{name: ifca, clusters: 3}", 3 * WEIGHTS, 8 * 3, "losses"),
         ("{name: ifca, clusters: 3, shares_layers: true}", WEIGHTS + 2 * 4 * (16 * 10 + 10), 8 * 3, "losses"),
         ("{name: cfl, sketch: 512}", WEIGHTS, 8 * 512, "update_sketch"),
+        ("{name: fedfomo, offered: 2}", 3 * WEIGHTS, 8 * 3, "gains"),
     ],
 )
 def test_a_round_takes_the_bytes_that_the_page_on_methods_says(

@@ -213,6 +213,39 @@ def test_a_device_whose_answer_in_a_round_is_none_is_refused_by_name_and_the_oth
     assert gone.reason == "refused: losses of an answer to losses has numbers that are not finite"
 
 
+FOMO = "{name: fedfomo, offered: 2, explore: 0.5}"
+
+
+def test_whose_models_a_device_is_offered_changes_with_no_process_and_no_lps(tmp_path: Path) -> None:
+    text = text_of(FOMO, lps=1, rounds=4)
+    with ExitStack() as stack:
+        programs = [started(stack, tmp_path / f"by-{count}", text, processes=count) for count in (1, 2)]
+        one, two = [ended(program) for program in programs]
+    assert len(one["model_sha256"]) == len(one["personal_sha256"]) == 5
+    for key in ("model_sha256", "personal_sha256", "device_accuracy", "clusters"):
+        assert one[key] == two[key]
+    spanning = run_in_process(parse_experiment(text_of(FOMO, lps=3, rounds=4)), tmp_path / "lps-3")
+    assert weights_sha256(spanning.folder) == weights_sha256(tmp_path / "by-1")
+
+
+# Groups are found in every round and their shared layers shrink, from four tensors to one.
+TSDP = "{name: fedtsdp, batch: 20, hopkins: 0.01, hopkins_points: 4, divergence: 0.0008, distance: 0.12, shrink: 0.7}"
+WITH_PUBLIC = "kind: tasks\n  public: {examples: 60}"
+
+
+def test_layers_are_withdrawn_and_groups_found_alike_whatever_the_processes_and_lpss(tmp_path: Path) -> None:
+    texts = {lps: text_of(TSDP, lps=lps, rounds=4).replace("kind: tasks", WITH_PUBLIC) for lps in (1, 3)}
+    with ExitStack() as stack:
+        programs = [started(stack, tmp_path / f"by-{count}", texts[1], processes=count) for count in (1, 2)]
+        one, two = [ended(program) for program in programs]
+    for key in ("model_sha256", "personal_sha256", "device_accuracy", "clusters"):
+        assert one[key] == two[key]
+    assert len(one["clusters"]) > 1
+    assert set(load_file(tmp_path / "by-1" / "models" / "cluster-0.safetensors")) == {"fc1.weight"}
+    spanning = run_in_process(parse_experiment(texts[3]), tmp_path / "lps-3")
+    assert weights_sha256(spanning.folder) == weights_sha256(tmp_path / "by-1")
+
+
 # --- killed processes -----------------------------------------------------------------------------
 
 KILLS = [
@@ -235,6 +268,37 @@ def test_a_gps_an_lps_and_a_device_killed_in_the_midst_of_ifca_change_no_bit(tmp
     assert len(killed["restarts"]) == 3
     assert killed["model_sha256"] == undisturbed["model_sha256"]
     assert (killed["clusters"], killed["excluded"]) == (undisturbed["clusters"], [])
+
+
+@pytest.mark.kills
+def test_an_lps_and_a_device_killed_in_a_round_whose_plan_splits_a_cluster_change_no_bit(tmp_path: Path) -> None:
+    text, at = text_of(CFL, lps=3, rounds=4), {"point": "upload", "round": 1}
+    faults = [{"do": "kill", "process": process, "at": at} for process in ("lps-1", "device-004")]
+    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    killed = disturbed(tmp_path / "killed", text, faults, processes=2)
+    assert len(killed["restarts"]) == 2
+    assert len(killed["clusters"]) > 1
+    assert killed["model_sha256"] == undisturbed["model_sha256"]
+
+
+@pytest.mark.kills
+def test_a_gps_an_lps_and_a_device_killed_while_layers_are_withdrawn_change_no_bit(tmp_path: Path) -> None:
+    text = text_of(TSDP, lps=3, rounds=5).replace("kind: tasks", WITH_PUBLIC)
+    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
+    assert len(killed["restarts"]) == 3
+    for key in ("model_sha256", "personal_sha256", "clusters"):
+        assert killed[key] == undisturbed[key]
+
+
+@pytest.mark.kills
+def test_a_gps_an_lps_and_a_device_killed_while_models_are_offered_change_no_bit(tmp_path: Path) -> None:
+    text = text_of(FOMO, lps=3, rounds=5)
+    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
+    assert len(killed["restarts"]) == 3
+    for key in ("model_sha256", "personal_sha256"):
+        assert killed[key] == undisturbed[key]
 
 
 DITTO = "{name: ditto, pull: 0.5}"

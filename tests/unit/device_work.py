@@ -21,7 +21,7 @@ class Devices:
         self.experiment = experiment
         self.model = build_model(experiment.model, dataset.info)
         self.method: Method = make_method(experiment)
-        self._dataset = dataset
+        self.dataset = dataset
         self._host = DeviceProcess(
             experiment=experiment,
             dataset=dataset,
@@ -35,7 +35,11 @@ class Devices:
             pod_name="",
         )
 
+    def held_out(self, device_index: int) -> Any:
+        """The examples that a device measures on."""
+        return device_data(self.experiment, self.dataset, device_index).test
+
     def work(self, device_index: int, lps_round: int = -1, **rest: Any) -> DeviceWork:
         """A device's work in an LPS round, or before training."""
-        data = device_data(self.experiment, self._dataset, device_index)
+        data = device_data(self.experiment, self.dataset, device_index)
         return DeviceWork(self._host, data, device_index, lps_round=lps_round, **rest)

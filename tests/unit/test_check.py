@@ -23,6 +23,7 @@ SIZE = ModelSize(
     elements=100,
     travelling_elements=90,
     stream_elements=60,
+    fetched_elements=0,
     shared_layers=("fc1",),
     own_layers=("fc3",),
     is_exact=False,
@@ -52,7 +53,7 @@ def test_where_clusters_span_lpss_exact_sums_go_up_and_devices_that_compare_mode
     experiment = parse_experiment(GOOD, overrides=overrides)
     (losses,) = question_bytes(experiment)
     assert (losses.name, losses.moment, losses.up, losses.down) == ("losses", Moment.RECEIVED, 4 * 3 * 8, 0)
-    per_round = round_bytes(experiment, replace(SIZE, stream_elements=270, is_exact=True))
+    per_round = round_bytes(experiment, replace(SIZE, stream_elements=270, fetched_elements=270, is_exact=True))
     assert (per_round.device_lps_down, per_round.device_lps_up) == (4 * 4 * 270, 4 * 4 * 90)
     assert (per_round.lps_gps_down, per_round.lps_gps_up) == (4 * 270, 8 * 270)
 

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from emulator.sweep_file import load_sweep
 from fedstrata.experiment import load_experiment
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "papers"
 GROUPS = {
     "adaptive_pairs": (16, 8),
     "adaptive_overlap": (16, 4),
+    "fedtsdp": (20, None),
     "user_centric_label": (20, None),
     "user_centric_covariate": (20, 4),
     "user_centric_concept": (20, 4),
@@ -27,3 +29,22 @@ def test_an_experiment_has_its_papers_devices_and_groups(name: str) -> None:
 
 def test_every_experiment_of_a_paper_is_looked_at() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == sorted(GROUPS)
+
+
+@pytest.mark.parametrize(("name", "runs"), [("user_centric_groups", 6 * 2 * 5), ("user_centric_label", 7 * 5)])
+def test_the_user_centric_table_has_its_papers_baselines_and_local_training_and_no_seed_that_was_tuned_on(
+    name: str, runs: int
+) -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
+    methods = {run.experiment.method.name for run in sweep.runs}
+    assert (len(sweep.runs), sweep.baseline) == (runs, "local")
+    assert {"local", "fedavg", "cfl", "fedfomo", "user_centric"} <= methods
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
+def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no_seed_that_was_tuned_on() -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / "fedtsdp.yaml")
+    methods = {run.experiment.method.name for run in sweep.runs}
+    assert (len(sweep.runs), sweep.baseline) == (7 * 4 * 5, "local")
+    assert methods == {"local", "fedavg", "fedprox", "ditto", "fedper", "cfl", "fedtsdp"}
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,14 +143,34 @@ def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, plan: Plans) -
 
 def test_a_plan_is_in_force_as_a_restarted_gps_will_read_it(gps: GpsParts) -> None:
     clusters = tuple(tuple(np.int64(index) for index in cluster) for cluster in PLAN.clusters)
-    made = Plan(clusters=clusters, rule="own", memory={"seen": (1, 2), "by": {3: 0.5}}, parents=(np.int64(0),))  # type: ignore[arg-type]
+    numbers: Any = (np.int64(0),)
+    memory = {"seen": (1, 2), "by": {3: 0.5}}
+    made = Plan(clusters=clusters, rule="own", memory=memory, parents=numbers, offers=((*numbers, 1), (1,)))
     gps.plans.make(BEFORE, made)
     before = gps.plans.now
     assert before.clusters == PLAN.clusters
+    assert before.offers == ((0, 1), (1,))
     assert before.memory == {"seen": [1, 2], "by": {"3": 0.5}}
     gps.restart()
     assert same(gps.plans.now, before)
     assert [gps.roster.devices[index].cluster for index in range(5)] == [0, 1, 0, 1, 1]
+
+
+def test_where_devices_were_as_a_round_began_is_known_once_its_plan_is_made_and_after_a_restart(gps: GpsParts) -> None:
+    assert gps.plans.clusters_before(0) == {}
+    gps.plans.make(BEFORE, PLAN)
+    moved = replace(PLAN, clusters=((0, 1, 2, 3, 4), ()))
+    gps.plans.make(0, moved)
+    for _ in range(2):
+        assert gps.plans.clusters_before(0) == {0: 0, 1: 1, 2: 0, 3: 1, 4: 1}
+        assert gps.plans.clusters_before(1) == dict.fromkeys(range(5), 0)
+        gps.restart()
+
+
+def test_what_a_method_has_not_said_that_it_tells_is_its_fault(gps: GpsParts) -> None:
+    with pytest.raises(PluginError, match="tells devices what it has not said"):
+        gps.plans.make(BEFORE, replace(PLAN, told={"batch": np.arange(3)}))
+    assert not gps.plans.is_made
 
 
 @pytest.mark.parametrize("memory", [{"x": object()}, {"x": float("nan")}, {"x": np.float32(1)}])

@@ -19,7 +19,7 @@ from fedstrata.methods import Arrays, Facts, Method, Moment, Outcome, Plan, Ques
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.partitions import device_data
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
-from fedstrata.rpc.answers import arrays_of
+from fedstrata.rpc.answers import answer_to_proto, arrays_of
 from fedstrata.streams import UPDATE_PART, streams_of
 from fedstrata.tensors import Flat, taken
 from fedstrata.v1.answers_pb2 import Answer
@@ -51,12 +51,16 @@ def job_of(
     lps_round: int = 0,
     cluster: int = 0,
     clusters: int = 0,
+    offered: tuple[int, ...] = (),
+    withdrawn: tuple[str, ...] = (),
+    told: Arrays | None = None,
     store: PersonalStore | KeptInMemory | None = None,
 ) -> RoundJob:
     """What device 1 does with a model that it has received."""
     received = ReceivedModel(
         round=lps_round, global_round=lps_round // 2, evaluate_only=False, plan_version=1, flat=flat, digest=b"d",
-        cluster=cluster, clusters=clusters,
+        cluster=cluster, clusters=clusters, offered=offered,
+        withdrawn=withdrawn, told=answer_to_proto(named("told"), told) if told is not None else None,
     )  # fmt: skip
     calls = ParentCalls(fetch=None, submit=None, locate=None)
     identity = Identity(run_id="run", child_id="device-001", cluster_id="lps-0")
@@ -67,6 +71,10 @@ def job_of(
         host, device_data(host.experiment, host.dataset, 1), received, device_index=1, device_id="device-001",
         client=client, store=store or KeptInMemory(), made={},
     )  # fmt: skip
+
+
+def named(name: str) -> Question:
+    return Question(name=name, moment=Moment.BEFORE, arrays={})
 
 
 def values_of(sent: Any) -> Flat:
@@ -158,11 +166,54 @@ async def job_of_cluster(host: DeviceProcess, models: list[Flat], cluster: int) 
     return await job.go_on(cluster)
 
 
+async def test_of_some_clusters_models_a_device_knows_which_they_are_and_its_own_among_them() -> None:
+    host = host_of("{name: ifca, clusters: 3}")
+    models = [host.method.initial(host.model, cluster) for cluster in (0, 2)]
+    job = job_of(host, np.concatenate(models), clusters=3, offered=(0, 2), cluster=2)
+    assert list(job.work.offered) == [0, 2]
+    assert [each.tobytes() for each in job.work.received] == [each.tobytes() for each in models]
+    assert job.work.start.tobytes() == models[1].tobytes()
+    sent = await job.go_on(0)
+    expected = await job_of(host_of("fedavg"), models[0]).begin()
+    assert values_of(sent).tobytes() == values_of(expected).tobytes()
+    with pytest.raises(PayloadError, match="told to go on in cluster 1, which there is not"):
+        await job.go_on(1)
+
+
 async def test_devices_are_asked_in_the_first_lps_round_of_a_global_round_and_not_in_the_others() -> None:
     host = host_of("{name: ifca, clusters: 2}")
     both = np.concatenate([host.method.initial(host.model, cluster) for cluster in (0, 1)])
     kinds = [type(await job_of(host, both, lps_round=number, clusters=2).begin()) for number in range(4)]
     assert kinds == [Answer, Update, Answer, Update]
+
+
+TSDP = "{name: fedtsdp, batch: 5}"
+WITH_PUBLIC = {"partition.public": "{examples: 20}", "training.lps_rounds_per_global_round": 1}
+
+
+async def test_withdrawn_layers_go_on_at_the_device_from_what_it_has_trained_of_them() -> None:
+    host, store = host_of(TSDP, **WITH_PUBLIC), KeptInMemory()
+    start, layout = host.model.initial(0), host.model.layout
+    first = job_of(host, start, store=store, told={"batch": np.arange(5)})
+    await first.begin()
+    await first.go_on(0)
+    shared, gone = layout.names[:2], layout.names[2:]
+    received = taken(host.model.initial(8), layout.slices_of(layout.select(shared)))
+    second = job_of(host, received, lps_round=1, store=store, withdrawn=gone, told={"batch": np.arange(5)})
+    views = layout.views(second.work.start)
+    for name in gone:
+        assert views[name].tobytes() == layout.views(first.work.trained)[name].tobytes()
+    assert np.concatenate([views[name].reshape(-1) for name in shared]).tobytes() == received.tobytes()
+    await second.begin()
+    sent = await second.go_on(0)
+    assert sent.codec.layout.names == shared
+    assert len(values_of(sent)) == len(received)
+
+
+async def test_what_a_device_is_told_that_its_method_does_not_tell_is_refused() -> None:
+    host = host_of(TSDP, **WITH_PUBLIC)
+    with pytest.raises(PayloadError, match="in answer to told"):
+        job_of(host, host.model.initial(0), told={"other": np.arange(5)})
 
 
 @pytest.mark.parametrize("cluster", [-1, 3, 1 << 40])

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from emulator.sizing import MIB, PUBLISHED, device_memory, examples_of_a_device, lps_memory
+from fedstrata.datasets import dataset_info
 from fedstrata.experiment import DATASETS, Experiment, load_experiment, parse_experiment
+from fedstrata.models import build_model
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -17,6 +19,7 @@ data: {{name: {data}}}
 partition: {{kind: iid, devices: 4, examples_per_device: {examples}}}
 model: {{name: {model}}}
 method: {method}
+training: {{lps_rounds_per_global_round: 1}}
 """)
 
 
@@ -63,3 +66,13 @@ def test_an_lps_of_many_clusters_needs_their_streams() -> None:
     """22 bytes an element of three models, in place of 10 of one."""
     one = lps_memory(experiment("mlp"))
     assert lps_memory(experiment("mlp", method="{name: ifca, clusters: 3}")) == pytest.approx(3 * one * 2.2)
+
+
+def test_a_device_that_receives_models_of_several_clusters_has_room_for_them() -> None:
+    one, three, offered = (
+        experiment("mlp", method=method)
+        for method in ("fedavg", "{name: ifca, clusters: 3}", "{name: fedfomo, offered: 2}")
+    )
+    whole = 4 * build_model(one.model, dataset_info(one.data)).layout.size
+    assert device_memory(three).device - device_memory(one).device == 2 * whole
+    assert device_memory(offered).device - device_memory(one).device == 2 * whole

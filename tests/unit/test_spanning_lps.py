@@ -14,6 +14,7 @@ from fedstrata.store.model_view import ModelView
 from fedstrata.streams import Route
 from fedstrata.tensors import Flat, Layout, RoutedSums
 from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
 from lps.members import Members
 from lps.report_files import ReportFiles
 from lps.stream_vector import StreamVector, UpwardChanges, UpwardSums
@@ -78,6 +79,22 @@ def test_who_fetches_all_is_offered_every_stream_and_told_which_cluster_it_is_in
     assert [(offer.cluster, offer.clusters) for offer in offers.values()] == [(0, 2), (1, 2)]
     assert all(offer.model.read_all().tolist() == ALL.tolist() for offer in offers.values())
     assert [name for name, _ in STREAMS.parts(2)] == ["shared", "0/head", "1/head"]
+
+
+def test_who_is_offered_some_streams_gets_these_alone_and_is_told_which_they_are() -> None:
+    flat = np.concatenate([ALL, f32(30, 31)])
+    moved = StreamVector(STREAMS, 3, flat, [(0, 2), (1,), (0, 1, 2)]).moved(RoutedSums([3, 2, 2, 2], {}, {}))
+    offers = moved.offers(of_all=True)  # of the next LPS round, too
+    assert [offer.model.read_all().tolist() for offer in offers.values()] == [
+        [1, 2, 3, 10, 11, 30, 31],
+        [1, 2, 3, 20, 21],
+        [1, 2, 3, 10, 11, 20, 21, 30, 31],
+    ]
+    for offer in offers.values():
+        offer.announce(rounds_pb2.ModelHeader(), "float32")
+    assert [list(offer.header.offered) for offer in offers.values()] == [[0, 2], [1], [0, 1, 2]]
+    assert [part.name for part in offers[0].header.payload.parts] == ["shared", "0/head", "2/head"]
+    assert len({offer.header.digest for offer in offers.values()}) == 3
 
 
 def sums_of(**updates: tuple[int, int, Flat]) -> RoutedSums:

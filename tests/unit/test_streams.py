@@ -3,7 +3,7 @@
 import pytest
 from gps_parts import TEXT
 
-from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.methods import (
     Candidate,
@@ -107,11 +107,20 @@ class Mixing(Method):
     mixes = True
 
 
+class Withdrawing(Method):
+    withdraws = True
+
+
+class Fetching(Method):
+    fetches_all = True
+
+
 def own(kind: type[Method]) -> Method:
     return kind.of({"name": "own:method"}, Facts(device_count=2))
 
 
 BOTH = ((0,), (1,))
+FC2 = "fc2"
 BEFORE = Plan(clusters=BOTH, rule="before")
 
 
@@ -128,6 +137,12 @@ def test_a_plan_may_say_weights_for_all_streams_of_a_channel_and_parents_for_all
     plan: Plan, before: Plan | None
 ) -> None:
     STREAMS.check_plan(plan, own(Mixing), before)
+
+
+def test_some_clusters_streams_lie_in_a_vector_as_those_of_all_do() -> None:
+    assert [name for name, _ in STREAMS.parts([1, 3])] == ["shared", "1/head", "3/head"]
+    assert STREAMS.layout([0, 1]) == STREAMS.layout(2)
+    assert STREAMS.of_cluster(3, [1, 3]) == STREAMS.of_cluster(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +170,53 @@ def test_a_plan_that_says_what_could_only_be_passed_over_is_refused(
 def test_weights_of_a_method_that_says_it_does_not_mix_are_refused() -> None:
     with pytest.raises(PluginError, match="which count for methods with mixes = True only"):
         STREAMS.check_plan(Plan(clusters=BOTH, rule="", weights={"head": ({0: 1}, {1: 1})}), own(Method), None)
+
+
+@pytest.mark.parametrize(
+    "offers", [((0,),), ((0, 1), (0,)), ((1, 0), (1,)), ((0, 0), (1,)), ((0, 2), (1,)), ((-1, 0), (1,)), ((0,), ())]
+)
+def test_offers_that_do_not_name_some_clusters_and_the_own_in_order_are_refused(
+    offers: tuple[tuple[int, ...], ...],
+) -> None:
+    with pytest.raises(PluginError, match=r"to 2 clusters; name for each, in ascending order"):
+        STREAMS.check_plan(Plan(clusters=BOTH, rule="", offers=offers), own(Fetching), None)
+
+
+def test_tensors_that_are_withdrawn_stay_at_devices() -> None:
+    streams = STREAMS.without(["fc2"])
+    assert streams.travelling.names == ("fc1", "fc1.bias")
+    assert streams.own.names == ("fc2", "own")
+    assert streams.layout(2).names == ("fc1.bias", "0/fc1", "1/fc1")
+    assert STREAMS.without([]) is STREAMS
+    with pytest.raises(PayloadError, match="withdrawn that the model has not: 'stranger'"):
+        STREAMS.without(["stranger"])
+
+
+@pytest.mark.parametrize(
+    ("withdrawn", "before", "reason"),
+    [((FC2,), (), ""), ((FC2,), (FC2,), ""), ((), (FC2,), "none comes back"), (("x",), (), "it can withdraw")],
+)
+def test_what_a_plan_withdraws_travels_and_does_not_come_back(
+    withdrawn: tuple[str, ...], before: tuple[str, ...], reason: str
+) -> None:
+    plan, earlier = (Plan(clusters=BOTH, rule="", withdrawn=names) for names in (withdrawn, before))
+    if not reason:
+        STREAMS.check_plan(plan, own(Withdrawing), earlier)
+        return
+    with pytest.raises(PluginError, match=reason):
+        STREAMS.check_plan(plan, own(Withdrawing), earlier)
+
+
+def test_only_methods_that_say_so_withdraw_tensors() -> None:
+    with pytest.raises(PluginError, match="which goes for methods with withdraws = True only"):
+        STREAMS.check_plan(Plan(clusters=BOTH, rule="", withdrawn=(FC2,)), own(Method), None)
+
+
+def test_offers_count_for_methods_alone_whose_devices_fetch_models_of_several_clusters() -> None:
+    plan = Plan(clusters=BOTH, rule="", offers=((0, 1), (1,)))
+    STREAMS.check_plan(plan, own(Fetching), None)
+    with pytest.raises(PluginError, match="which count for methods with fetches_all = True only"):
+        STREAMS.check_plan(plan, own(Method), None)
 
 
 def test_a_plan_has_every_device_in_one_cluster() -> None:

@@ -1,0 +1,213 @@
+"""FedFOMO (Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021).
+
+Every device has a model of its own and is offered those of some others. On examples of its own that it does not train
+on it finds how much the loss falls on the way to each of them, over how far that is (their Eq. 3); the mean of those
+that help, by this gain, is what it trains next (Eq. 4). The GPS adds each device's gains up and offers it the models
+that have helped it most, now and then others (their section 3.3).
+
+Readings: gains are measured from what the device began its last training with, and its own trained model is one of
+those that it weighs, so that training which does not help is given up; where none helps it begins there again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedstrata.errors import DataError, ExperimentError, PayloadError
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Channel,
+    Measurement,
+    Method,
+    MethodSettings,
+    Moment,
+    Outcome,
+    Plan,
+    Question,
+    Reach,
+    Work,
+    all_layers,
+)
+from fedstrata.models import Model
+from fedstrata.tensors.layout import Flat
+
+if TYPE_CHECKING:
+    from fedstrata.datasets import Examples, Pixels
+
+GAINS = "gains"
+BEGAN = "began"  # what the device began its last training with
+LARGEST = 1e30  # of losses and gains: a model that has diverged has a loss that is no number
+SPLIT_ADDRESS, OFFERS_ADDRESS = 0xF0_40_5E, 0xF0_40_0F  # keep these draws apart from every other use of the seed
+
+Gains = NDArray[np.float64]
+Parts = tuple["Examples | Pixels", "Examples | Pixels"]
+
+
+class FedFomo(Method):
+    """A model for each device, which it mixes of others' by how much they lower its own loss."""
+
+    class Options(MethodSettings):
+        """Which models a device is offered, and on what it weighs them."""
+
+        offered: int = Field(default=5, ge=1)  # M, models of others in a round
+        explore: float = Field(default=0.3, ge=0, le=1)  # ε, the share of them drawn at random in the first round
+        explore_less: float = Field(default=0.05, ge=0, le=1)  # by which ε falls each round, down to 0
+        validation_share: float = Field(default=0.2, gt=0, lt=1)  # of a device's examples: for weighing, not training
+
+    fetches_all = True
+    has_personal_state = True
+
+    def check(self) -> None:
+        """One server, which sees every round."""
+        rounds = self.facts.training.lps_rounds_per_global_round
+        if rounds > 1:
+            raise ExperimentError(
+                f"training.lps_rounds_per_global_round is {rounds}, and method fedfomo deals models out anew in every "
+                "round; say 1"
+            )
+
+    @property
+    def clusters_known(self) -> int:
+        """One a device."""
+        return self.facts.device_count
+
+    @property
+    def most_offered(self) -> int:
+        """Its own model and those of M others."""
+        return min(int(self.options.offered) + 1, self.facts.device_count)
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """The whole model; each device is a cluster of its own, and its stream is what it has trained last."""
+        return all_layers(model, Reach.CLUSTER)
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def questions(self) -> Sequence[Question]:
+        """The gain of each model that the device has received."""
+        return (Question(name=GAINS, moment=Moment.RECEIVED, arrays={"gains": ("float64", (self.most_offered,))}),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Shape (models received,), in the order in which they are offered."""
+        return {"gains": await self._gains(work)}
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """Gains that can be added up; how many they have to be, the plan knows."""
+        if not len(arrays["gains"]) or np.abs(arrays["gains"]).max() > LARGEST:
+            raise PayloadError(f"gains of models: expected at least one, and none beyond {LARGEST:g} either way")
+
+    # --- the plan -------------------------------------------------------------------------------
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Each device by itself, and whose models it is offered next."""
+        if before is None:
+            clusters: tuple[tuple[int, ...], ...] = tuple((device.device_index,) for device in answers.devices)
+            affinity = np.zeros((len(clusters), len(clusters)))
+        else:
+            clusters, affinity = before.clusters, np.array(before.memory["affinity"])
+            for index, arrays in answers.of(GAINS).items():
+                place = before.cluster_of(index)
+                offered = before.offers[place]
+                if len(arrays["gains"]) == len(offered):  # else they are of no use to anybody
+                    affinity[place, list(offered)] += arrays["gains"]
+        affinity = np.clip(affinity, -LARGEST, LARGEST)
+        next_round = answers.global_round + 1
+        offers = tuple(self._offered(place, affinity[place], next_round) for place in range(len(clusters)))
+        rule = "one cluster a device"
+        return Plan(clusters=clusters, rule=rule, offers=offers, memory={"affinity": affinity.tolist()})
+
+    def _offered(self, own: int, affinity: Gains, global_round: int) -> tuple[int, ...]:
+        """The device's own model, those of the greatest gains so far, and some drawn at random."""
+        rng = np.random.default_rng([self.facts.seed, OFFERS_ADDRESS, global_round, own])
+        others = rng.permutation(np.delete(np.arange(len(affinity)), own))  # among equals no number comes first
+        count = min(int(self.options.offered), len(others))
+        share = max(0.0, self.options.explore - self.options.explore_less * global_round)
+        at_random = int((rng.random(count) < share).sum())
+        by_gain = others[np.argsort(-affinity[others], kind="stable")]
+        chosen, rest = by_gain[: count - at_random], by_gain[count - at_random :]
+        drawn = rng.choice(rest, at_random, replace=False)
+        return tuple(sorted([own, *chosen.tolist(), *drawn.tolist()]))
+
+    # --- local work -----------------------------------------------------------------------------
+
+    async def local(self, work: Work) -> Outcome:
+        """Train the mix, on all examples but those that models are weighed on."""
+        mixed = self._mixed(work, await self._gains(work))
+        training, _ = await self._parts(work)
+        trained = await work.train(mixed, on=training)
+        return Outcome(
+            weights=trained.weights,
+            train_loss=trained.train_loss,
+            measured=trained.measured,
+            personal={BEGAN: mixed},
+        )
+
+    async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
+        """The mix that a further round would begin with."""
+        return await work.measure(self._mixed(work, await self._gains(work))), None
+
+    def _began(self, work: Work) -> Flat:
+        began: Flat = work.personal.get(BEGAN, work.start)
+        return began
+
+    def _mixed(self, work: Work, gains: Gains) -> Flat:
+        """Eq. 4: where the device began, moved towards the models that help, each by its share of their gains."""
+        return mixed(self._began(work), work.received, gains)
+
+    async def _gains(self, work: Work) -> Gains:
+        """Of every received model; once a round."""
+        if GAINS not in work.noted:
+            _, validation = await self._parts(work)
+            began = self._began(work)
+            losses = [(await work.measure(each, on=validation)).loss for each in (began, *work.received)]
+            work.noted[GAINS] = gains_of(losses[0], losses[1:], distances(began, work.received))
+        found: Gains = work.noted[GAINS]
+        return found
+
+    async def _parts(self, work: Work) -> Parts:
+        """The device's examples to train on, and those to weigh models on."""
+        share = self.options.validation_share
+        return await work.once(GAINS, lambda: split(work.examples, share, [work.seed, work.device_index]))
+
+
+def split(examples: "Examples | Pixels", share: float, address: Sequence[int]) -> Parts:
+    """Examples without this share of them, and the share, drawn at random; at least one in each.
+
+    Raises:
+        DataError: there is but one example.
+    """
+    if len(examples) < 2:
+        raise DataError("method fedfomo sets some of a device's examples aside and needs two; one device has one")
+    aside = min(max(1, round(share * len(examples))), len(examples) - 1)
+    order = np.random.default_rng([*address, SPLIT_ADDRESS]).permutation(len(examples))
+    return examples.part(np.sort(order[aside:])), examples.part(np.sort(order[:aside]))
+
+
+def distances(began: Flat, models: Sequence[Flat]) -> list[float]:
+    """The Euclidean distance of each model from where a device began."""
+    return [float(np.sqrt(np.square(each.astype(np.float64) - began).sum())) for each in models]
+
+
+def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> Gains:
+    """Eq. 3: how much less than `loss` each of the losses is, over the model's distance; 0 for one at no distance."""
+    here, there = (np.nan_to_num(np.array(each), nan=LARGEST, posinf=LARGEST) for each in ([loss], losses))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        raw = np.where(np.array(lengths) > 0, (here - there) / np.array(lengths), 0.0)
+    found: Gains = np.clip(np.nan_to_num(raw), -LARGEST, LARGEST)
+    return found
+
+
+def mixed(began: Flat, models: Sequence[Flat], gains: Gains) -> Flat:
+    """Eq. 4 with the weights max(gain, 0), made to sum to 1; where no model helps, what the device began with."""
+    helpful = np.maximum(gains, 0.0)
+    if not helpful.any():
+        return began
+    helpful = helpful / helpful.max()  # else the largest do not add up
+    total = np.zeros(len(began))
+    for share, each in zip(helpful / helpful.sum(), models, strict=True):
+        if share:
+            total += share * each
+    return total.astype(np.float32)

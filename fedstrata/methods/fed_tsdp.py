@@ -1,0 +1,213 @@
+"""FedTSDP (Federated Two-Stage Decoupling With Adaptive Personalization Layers; `docs/methods-papers.md`).
+
+In each round every device, once it has trained, says what its model makes of a batch of public examples that belong to
+nobody. Where these outputs tend to fall into groups, by their Hopkins statistic (Eq. 6), devices are grouped by DBSCAN
+of the Jensen-Shannon divergences between them (Eq. 5), and each of these groups by DBSCAN of the distances between
+weights (Eq. 9). The first layers are averaged in each group, the others stay at devices; each new grouping leaves fewer
+layers shared (Eq. 11), and makes its batch likelier to be drawn again (Eq. 7, 8).
+
+Departures: devices compute outputs themselves and send a sketch of their weights, which keeps distances, so the server
+never has a device's whole model; and how much likelier a batch gets is an option (`growth`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Candidate,
+    Channel,
+    Matrix,
+    Method,
+    MethodSettings,
+    Moment,
+    Plan,
+    Question,
+    Reach,
+    Work,
+)
+from fedstrata.methods.sketch import sketch_of
+from fedstrata.methods.two_stages import groups_within, hopkins, jensen_shannon, softmax
+from fedstrata.models import Model
+
+OUTPUTS = "outputs"
+SHARED = "shared"
+BATCH_ADDRESS, HOPKINS_ADDRESS = 0x7D_BA_7C, 0x7D_40_9C  # keep these draws apart from every other use of the seed
+
+
+class FedTsdp(Method):
+    """FedAvg of the first layers in groups that are found anew where devices' outputs on public examples ask for it."""
+
+    class Options(MethodSettings):
+        """The paper's values, but for `growth`."""
+
+        batch: int = Field(default=100, ge=1)  # B, public examples of a round
+        hopkins: float = Field(default=0.65, gt=0, lt=1)  # h_th: devices are grouped where H is above it
+        hopkins_points: int = Field(default=10, ge=1)  # m̃, at most one less than there are devices
+        divergence: float = Field(default=0.15, gt=0)  # ε₁, of the Jensen-Shannon divergence in nats
+        distance: float = Field(default=3.5, gt=0)  # ε₂, between weights; it belongs to a model's size
+        neighbours: int = Field(default=2, ge=1)  # min_pts of both, a device itself counted
+        layers: float | None = Field(default=None, ge=0.5)  # L_s at first, two tensors each; None: all
+        shrink: float = Field(default=0.98, gt=0, le=1)  # ψ, of L_s at each grouping
+        growth: Literal["even", "literal"] = "even"  # of sampling weights
+        sketch: int = Field(default=1024, ge=16, le=1 << 16)  # numbers that stand for a device's weights
+
+    mixes = True
+    withdraws = True
+    has_personal_state = True  # layers that are shared now are a device's own later
+
+    def check(self) -> None:
+        """A public set that is large enough, and every device in every round."""
+        batch, there = self.options.batch, self.facts.public_examples
+        if not there:
+            raise ExperimentError(
+                "method fedtsdp asks devices about public examples, and there are none: say how many in "
+                "partition.public.examples"
+            )
+        if batch > there:
+            raise ExperimentError(f"method.batch is {batch}, more than the {there} of partition.public.examples")
+        if self.facts.training.participation is not None:
+            raise ExperimentError("method fedtsdp groups all devices; leave training.participation out")
+
+    @property
+    def clusters_known(self) -> int:
+        """Devices' outputs will tell."""
+        return 0
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """The first layers in each group, the others at each device."""
+        first, rest = self._split(model.layout.names, self._layers(model.layout.names))
+        return (
+            Channel(name=SHARED, tensors=model.layout.select(first), reach=Reach.CLUSTER),
+            Channel(name="own", tensors=model.layout.select(rest), reach=Reach.DEVICE),
+        )
+
+    def _layers(self, names: Sequence[str]) -> float:
+        """L_s at first, in layers of two tensors."""
+        return min(self.options.layers or len(names), len(names) / 2)
+
+    @staticmethod
+    def _split(names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
+        """The tensors that so many layers share, floor(2 · L_s) but at least one, and those that they do not."""
+        count = max(1, int(2 * layers))
+        return names[:count], names[count:]
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+        """Which of the public examples a round is about."""
+        return {"batch": ("int64", (self.options.batch,))}
+
+    def questions(self) -> Sequence[Question]:
+        """What the trained model says of the batch, and a sketch of its weights."""
+        outputs = ("float32", (self.options.batch, self.facts.num_classes))
+        arrays = {"outputs": outputs, "weights": ("float64", (self.options.sketch,))}
+        return (Question(name=OUTPUTS, moment=Moment.TRAINED, arrays=arrays),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Shapes (batch, classes), softmax outputs, and (sketch,), of what the weights are beyond the initial ones."""
+        inputs, batch = work.public.inputs, work.told["batch"]
+        if not len(batch) or batch.min() < 0 or batch.max() >= len(inputs):
+            raise PayloadError(f"told of {len(batch)} public examples that are not among the {len(inputs)} there are")
+        logits = await work.outputs(work.trained, inputs[batch])
+        beyond = work.trained - self.initial(work.model, 0)  # alike for all, so distances are those of the weights
+        return {
+            "outputs": softmax(logits).astype(np.float32),
+            "weights": sketch_of(beyond, self.options.sketch, work.seed),
+        }
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """A distribution over the classes for every example of the batch, and a whole sketch."""
+        outputs, sketch = arrays["outputs"], arrays["weights"]
+        if len(outputs) != self.options.batch or len(sketch) != self.options.sketch:
+            raise PayloadError(
+                f"outputs on {len(outputs)} examples and a sketch of {len(sketch)} numbers, expected "
+                f"{self.options.batch} and {self.options.sketch}"
+            )
+        if outputs.min() < 0 or np.abs(outputs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-3:
+            raise PayloadError("outputs that are no distribution: each row has shares from 0 up, and sums to 1")
+
+    # --- the plan -------------------------------------------------------------------------------
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """The groups there are, or new ones where the outputs of this round ask for them; and the next batch."""
+        indexes = tuple(device.device_index for device in answers.devices)
+        if before is None:
+            even = np.full(self.facts.public_examples, 1 / self.facts.public_examples)
+            return self._made(answers, [indexes], "one group", even, self._layers(self.facts.layout.names))
+        sampling, layers = np.array(before.memory["sampling"]), before.memory["layers"]
+        given = answers.of(OUTPUTS)
+        statistic = self._hopkins(given, answers.global_round)
+        if statistic <= self.options.hopkins:
+            rule = f"{len(before.clusters)} kept, Hopkins {statistic:.3f}"
+            parents = tuple(range(len(before.clusters)))
+            return replace(self._made(answers, before.clusters, rule, sampling, layers), parents=parents)
+        silent = [(index,) for index in indexes if index not in given]
+        groups = sorted([*self._groups(given), *silent])
+        sampling = grown(sampling, before.memory["batch"], self.options.growth)
+        rule = f"{len(groups)} by two stages, Hopkins {statistic:.3f}"
+        parents = tuple(before.cluster_of(group[0]) for group in groups)
+        return replace(self._made(answers, groups, rule, sampling, layers * self.options.shrink), parents=parents)
+
+    def _made(
+        self, answers: Answers, groups: Sequence[tuple[int, ...]], rule: str, sampling: Matrix, layers: float
+    ) -> Plan:
+        """A plan of groups, each of which mixes its own devices' layers by their examples."""
+        next_round, names = answers.global_round + 1, self.facts.layout.names
+        rng = np.random.default_rng([self.facts.seed, BATCH_ADDRESS, next_round])
+        batch = np.sort(rng.choice(len(sampling), self.options.batch, replace=False, p=sampling)).astype(np.int64)
+        first, _ = self._split(names, self._layers(names))
+        return Plan(
+            clusters=tuple(groups),
+            rule=rule,
+            weights={SHARED: tuple(shares_within(group, answers.devices) for group in groups)},
+            withdrawn=tuple(self._split(first, layers)[1]),
+            told={"batch": batch},
+            memory={"sampling": sampling.tolist(), "batch": batch.tolist(), "layers": layers},
+        )
+
+    def _hopkins(self, given: Mapping[int, Arrays], global_round: int) -> float:
+        """Of the devices' outputs; 0 where there are too few to tell."""
+        if len(given) < 2:
+            return 0.0
+        points = np.stack([arrays["outputs"].reshape(-1).astype(np.float64) for arrays in given.values()])
+        rng = np.random.default_rng([self.facts.seed, HOPKINS_ADDRESS, global_round])
+        return hopkins(points, min(self.options.hopkins_points, len(points) - 1), rng)
+
+    def _groups(self, given: Mapping[int, Arrays]) -> list[tuple[int, ...]]:
+        """Groups by outputs, each parted by weights."""
+        indexes = np.array(list(given))
+        outputs = np.stack([arrays["outputs"].astype(np.float64) for arrays in given.values()])
+        weights = np.stack([arrays["weights"] for arrays in given.values()])
+        options = self.options
+        found: list[tuple[int, ...]] = []
+        for places in groups_within(jensen_shannon(outputs), options.divergence, options.neighbours):
+            between = np.linalg.norm(weights[places][:, None] - weights[places][None], axis=2)
+            parts = groups_within(between, options.distance, options.neighbours)
+            found.extend(tuple(indexes[places][part].tolist()) for part in parts)
+        return found
+
+
+def shares_within(group: Sequence[int], devices: Sequence[Candidate]) -> dict[int, float]:
+    """The share of each device of a group, by its examples."""
+    examples = {device.device_index: device.num_examples for device in devices if device.device_index in group}
+    return {index: examples[index] / sum(examples.values()) for index in group}
+
+
+def grown(sampling: Matrix, batch: Sequence[int], growth: str) -> Matrix:
+    """Sampling weights, which sum to 1, once those of a batch have grown: Eq. 7, then Eq. 8.
+
+    `literal` adds |D_pub| / B to each as printed, beside which all other weights are nothing and the same batch is
+    drawn again and again; `even` adds 1 / B, as though the weights before were 1 on average, so that a batch comes to
+    half of the chances.
+    """
+    after = sampling.copy()
+    after[list(batch)] += (len(sampling) if growth == "literal" else 1) / len(batch)
+    shares: Matrix = after / after.sum()
+    return shares

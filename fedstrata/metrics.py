@@ -93,6 +93,9 @@ class ProcessMetrics:
         self._updates = PrometheusCounter(
             "fedstrata_updates", "Updates by what became of them", ["tier", "outcome"], registry=self.registry
         )
+        self._refused = PrometheusCounter(
+            "fedstrata_refused", "Calls refused by who makes them, by why", ["reason"], registry=self.registry
+        )
         self._outcomes: dict[str, PrometheusCounter] = {}
         self._devices = Gauge("fedstrata_devices", "Devices by state", ["state"], registry=self.registry)
         self._accuracy = Gauge(
@@ -118,6 +121,10 @@ class ProcessMetrics:
         """Show which phase the run is in."""
         for other in PHASES:
             self._run.phase.labels(other).set(other == phase)
+
+    def refused(self, reason: str) -> None:
+        """Count a call that was refused by who makes it."""
+        self._refused.labels(reason).inc()
 
     def progressed(self) -> None:
         """Note that the run has got on just now."""

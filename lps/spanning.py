@@ -45,6 +45,7 @@ class SpanningSession:
         self.term = home.term
         self._members = Members(around.experiment, home)
         self.take_members = self._members.take
+        self.has_member = self._members.has
         run_id = uplink.identity.run_id
         name = f"{home.cluster_id}.{home.term}" if home.term else home.cluster_id
         self._files = ReportFiles(around.state_folder / run_id / name, log)

@@ -57,13 +57,14 @@ async def conducted(folder: Path, rounds: Rounds, *answers: Any) -> Any:
         take_members=lambda cluster: None, close=lambda: None,
     )  # fmt: skip
     agent.__dict__.update(
-        _gps=SimpleNamespace(FetchClusters=fetch_clusters), _session=lambda cluster: session,
-        _run=SimpleNamespace(StopRun=AsyncMock()),
+        _gps=SimpleNamespace(FetchClusters=fetch_clusters, ReportFailure=(failed := AsyncMock())),
+        _session=lambda cluster: session,
     )  # fmt: skip
     async with asyncio.timeout(5):
         await agent.run()
     assert agent.clusters["lps-0"] is server
     await agent.close()
+    server.failed = failed
     return server
 
 
@@ -79,3 +80,5 @@ async def test_devices_of_a_cluster_that_a_completed_run_went_on_without_hear_th
 async def test_devices_hear_that_the_run_has_stopped_while_another_device_is_waited_for(tmp_path: Path) -> None:
     server = await conducted(tmp_path, asyncio.Event().wait, GROUPED, STOPPED)
     server.finish.assert_called_once_with("lps-0: lps-1: the disk is full")
+    told = server.failed.call_args.args[0]
+    assert (told.lps_id, told.reason) == ("lps-0", "lps-0: lps-1: the disk is full")

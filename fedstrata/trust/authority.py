@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedstrata.errors import CertificateError
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
-from fedstrata.trust.names import Name, check_domain, server_name
+from fedstrata.trust.names import Name, Peer, check_domain, server_name
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
@@ -91,6 +91,32 @@ class Authority:
         write_private(folder, files)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Issued:
+    """A certificate that somebody has been issued."""
+
+    folder: Path
+    peer: Peer
+    until: datetime
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The certificate of a folder, valid or not. Raises CertificateError when it is none of ours."""
+        path = folder / CERT
+        try:
+            certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        except OSError as error:
+            raise CertificateError(f"{path}: {error.strerror}; fedstrata certs issue makes one") from None
+        except ValueError:
+            raise CertificateError(f"{path} is damaged; remove its folder and issue it again") from None
+        return cls(folder=folder, peer=Peer.of_uris(_uris(certificate)), until=certificate.not_valid_after_utc)
+
+    @property
+    def days_left(self) -> int:
+        """Whole days that it is still valid; negative once it is not."""
+        return (self.until - datetime.now(UTC)).days
+
+
 def _subject(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
@@ -124,14 +150,18 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _domain(certificate: x509.Certificate, path: Path) -> str:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        names = None
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names else []
+    uris = _uris(certificate)
     if len(uris) != 1 or not uris[0].startswith("spiffe://"):
         raise CertificateError(f"{path} was not made by fedstrata certs init: it does not say for which run it is")
     return check_domain(uris[0].removeprefix("spiffe://"))
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstrata.errors import CertificateError
+from fedstrata.errors import CertificateError, OutputError
 from fedstrata.store import write_aside
 from fedstrata.trust.names import Name, Peer
 
@@ -55,9 +55,17 @@ class TlsFiles:
         return context
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner may look into, if it is not there. Raises OutputError."""
+    try:
+        folder.mkdir(mode=ONLY_THE_OWNER, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder}: {error.strerror}; give another") from None
+
+
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files to a folder, each of which only its owner may read, in this order."""
-    folder.mkdir(mode=ONLY_THE_OWNER, parents=True, exist_ok=True)
+    make_private(folder)
     for name, content in files.items():
         with write_aside(folder / name) as file:
             os.fchmod(file.fileno(), NOBODY_ELSE)

@@ -16,6 +16,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 NAMED: frozenset[Role] = frozenset({"lps", "device"})  # of which there are several, each with an id
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+LPS_ID = re.compile(r"lps-(0|[1-9][0-9]{0,8})")
 URI = re.compile(r"spiffe://(?P<domain>[^/]+)/(?P<role>[a-z]+)(?:/(?P<id>[^/_]+)(?:_(?P<last>[^/_]+))?)?")
 NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>[0-9]{1,9})")
 
@@ -38,6 +39,8 @@ class Name:
                 raise CertificateError(
                     f"{quoted(part)} is no id of {self.role}: small letters, digits, dots and hyphens, at most 63"
                 )
+        if self.role == "lps" and not LPS_ID.fullmatch(self.id):
+            raise CertificateError(f"{quoted(self.id)} is no LPS; they are lps-0, lps-1, …")
         if self.last and (self.role != "device" or _row(self.id, self.last) is None):
             raise CertificateError(f"{quoted(self.id)} and {quoted(self.last)} are not the ends of a row of devices")
 

@@ -18,7 +18,7 @@ OF_TLS = (b"\x15\x03", b"\x16\x03")  # how an alert and a handshake begin
 
 
 class _HungUpError(Exception):
-    """The server took the connection and closed it."""
+    """The server has shown its certificate, and closed the connection when it had seen ours."""
 
 
 async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str | None:
@@ -60,8 +60,10 @@ def _greet_by_tls(connection: socket.socket, tls: TlsFiles, parent: Name) -> str
             return None
     except ssl.SSLCertVerificationError as error:
         return f"shows a certificate that {tls.folder} does not vouch for: {error.verify_message}; is it of this run?"
-    except ssl.SSLEOFError:
-        raise _HungUpError from None
+    except (
+        ssl.SSLEOFError
+    ):  # before anybody has shown anything: a link that is cut, or a server that has too many callers
+        return None
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
             return "speaks no TLS; start it with --tls as well, or this process without"

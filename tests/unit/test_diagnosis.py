@@ -173,6 +173,19 @@ async def test_a_parent_that_is_not_up_yet_is_waited_for(authority: Authority, t
 
 
 @pytest.mark.parametrize("is_by_tls", [True, False])
+async def test_a_link_that_takes_connections_and_cuts_them_is_not_given_up(
+    authority: Authority, tmp_path: Path, is_by_tls: bool
+) -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await why_refused(address, of(authority, DEVICE, tmp_path) if is_by_tls else None, GPS) is None
+
+
+@pytest.mark.parametrize("is_by_tls", [True, False])
 async def test_a_parent_that_takes_connections_and_is_silent_is_not_given_up(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_by_tls: bool
 ) -> None:

@@ -44,6 +44,10 @@ from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
 from fedstrata.streams import UPDATE_PART as PART
 from fedstrata.tensors import Layout, OneSum
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.guard import Guard
+from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.table import Claim
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
 from lps.state import ClusterState
@@ -52,6 +56,21 @@ from lps.writing import Writing
 HERE = Path(__file__).parent
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
 ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
+
+
+TLS = "ECHO_TLS"  # names a folder with the certificates of both ends, where the rounds are to be encrypted
+
+
+def certificate(end: str) -> TlsFiles | None:
+    """What an end shows the other, if anything."""
+    return TlsFiles.load(Path(os.environ[TLS]) / end) if TLS in os.environ else None
+
+
+class Everywhere:
+    """Every device belongs to every cluster."""
+
+    async def belongs(self, peer: Peer, claim: Claim) -> bool:
+        return True
 
 
 def layout_of(options: argparse.Namespace) -> Layout:
@@ -67,7 +86,9 @@ async def serve(options: argparse.Namespace) -> None:
     exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()
-    server = RpcServer(metrics.links, payload_bytes=options.bytes)
+    tls = certificate("server")
+    guard = Guard(tls.me.domain, Everywhere(), metrics.refused) if tls else None
+    server = RpcServer(metrics.links, payload_bytes=options.bytes, tls=tls, guard=guard)
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: rounds}, known), "fedstrata.v1.LpsService")
     await server.start("127.0.0.1:0")
     print(server.address, flush=True)
@@ -102,7 +123,7 @@ async def serve(options: argparse.Namespace) -> None:
 async def attend(options: argparse.Namespace) -> None:
     """One device: returns what it gets."""
     keep_for_training()  # as any device process does
-    channel, counting = open_channel(options.address, LinkMeter())
+    channel, counting = open_channel(options.address, LinkMeter(), certificate("device"), Name("lps", CLUSTER))
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)
     calls = ParentCalls(

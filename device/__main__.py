@@ -31,6 +31,8 @@ from fedstrata.models import build_model  # noqa: E402
 from fedstrata.partitions import check_partition  # noqa: E402
 from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
 from fedstrata.streams import streams_of  # noqa: E402
+from fedstrata.trust.credentials import load_tls  # noqa: E402
+from fedstrata.trust.names import Name  # noqa: E402
 
 log = EventLog("device")
 
@@ -91,17 +93,24 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Run the devices until their run is over; None when told to stop before."""
     experiment = load_experiment(Path(options.experiment))
     indexes = device_indexes(experiment, options.devices, options.device_name)
+    ids = experiment.device_ids()
+    tls = load_tls(options.tls, *(Name("device", ids[index]) for index in indexes))
     metrics = ProcessMetrics("device")
     folder = Path(options.state) if options.state else None
     state = {"ready": False}
     with StatusServer(options.http, metrics.registry, lambda: state["ready"]) as status:
-        channels = Channels(options.gps, metrics.links)
+        channels = Channels(options.gps, metrics.links, tls)
         host = await asyncio.to_thread(load, experiment, channels, metrics, folder)
         spare_what_is_loaded()
         say_listening(http=status.address)
         state["ready"] = True
         log.info("serving", devices=len(indexes), gps=options.gps)
-        code = await first_of(stop, run_devices(host, indexes))
+
+        async def work() -> int:
+            await channels.until_gps_reached(log)
+            return await run_devices(host, indexes)
+
+        code = await first_of(stop, work())
         log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
         if options.stay and code is not None:
             await stop.wait()

@@ -69,6 +69,7 @@ class DeviceAgent:
                 return await self._train(served, data)
             except ParentAwayError as error:  # it may have come up again somewhere else, or another serves the cluster
                 self._log.info("lps_away", lps=assignment.lps_address, reason=str(error))
+                await host.channels.check_lps(assignment.lps_id, assignment.lps_address)
             except NotServedError as error:  # the GPS knows already, or this LPS has not heard of it yet
                 self._log.info("not_served", lps=assignment.lps_address, reason=str(error))
                 await backoff.pause()
@@ -114,7 +115,7 @@ class DeviceAgent:
                 heard = await link.hear(question, partial(method.hear, question, work))
 
     async def _train(self, served: Served, data: DeviceData) -> None:
-        lps = self._host.channels.lps(served.by.lps_address)
+        lps = self._host.channels.lps(served.by.lps_id, served.by.lps_address)
         session = ParentStream(lps.Attend)
         try:
             await self._rounds(served, lps, session, data)

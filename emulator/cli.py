@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator import cli_bench, cli_export, cli_package, cli_remote, cli_retime, cli_sweep
+from emulator import cli_bench, cli_certs, cli_export, cli_package, cli_remote, cli_retime, cli_sweep
 from emulator.cli_package import EXPERIMENT
 from fedstrata.logs import print_whatever_comes
 
@@ -74,6 +74,9 @@ def run(
     shows_page: Annotated[
         bool, typer.Option("--page", help="Tell where the live page is, and open it where a browser can be seen.")
     ] = False,
+    has_tls: Annotated[
+        bool, typer.Option("--tls/--no-tls", help="Whether the processes speak TLS to each other.")
+    ] = True,
     is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the last is the summary.")] = False,
     is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
 ) -> None:
@@ -83,7 +86,9 @@ def run(
 
     folder = _folder_of(experiment, out, resume, is_changed=bool(overrides) or seed is not None)
     loaded = None if experiment is None else _loaded(experiment, overrides, seed)
-    request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes, shows_page=shows_page)
+    request = RunRequest(
+        experiment=loaded, out=folder, device_processes=device_processes, shows_page=shows_page, has_tls=has_tls
+    )
     run_request(request, is_json=is_json, is_quiet=is_quiet)
 
 
@@ -159,6 +164,9 @@ for _command in (
     cli_remote.down,
 ):
     app.command()(_command)
+
+
+app.add_typer(cli_certs.certs, name="certs")
 
 
 def version() -> str:

@@ -9,8 +9,11 @@ import grpc
 
 from emulator.incoming import IncomingRecord
 from fedstrata.errors import AddressError
+from fedstrata.logs import EventLog
 from fedstrata.quoting import printable
-from fedstrata.rpc.client import CHANNEL_OPTIONS, is_passing
+from fedstrata.rpc.client import is_passing, plain_or_secure, until_reached
+from fedstrata.trust.credentials import GPS
+from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
@@ -19,14 +22,17 @@ RECORD_DEADLINE_S = 600.0
 STOP_DEADLINE_S = 5.0
 EMPTY_STREAMS_MAX = 20
 T = TypeVar("T")
+log = EventLog("client")
 
 
 class RunClient:
     """Calls one GPS, over its restarts. An async context manager."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
+        """`tls` is an operator's certificate, where the GPS speaks TLS."""
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._tls = tls
+        self._channel = plain_or_secure(address, tls)
         self._stub = RunServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
@@ -42,7 +48,9 @@ class RunClient:
 
         Raises:
             AddressError: what answers is no GPS, or the GPS does not say a word.
+            HandshakeError: the GPS and this client do not trust each other.
         """
+        await until_reached(self._channel, self._address, self._tls, GPS, log)
         empty_streams = 0
         while empty_streams < EMPTY_STREAMS_MAX:
             empty_streams += 1

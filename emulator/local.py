@@ -8,13 +8,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from emulator.faults import FaultDriver
 from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
+from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from emulator.certificates import RunCertificates
 
 STARTUP_DEADLINE_S = 60.0
 SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
@@ -33,10 +37,14 @@ class LocalBackend:
         *,
         device_processes: int | None,
         on_restart: Callable[[Restart], None],
+        has_tls: bool = False,
     ) -> None:
         self._folder = folder
         self._device_processes = device_processes
         self._supervisor = Supervisor(folder / "logs", on_restart)
+        self._has_tls = has_tls
+        self._certificates: RunCertificates | None = None
+        self.tls: TlsFiles | None = None  # what the emulator shows the GPS, once it is started
         self._gps_address = ""
         self.http_address = ""  # of the GPS, once it is started
         self._lps_count = 0
@@ -54,6 +62,8 @@ class LocalBackend:
     async def start(self, experiment: Experiment) -> str:
         """Start the GPS, and the devices as soon as it listens; gives its address."""
         self._faults.take(experiment.faults)
+        if self._has_tls:
+            self._make_certificates(experiment)
         gps = self._start(self._gps(), ["gps"])
         self._watch([gps])
         addresses = await self._unless_failure(gps.addresses())
@@ -63,6 +73,12 @@ class LocalBackend:
         ids = experiment.device_ids()
         self._watch([self._start(self._devices(part, gps_of_devices), [ids[i] for i in part]) for part in ranges])
         return self._gps_address
+
+    def _make_certificates(self, experiment: Experiment) -> None:
+        from emulator.certificates import RunCertificates
+
+        self._certificates = RunCertificates(self._folder / "state" / "tls", experiment)
+        self.tls = self._certificates.of_operator()
 
     def observe(self, status: pb.RunStatus) -> None:
         """Let the experiment's faults come when the run is where they belong."""
@@ -146,17 +162,20 @@ class LocalBackend:
 
     def _server(self, module: str, name: str, *arguments: str) -> ProcessSpec:
         state = str(self._folder / "state" / name)
-        command = (module, *self._common(), "--state", state, *arguments)
+        tls = self._certificates.of_server(name) if self._certificates else None
+        command = (module, *self._common(tls), "--state", state, *arguments)
         return ProcessSpec(name=name, command=command, endpoints=SERVER_ENDPOINTS, may_move=module != "gps")
 
     def _devices(self, part: range, gps: str) -> ProcessSpec:
         indices = f"{part.start}-{part.stop - 1}"
         state, name = str(self._folder / "state" / "devices"), f"devices-{indices}"
-        command = ("device", *self._common(), "--gps", gps, "--devices", indices, "--state", state)
+        tls = self._certificates.of_devices(name, part) if self._certificates else None
+        command = ("device", *self._common(tls), "--gps", gps, "--devices", indices, "--state", state)
         return ProcessSpec(name=name, command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True, may_move=True)
 
-    def _common(self) -> tuple[str, ...]:
-        return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent")
+    def _common(self, tls: Path | None) -> tuple[str, ...]:
+        shown = ("--tls", str(tls)) if tls else ()
+        return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent", *shown)
 
 
 def usable_cores() -> int:

@@ -31,6 +31,7 @@ class RunRequest:
     out: Path
     device_processes: int | None = None  # None: one a core
     shows_page: bool = False  # in a browser, while it runs
+    has_tls: bool = True  # whether its processes speak TLS to each other
 
 
 def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -> None:
@@ -85,7 +86,12 @@ def check_data(experiment: Experiment) -> None:
 
 async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
     """Run the experiment in its folder, made ready before; when this is cancelled, no process is left."""
-    backend = LocalBackend(request.out, device_processes=request.device_processes, on_restart=display.restarted)
+    backend = LocalBackend(
+        request.out,
+        device_processes=request.device_processes,
+        on_restart=display.restarted,
+        has_tls=request.has_tls,
+    )
 
     def show(status: pb.RunStatus) -> None:
         display.show(status)
@@ -96,7 +102,7 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
             address = await backend.start(experiment)
             if request.shows_page:
                 show_page(display, backend.http_address)
-            async with RunClient(address) as client:
+            async with RunClient(address, backend.tls) as client:
                 outcome = await follow(client, backend, show)
                 if outcome.status.has_record:
                     await client.fetch_record(outcome.status.run_id, request.out)

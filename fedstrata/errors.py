@@ -53,11 +53,29 @@ class OutputError(FedstrataError):
     exit_code = EXIT_OUTPUT
 
 
+class CertificateError(FedstrataError):
+    """Certificates or keys that are missing, damaged, or not of each other; or a name that none can have."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
+    exit_code = EXIT_USAGE
+
+
+class NotAllowedError(FedstrataError):
+    """A call by somebody whose certificate names nobody that may make it."""
+
+    status = grpc.StatusCode.PERMISSION_DENIED
+    exit_code = EXIT_USAGE
+
+
 class AddressError(FedstrataError):
     """An address that cannot be bound, or a peer that does not answer."""
 
     status = grpc.StatusCode.UNAVAILABLE
     exit_code = EXIT_NETWORK
+
+
+class HandshakeError(AddressError):
+    """A server that is there, and with which no connection comes about however often it is tried."""
 
 
 class ParentAwayError(AddressError):
@@ -68,6 +86,12 @@ class NotServedError(FedstrataError):
     """A cluster that this LPS does not serve now: ask the GPS which one does."""
 
     status = grpc.StatusCode.NOT_FOUND
+
+
+class NotMemberError(NotServedError):
+    """A cluster that its caller, by its certificate, does not belong to: ask the GPS for the assignment."""
+
+    status = grpc.StatusCode.PERMISSION_DENIED
 
 
 class NotReadyError(FedstrataError):

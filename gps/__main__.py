@@ -15,6 +15,8 @@ from fedstrata.page import PageApp
 from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
+from fedstrata.trust.credentials import GPS, load_tls
+from fedstrata.trust.guard import Guard
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from gps.again import state_for
 from gps.backend import Backend, LocalBackend
@@ -49,6 +51,7 @@ def make_backend(name: str, log: EventLog) -> Backend:
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Conduct the run and serve its record until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
+    tls = load_tls(options.tls, GPS)
     metrics = ProcessMetrics("gps")
     metrics.run(
         experiment.run_id,
@@ -61,7 +64,13 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     claim(state)
     backend = make_backend(options.lps_backend, log)
     run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log)
-    server = RpcServer(metrics.links, payload_bytes=run.largest_payload_bytes, children=experiment.device_count)
+    server = RpcServer(
+        metrics.links,
+        payload_bytes=run.largest_payload_bytes,
+        children=experiment.device_count,
+        tls=tls,
+        guard=Guard(tls.me.domain, run.serving, metrics.refused) if tls else None,
+    )
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
     page = LivePage(run)

@@ -7,7 +7,10 @@ import sys
 
 import grpc
 
-from fedstrata.errors import EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED
+from fedstrata.errors import EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError
+from fedstrata.rpc.client import plain_or_secure
+from fedstrata.trust.credentials import load_tls
+from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
@@ -18,6 +21,7 @@ def parse() -> argparse.Namespace:
     arguments.add_argument("--gps", required=True, help="host:port of the GPS")
     arguments.add_argument("--rounds", type=int, default=0, help="wait until so many global rounds are done")
     arguments.add_argument("--completed", action="store_true", help="wait until the run is completed")
+    arguments.add_argument("--tls", help="folder with an operator's certificate, where the GPS speaks TLS")
     arguments.add_argument("--timeout", type=float, default=60.0, help="seconds to wait at most")
     return arguments.parse_args()
 
@@ -31,11 +35,14 @@ async def probe(options: argparse.Namespace) -> int:
     """Print the run's state as one JSON line; the exit code says whether it stands where it should."""
     status = pb.RunStatus()
     try:
-        async with grpc.aio.insecure_channel(options.gps) as channel:
+        async with plain_or_secure(options.gps, load_tls(options.tls, Name("operator"))) as channel:
             watch = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=options.timeout, wait_for_ready=True)
             async for status in watch:
                 if status.phase == "failed" or is_met(status, rounds=options.rounds, completed=options.completed):
                     break
+    except CertificateError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     except grpc.aio.AioRpcError as error:
         if not status.run_id:
             print(f"error: no answer from {options.gps}: {error.details()}", file=sys.stderr)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedstrata.errors import PayloadError, RunStoppedError, WrongRunError
+from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
 from fedstrata.link import HOLD_S
 from fedstrata.quoting import brief, quoted
 from fedstrata.rounds.child_stream import ChildStream
@@ -188,6 +188,17 @@ class GpsServicer(GpsServiceServicer):
         context.add_done_callback(lambda _: answered())
         self._run.tell()
         return pb.SubmitReportResponse(run_id=self._run_id)
+
+    async def ReportFailure(self, request: pb.ReportFailureRequest, context: Any) -> pb.ReportFailureResponse:
+        """End the run without a result where an LPS cannot go on."""
+        self._check(request.run_id)
+        serving = self._run.serving
+        if not serving.is_known(request.lps_id):
+            raise UnknownChildError(f"no LPS is called {quoted(request.lps_id)}")
+        if self._run.plan.is_made and not serving.clusters_of(request.lps_id) and not self._run.is_over:
+            raise NotServedError(f"{request.lps_id} serves no cluster now; the run goes on without it")
+        self._run.stop(brief(request.reason) or f"{request.lps_id} cannot go on, and does not say why")
+        return pb.ReportFailureResponse()
 
 
 async def _asks_nothing(answer: rounds_pb2.RoundAnswer) -> None:

@@ -9,6 +9,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.link import HOLD_S
 from fedstrata.quoting import quoted
 from fedstrata.rpc.address import split_address
+from fedstrata.trust.names import Peer
+from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal import Journal
 from gps.plan import Plans, home_name
@@ -81,6 +83,14 @@ class Serving:
     def is_current(self, cluster_id: str, term: int) -> bool:
         """Whether what is said of a cluster in a term is said by the LPS that serves it now."""
         return term == self.term_of(cluster_id)
+
+    async def belongs(self, peer: Peer, claim: Claim) -> bool:
+        """Whether a caller is the LPS that serves, or served, a cluster in the term that it speaks of."""
+        handovers = [handover.lps_id for handover in self.handovers if handover.cluster_id == claim.cluster_id]
+        served = [claim.cluster_id or "", *handovers]  # by term
+        if claim.term is not None:
+            served = served[claim.term : claim.term + 1] if claim.term >= 0 else []
+        return any(peer.is_("lps", lps_id) and claim.id in ("", lps_id) for lps_id in served)
 
     def clusters_of(self, lps_id: str) -> list[str]:
         """The clusters that an LPS serves."""

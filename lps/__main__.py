@@ -15,6 +15,9 @@ from fedstrata.process import first_of, folder, run_process, say_listening, serv
 from fedstrata.rpc.address import numbered_address
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
+from fedstrata.trust.credentials import load_tls
+from fedstrata.trust.guard import Guard
+from fedstrata.trust.names import Name
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from lps.agent import LpsAgent
 from lps.servicer import LpsServicer
@@ -57,11 +60,18 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""
+    tls = load_tls(options.tls, Name("lps", name))
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)
-    agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log)
-    server = RpcServer(metrics.links, payload_bytes=agent.model_bytes, children=experiment.device_count)
+    agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log, tls=tls)
+    server = RpcServer(
+        metrics.links,
+        payload_bytes=agent.model_bytes,
+        children=experiment.device_count,
+        tls=tls,
+        guard=Guard(tls.me.domain, agent, metrics.refused) if tls else None,
+    )
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
         await server.start(options.listen)

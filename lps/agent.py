@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fedstrata.datasets import dataset_info
@@ -16,13 +17,17 @@ from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, RoundServer
-from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel
+from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.streams import UPDATE_PART, streams_of
 from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.trust.credentials import GPS
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Peer
+from fedstrata.trust.table import Claim
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
-from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub
+from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from lps.cluster import ClusterSession, LpsParts
 from lps.spanning import SpanningSession
 from lps.state import newest_reports
@@ -43,16 +48,17 @@ class LpsAgent:
     """One LPS: its link to the GPS and the sessions of its clusters."""
 
     def __init__(
-        self, experiment: Experiment, *, lps_id: str, gps: str, state: Path, metrics: ProcessMetrics, log: EventLog
-    ) -> None:
+        self, experiment: Experiment, *, lps_id: str, gps: str, state: Path, metrics: ProcessMetrics, log: EventLog,
+        tls: TlsFiles | None = None,
+    ) -> None:  # fmt: skip
         self._experiment = experiment
         self._lps_id = lps_id
         self._state = state
         self._metrics = metrics
         self._log = log
-        self._channel, counting = open_channel(gps, metrics.links)
+        self._channel, counting = open_channel(gps, metrics.links, tls)
+        self._until_gps_reached = partial(until_reached, self._channel, gps, tls, GPS, log)
         self._gps = GpsServiceStub(counting)
-        self._run = RunServiceStub(counting)
         model = build_model(experiment.model, dataset_info(experiment.data))
         self._method = make_method(experiment)
         metrics.links.questions = frozenset(question.name for question in self._method.questions())
@@ -84,7 +90,8 @@ class LpsAgent:
         self._around.executor.shutdown(wait=False)
 
     async def register(self, address: str) -> None:
-        """Make this LPS and its address known to the GPS."""
+        """Make this LPS and its address known to the GPS. Raises HandshakeError where they do not trust each other."""
+        await self._until_gps_reached()
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
         await call_through_upgrade(
             lambda: self._gps.RegisterLps(request, timeout=CALL_S + HOLD_S, wait_for_ready=True),
@@ -106,8 +113,9 @@ class LpsAgent:
             self._log.error("run_stopped", reason=reason)
             for service in self._services.values():
                 service.session.server.finish(reason)
+            failure = pb.ReportFailureRequest(run_id=self._experiment.run_id, lps_id=self._lps_id, reason=reason)
             await call_until_answered(
-                lambda: self._run.StopRun(pb.StopRunRequest(reason=reason), timeout=CALL_S), self._log, "StopRun"
+                lambda: self._gps.ReportFailure(failure, timeout=CALL_S), self._log, "ReportFailure"
             )
         finally:
             telling.cancel()
@@ -154,6 +162,17 @@ class LpsAgent:
     async def _until_planned(self, global_round: int) -> None:
         """Wait until the plan of a global round is made of what devices have answered in it, however long."""
         await self._plan_changes.wait_until(lambda: self._planned_rounds > global_round, None)
+
+    async def belongs(self, peer: Peer, claim: Claim) -> bool:
+        """Whether a device is of the cluster that it speaks for; one may be here before this LPS has heard of it.
+
+        True where there is no such cluster here: the servicer has its own word for that.
+        """
+        return await self._plan_changes.wait_until(lambda: self._has_member(claim), HOLD_S if claim.id else 0)
+
+    def _has_member(self, claim: Claim) -> bool:
+        service = self._services.get(claim.cluster_id or "")
+        return service is None or service.session.has_member(claim.id)
 
     def _follow(self, clusters: list[pb.Cluster], jobs: asyncio.TaskGroup) -> None:
         """Begin with what is new, drop what is not this LPS's any more, and take who belongs to the rest."""

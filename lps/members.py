@@ -27,6 +27,10 @@ class Members:
         """The devices' ids."""
         return set(self._members)
 
+    def has(self, device_id: str) -> bool:
+        """Whether a device belongs here."""
+        return device_id in self._members
+
     def in_round(self, global_round: int, lps_round: int) -> dict[str, int]:
         """The devices that are asked in a round, with the examples they stand for; all, unless the file says fewer."""
         there = self.in_global_round(global_round)

@@ -48,6 +48,7 @@ class SpanningSession:
         self._members = Members(around.experiment, home)
         self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
         self.take_members = self._members.take
+        self.has_member = self._members.has
         run_id = uplink.identity.run_id
         name = f"{home.cluster_id}.{home.term}" if home.term else home.cluster_id
         self._files = ReportFiles(around.state_folder / run_id / name, log)

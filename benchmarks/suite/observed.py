@@ -33,9 +33,11 @@ def seconds_of_a_round(experiment: Path, folder: Path, *, settings: Iterable[str
     return _median_of_rounds(folder, warm_up)
 
 
-def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120) -> Observed:
+def observe(
+    experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120, has_tls: bool = False
+) -> Observed:
     """Run an experiment in a new folder, and look at its processes at every round."""
-    command = [*_run(experiment, folder, settings), "--json"]
+    command = [*_run(experiment, folder, settings, has_tls=has_tls), "--json"]
     began, snapshots, peaks = time.perf_counter(), dict[int, Processes](), dict[str, float]()
     with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
         if process.stdout is None:
@@ -52,9 +54,11 @@ def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), tim
     return Observed(whole_s=whole, round_s=round_s, cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
 
 
-def _run(experiment: Path, folder: Path, settings: Iterable[str]) -> list[str]:
+def _run(experiment: Path, folder: Path, settings: Iterable[str], *, has_tls: bool = False) -> list[str]:
+    """The command; in the clear, as the peers beside us are."""
     words = [word for setting in settings for word in ("--set", setting)]
-    return python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), *words)
+    tls = "--tls" if has_tls else "--no-tls"
+    return python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), tls, *words)
 
 
 def _median_of_rounds(folder: Path, warm_up: int) -> float:

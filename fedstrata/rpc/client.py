@@ -12,6 +12,9 @@ from fedstrata.errors import (
     DuplicateDeviceError,
     ExcludedError,
     FedstrataError,
+    HandshakeError,
+    NotAllowedError,
+    NotMemberError,
     NotServedError,
     ParentAwayError,
     PayloadError,
@@ -26,6 +29,10 @@ from fedstrata.quoting import brief
 from fedstrata.rpc.address import split_address
 from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
+from fedstrata.trust.credentials import GPS, channel_credentials, checked_as
+from fedstrata.trust.diagnosis import why_refused
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Name
 
 Reply = TypeVar("Reply")
 CHANNEL_OPTIONS = (
@@ -52,17 +59,51 @@ TOO_LARGE = "larger than max"  # what gRPC says of a message that no trying agai
 BROKEN = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 _REFUSALS = (
     WrongRunError, RunStoppedError, UnknownChildError, DuplicateDeviceError, PayloadError, ExcludedError,
-    NotServedError,
+    NotServedError, NotMemberError, NotAllowedError,
 )  # fmt: skip
 _BY_NAME: dict[str, type[FedstrataError]] = {error.__name__: error for error in _REFUSALS}
 _BY_STATUS: dict[grpc.StatusCode, type[FedstrataError]] = {error.status: error for error in reversed(_REFUSALS)}
 
 
-def open_channel(address: str, meter: LinkMeter) -> tuple[grpc.aio.Channel, Any]:
+def open_channel(
+    address: str, meter: LinkMeter, tls: TlsFiles | None = None, parent: Name = GPS
+) -> tuple[grpc.aio.Channel, Any]:
     """A channel to a parent and its counting face, which generated stubs take."""
     split_address(address)
-    channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    channel = plain_or_secure(address, tls, parent)
     return channel, CountingChannel(channel, meter)
+
+
+def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> grpc.aio.Channel:
+    """A channel to a parent: with TLS where this process has a certificate, to nobody else than `parent`."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, channel_credentials(tls), options=(*CHANNEL_OPTIONS, *checked_as(parent)))
+
+
+async def until_reached(
+    channel: grpc.aio.Channel, address: str, tls: TlsFiles | None, parent: Name, log: EventLog
+) -> None:
+    """Wait until a parent has been connected to, for the first time.
+
+    Raises:
+        HandshakeError: it is there, and no connection will come about however often it is tried.
+    """
+    is_told = False
+    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+        if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            await check_greeting(address, tls, parent)
+            if not is_told:
+                log.info("parent_away", call="connect", address=address)
+            is_told = True
+        await channel.wait_for_state_change(state)
+
+
+async def check_greeting(address: str, tls: TlsFiles | None, parent: Name) -> None:
+    """Raise HandshakeError where a parent that is not connected to is there, but never will be."""
+    reason = await why_refused(address, tls, parent)
+    if reason is not None:
+        raise HandshakeError(reason)
 
 
 def is_passing(error: grpc.aio.AioRpcError) -> bool:

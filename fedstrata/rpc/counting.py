@@ -33,6 +33,7 @@ METHODS: Mapping[str, tuple[str, str]] = {
     _GPS + "LocateUpdate": ("lps-gps", "control"),
     _GPS + "SubmitAnswers": ("lps-gps", ANSWER),
     _GPS + "SubmitReport": ("lps-gps", "model"),
+    _GPS + "ReportFailure": ("lps-gps", "control"),
     _LPS + "FetchModel": ("device-lps", "model"),
     _LPS + "SubmitUpdate": ("device-lps", "update"),
     _LPS + "Attend": ("device-lps", ATTEND),

@@ -19,6 +19,9 @@ from fedstrata.rpc.address import joined_address, split_address
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
+from fedstrata.trust.credentials import server_credentials
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.guard import Guard
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
@@ -144,14 +147,25 @@ def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
 class RpcServer:
     """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
 
-    def __init__(self, meter: LinkMeter, *, payload_bytes: int = 0, children: int = MANY_CHILDREN) -> None:
+    def __init__(
+        self,
+        meter: LinkMeter,
+        *,
+        payload_bytes: int = 0,
+        children: int = MANY_CHILDREN,
+        tls: TlsFiles | None = None,
+        guard: Guard | None = None,
+    ) -> None:
         """`payload_bytes` is the size of the largest payload that a child sends up; 0 where it is not known.
 
-        `children` is how many there may be.
+        `children` is how many there may be; `tls` is this server's certificate, with which goes the `guard` that knows
+        what callers may do by theirs.
         """
         keep_for_chunks()
+        self._tls = tls
         options = (*SERVER_OPTIONS, *bounds(connections_allowed(), children), *sent_ahead(payload_bytes))
-        self._server = grpc.aio.server(interceptors=[ErrorTable()], options=options)
+        interceptors = [ErrorTable(), *([guard] if guard else [])]
+        self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._names: list[str] = []
@@ -171,7 +185,10 @@ class RpcServer:
         for name in ("", *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
         try:
-            port = self._server.add_insecure_port(address)
+            if self._tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError:
             port = 0
         if not port:

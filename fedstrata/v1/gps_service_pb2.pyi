@@ -202,6 +202,20 @@ class SubmitReportResponse(_message.Message):
     run_id: str
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
+class ReportFailureRequest(_message.Message):
+    __slots__ = ("run_id", "lps_id", "reason")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    LPS_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    lps_id: str
+    reason: str
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportFailureResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class WatchRunRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -97,6 +97,11 @@ class GpsServiceStub:
                 request_serializer=fedstrata_dot_v1_dot_gps__service__pb2.ReportPart.SerializeToString,
                 response_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.SubmitReportResponse.FromString,
                 _registered_method=True)
+        self.ReportFailure = channel.unary_unary(
+                '/fedstrata.v1.GpsService/ReportFailure',
+                request_serializer=fedstrata_dot_v1_dot_gps__service__pb2.ReportFailureRequest.SerializeToString,
+                response_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.ReportFailureResponse.FromString,
+                _registered_method=True)
 
 
 class GpsServiceServicer:
@@ -188,6 +193,13 @@ class GpsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportFailure(self, request, context):
+        """Ends the run without a result: an LPS cannot go on with a cluster that it serves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GpsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -250,6 +262,11 @@ def add_GpsServiceServicer_to_server(servicer, server):
                     servicer.SubmitReport,
                     request_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.ReportPart.FromString,
                     response_serializer=fedstrata_dot_v1_dot_gps__service__pb2.SubmitReportResponse.SerializeToString,
+            ),
+            'ReportFailure': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportFailure,
+                    request_deserializer=fedstrata_dot_v1_dot_gps__service__pb2.ReportFailureRequest.FromString,
+                    response_serializer=fedstrata_dot_v1_dot_gps__service__pb2.ReportFailureResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -577,6 +594,33 @@ class GpsService:
             '/fedstrata.v1.GpsService/SubmitReport',
             fedstrata_dot_v1_dot_gps__service__pb2.ReportPart.SerializeToString,
             fedstrata_dot_v1_dot_gps__service__pb2.SubmitReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportFailure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedstrata.v1.GpsService/ReportFailure',
+            fedstrata_dot_v1_dot_gps__service__pb2.ReportFailureRequest.SerializeToString,
+            fedstrata_dot_v1_dot_gps__service__pb2.ReportFailureResponse.FromString,
             options,
             channel_credentials,
             insecure,

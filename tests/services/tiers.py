@@ -22,6 +22,10 @@ from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.rpc.server import RpcServer
+from fedstrata.trust.authority import Authority
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.guard import Guard
+from fedstrata.trust.names import Name, device_names
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from gps.backend import LocalBackend
@@ -72,6 +76,7 @@ class Tiers:
     folder: Path
     gps_servicer: Callable[[Run], GpsServicer] = GpsServicer
     lps_servicer: Callable[..., LpsServicer] = LpsServicer
+    authority: Authority | None = None  # where the tiers are to speak TLS
     lps: dict[str, Lps] = field(default_factory=dict)
     device_metrics: list[ProcessMetrics] = field(default_factory=list)
     _jobs: list[asyncio.Task[Any]] = field(default_factory=list)
@@ -83,7 +88,9 @@ class Tiers:
         state.mkdir(parents=True)
         backend = _Backend(self._have_lps)
         self.run = Run(self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"))
-        self.server = RpcServer(self.metrics.links, children=self.experiment.device_count)
+        tls = self.issued("gps", Name("gps"))
+        guard = Guard(tls.me.domain, self.run.serving, self.metrics.refused) if tls else None
+        self.server = RpcServer(self.metrics.links, children=self.experiment.device_count, tls=tls, guard=guard)
         gps = self.gps_servicer(self.run)
         self.server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
         self.server.add(add_RunServiceServicer_to_server, RunServicer(self.run), "fedstrata.v1.RunService")
@@ -118,8 +125,11 @@ class Tiers:
         state = self.folder / name
         state.mkdir()
         log = EventLog("lps", lps_id=name)
-        agent = LpsAgent(self.experiment, lps_id=name, gps=self.address, state=state, metrics=metrics, log=log)
-        lps = self.lps[name] = Lps(agent, RpcServer(metrics.links, children=self.experiment.device_count), metrics)
+        tls = self.issued(name, Name("lps", name))
+        agent = LpsAgent(self.experiment, lps_id=name, gps=self.address, state=state, metrics=metrics, log=log, tls=tls)
+        guard = Guard(tls.me.domain, agent, metrics.refused) if tls else None
+        server = RpcServer(metrics.links, children=self.experiment.device_count, tls=tls, guard=guard)
+        lps = self.lps[name] = Lps(agent, server, metrics)
         servicer = self.lps_servicer(agent.clusters, agent.knows_clusters)
         lps.server.add(add_LpsServiceServicer_to_server, servicer, "fedstrata.v1.LpsService")
         await lps.server.start(ANY_PORT)
@@ -130,10 +140,18 @@ class Tiers:
         """What a device process has; with fields of it changed, for a device unlike the others."""
         metrics = ProcessMetrics("device")
         self.device_metrics.append(metrics)
-        channels = Channels(self.address, metrics.links)
+        tls = self.issued("devices", *device_names(self.experiment.device_ids()))
+        channels = Channels(self.address, metrics.links, tls)
         self._channels.append(channels)
         host = await asyncio.to_thread(load, self.experiment, channels, metrics, None)
         return replace(host, **changed)
+
+    def issued(self, name: str, *names: Name) -> TlsFiles | None:
+        """A new certificate, where the tiers speak TLS."""
+        if self.authority is None:
+            return None
+        self.authority.issue(names, self.folder / "tls" / name)
+        return TlsFiles.load(self.folder / "tls" / name)
 
     def start_device(
         self, host: DeviceProcess, index: int, kind: Callable[[DeviceProcess, int], DeviceAgent] = DeviceAgent

@@ -264,6 +264,7 @@ def test_every_metric_and_label_is_documented() -> None:
     metrics.round_opened(1)
     metrics.round_closed(1)
     metrics.update("late")
+    metrics.refused("role")
     metrics.devices({"absent": 1})
     metrics.evaluated("lps-0", loss=1, accuracy=1)
     metrics.run("digits-1", experiment="digits", method="one_shot", global_rounds=8)

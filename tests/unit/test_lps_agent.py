@@ -8,6 +8,7 @@ from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
 import grpc
+import pytest
 from gps_parts import TEXT
 
 from fedstrata.errors import RunStoppedError
@@ -15,7 +16,10 @@ from fedstrata.experiment import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rpc.server import ERROR_KEY
+from fedstrata.trust.names import Peer, device_names
+from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
+from lps import agent as agent_module
 from lps.agent import LpsAgent
 
 CLUSTER = pb.Cluster(cluster_id="lps-0")
@@ -57,13 +61,14 @@ async def conducted(folder: Path, rounds: Rounds, *answers: Any) -> Any:
         take_members=lambda cluster: None, close=lambda: None,
     )  # fmt: skip
     agent.__dict__.update(
-        _gps=SimpleNamespace(FetchClusters=fetch_clusters), _session=lambda cluster: session,
-        _run=SimpleNamespace(StopRun=AsyncMock()),
+        _gps=SimpleNamespace(FetchClusters=fetch_clusters, ReportFailure=(failed := AsyncMock())),
+        _session=lambda cluster: session,
     )  # fmt: skip
     async with asyncio.timeout(5):
         await agent.run()
     assert agent.clusters["lps-0"] is server
     await agent.close()
+    server.failed = failed
     return server
 
 
@@ -79,3 +84,29 @@ async def test_devices_of_a_cluster_that_a_completed_run_went_on_without_hear_th
 async def test_devices_hear_that_the_run_has_stopped_while_another_device_is_waited_for(tmp_path: Path) -> None:
     server = await conducted(tmp_path, asyncio.Event().wait, GROUPED, STOPPED)
     server.finish.assert_called_once_with("lps-0: lps-1: the disk is full")
+    told = server.failed.call_args.args[0]
+    assert (told.lps_id, told.reason) == ("lps-0", "lps-0: lps-1: the disk is full")
+
+
+async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_and_another_cluster_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "HOLD_S", 0.05)
+    experiment = parse_experiment(TEXT)
+    metrics, log = ProcessMetrics("lps"), EventLog("test")
+    agent = LpsAgent(experiment, lps_id="lps-0", gps="127.0.0.1:1", state=tmp_path, metrics=metrics, log=log)
+    known = {"device-000"}
+    agent.__dict__.update(_services={"lps-0": SimpleNamespace(session=SimpleNamespace(has_member=known.__contains__))})
+    peer = Peer("run-1", tuple(device_names(["device-000", "device-001"])))
+    assert await agent.belongs(peer, Claim("device-000", "lps-0"))
+    assert not await agent.belongs(peer, Claim("device-001", "lps-0"))
+    assert not await agent.belongs(peer, Claim("", "lps-0"))
+    assert await agent.belongs(peer, Claim("device-001", "lps-9"))  # the servicer says that it is not served here
+    monkeypatch.setattr(agent_module, "HOLD_S", 30)
+    asking = asyncio.ensure_future(agent.belongs(peer, Claim("device-001", "lps-0")))
+    await asyncio.sleep(0)
+    known.add("device-001")
+    agent.__dict__["_plan_changes"].tell()
+    async with asyncio.timeout(5):
+        assert await asking
+    await agent.close()

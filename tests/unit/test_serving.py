@@ -9,6 +9,8 @@ from gps_parts import IDS, GpsParts
 from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
 from fedstrata.link import HOLD_S
 from fedstrata.methods import Plan
+from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal import BEFORE
 from gps.plan import Plans
@@ -233,6 +235,21 @@ def test_each_change_of_hands_is_a_term_and_what_is_said_in_an_earlier_one_is_no
     assert [setting.serving.is_current("lps-0", term) for term in (0, 1, 2)] == [False, False, True]
     assert setting.serving.term_of("lps-1") == 0
     assert setting.plan.version == version + 2
+
+
+async def test_an_lps_belongs_to_a_cluster_in_the_terms_in_which_it_has_served_it(setting: Setting) -> None:
+    setting.serving.hand_over("lps-0", "lps-1", 2)
+    setting.serving.hand_over("lps-0", "lps-0", 3)
+
+    async def terms_of(number: int, claimed: str = "") -> list[bool]:
+        peer = Peer("run-1", (Name("lps", f"lps-{number}"),))
+        claims = [Claim(claimed, "lps-0", term) for term in (0, 1, 2, 3, -1, None)]
+        return [await setting.serving.belongs(peer, claim) for claim in claims]
+
+    assert await terms_of(0) == [True, False, True, False, False, True]
+    assert await terms_of(1) == [False, True, False, False, False, True]
+    assert await terms_of(2) == [False] * 6
+    assert await terms_of(1, claimed="lps-0") == [False] * 6
 
 
 def test_a_restarted_gps_knows_who_serves_what_and_gives_everybody_a_deadline_to_be_heard(setting: Setting) -> None:

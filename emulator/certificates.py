@@ -1,0 +1,42 @@
+"""The certificates of a run on this machine: an authority of its own, and one certificate a process."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedstrata.experiment import Experiment
+from fedstrata.trust.authority import Authority
+from fedstrata.trust.files import CA_KEY, TlsFiles, make_private
+from fedstrata.trust.names import Name, device_names
+
+AUTHORITY = "authority"
+
+
+class RunCertificates:
+    """Issues what the processes of one run show each other, into a folder that only its owner may look into."""
+
+    def __init__(self, folder: Path, experiment: Experiment) -> None:
+        """Goes on with the authority of the folder, if there is one."""
+        make_private(folder)
+        self._folder = folder
+        self._ids = experiment.device_ids()
+        if (folder / AUTHORITY / CA_KEY).exists():
+            self._authority = Authority.load(folder / AUTHORITY)
+        else:
+            self._authority = Authority.new(experiment.run_id)
+            self._authority.save(folder / AUTHORITY)
+
+    def of_server(self, name: str) -> Path:
+        """The folder with a new certificate of the GPS or of an LPS."""
+        return self._issued(name, [Name("gps") if name == "gps" else Name("lps", name)])
+
+    def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
+        """The folder with a new certificate of a process that hosts these devices."""
+        return self._issued(process, device_names(self._ids[index] for index in indexes))
+
+    def of_operator(self) -> TlsFiles:
+        """What the emulator itself shows the GPS."""
+        return TlsFiles.load(self._issued("operator", [Name("operator")]))
+
+    def _issued(self, name: str, names: list[Name]) -> Path:
+        self._authority.issue(names, self._folder / name)
+        return self._folder / name

@@ -1,0 +1,69 @@
+"""The commands for certificates of processes that are started by hand: certs init, issue, renew and show."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fedstrata.trust.authority import Issued
+
+certs = typer.Typer(help="Make certificates for services that are started by hand.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Option(metavar="DIR", help="Where the authority and what it issues lie.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="For how long a certificate is valid.")]
+CERTS = Path("certs")
+
+
+@certs.command()
+def init(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="What the run, or the place of many runs, is called.")],
+    folder: Folder = CERTS,
+) -> None:
+    """Make the authority that all processes of a run trust."""
+    from emulator.certs import init as make
+
+    print(f"{make(folder, run)}: keep it where no process of the run is; who has its key can be anybody")
+
+
+@certs.command()
+def issue(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="gps, operator, lps or device.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Of an LPS, or of all devices of a process.")
+    ] = None,
+    folder: Folder = CERTS,
+    days: Days = 365,
+) -> None:
+    """Issue a certificate: a folder to copy to where the process will run, for its --tls."""
+    from emulator.certs import issue as make
+
+    print(make(folder, role, names or [], days))
+
+
+@certs.command()
+def renew(folder: Folder = CERTS, days: Days = 365) -> None:
+    """Issue all certificates of a folder anew, with new keys."""
+    from emulator.certs import renew as make
+
+    _print(make(folder, days))
+
+
+@certs.command()
+def show(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder with certificates, or folders of them.")
+    ] = CERTS,
+) -> None:
+    """List certificates: of whom each is, and until when it is valid."""
+    from emulator.certs import show as found
+
+    _print(found(folder))
+
+
+def _print(certificates: "Iterable[Issued]") -> None:
+    for one in certificates:
+        left = "expired" if one.days_left < 0 else f"{one.days_left} days left"
+        print(f"{one.folder}: {one.peer} of {one.peer.domain}, until {one.until:%Y-%m-%d}, {left}")

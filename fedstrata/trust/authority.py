@@ -1,0 +1,174 @@
+"""The authority of a run or a release: it issues the certificates by which processes know each other.
+
+The only module that needs `cryptography`: who holds a certificate has gRPC and Python's own `ssl` check it.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedstrata.errors import CertificateError
+from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
+from fedstrata.trust.names import Name, Peer, check_domain, server_name
+
+AUTHORITY_DAYS = 3650
+CERTIFICATE_DAYS = 365
+CLOCKS_DIFFER = timedelta(minutes=10)  # a board's clock may be behind the one of who issues
+MOST_NAMES = 64  # of one certificate: gRPC hangs up on one of 9 KB or more, which 250 names make
+
+
+@dataclass(frozen=True, kw_only=True)
+class Authority:
+    """A key that certificates are signed with, and the domain that they are for: a run's id or a release's name."""
+
+    domain: str
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def new(cls, domain: str, *, days: int = AUTHORITY_DAYS) -> Self:
+        """A new authority. Raises CertificateError for a name that cannot be a domain's."""
+        check_domain(domain)
+        key, subject = ec.generate_private_key(ec.SECP256R1()), _subject(f"fedstrata {domain}")
+        public = key.public_key()
+        builder = _builder(subject, subject, public, days)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        name = x509.UniformResourceIdentifier(f"spiffe://{domain}")
+        builder = builder.add_extension(x509.SubjectAlternativeName([name]), critical=False)
+        return cls(domain=domain, certificate=builder.sign(key, hashes.SHA256()), key=key)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """The authority of a folder. Raises CertificateError when it is not there or not whole."""
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
+            key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
+        except OSError as error:
+            raise CertificateError(
+                f"no authority in {folder}: {error.filename}: {error.strerror}; make one with fedstrata certs init"
+            ) from None
+        except ValueError:
+            raise CertificateError(f"{folder / CA} or {CA_KEY} beside it is damaged; make a new authority") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} beside it; put the right one back")
+        return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key)
+
+    def save(self, folder: Path) -> None:
+        """Write certificate and key to a folder that only its owner may look into."""
+        write_private(folder, {CA_KEY: _key_pem(self.key), CA: _pem(self.certificate)})
+
+    def issue(self, names: Collection[Name], folder: Path, *, days: int = CERTIFICATE_DAYS) -> None:
+        """Write a new key and a certificate of these names to a folder, with this authority's own certificate.
+
+        Raises:
+            CertificateError: more names than a peer would read.
+        """
+        if not 0 < len(names) <= MOST_NAMES:
+            raise CertificateError(
+                f"a certificate has 1 to {MOST_NAMES} names, not {len(names)}; give one process devices in a row"
+            )
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(_subject(_common_name(names)), self.certificate.subject, key.public_key(), days)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+        uris = [x509.UniformResourceIdentifier(name.uri(self.domain)) for name in sorted(names, key=str)]
+        servers = [x509.DNSName(server_name(name)) for name in sorted(names, key=str) if name.role in ("gps", "lps")]
+        builder = builder.add_extension(x509.SubjectAlternativeName([*uris, *servers]), critical=False)
+        uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if servers else [])]
+        builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        certificate = builder.add_extension(issuer, critical=False).sign(self.key, hashes.SHA256())
+        files = {KEY: _key_pem(key), CERT: _pem(certificate), CA: _pem(self.certificate)}
+        write_private(folder, files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Issued:
+    """A certificate that somebody has been issued."""
+
+    folder: Path
+    peer: Peer
+    until: datetime
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The certificate of a folder, valid or not. Raises CertificateError when it is none of ours."""
+        path = folder / CERT
+        try:
+            certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        except OSError as error:
+            raise CertificateError(f"{path}: {error.strerror}; fedstrata certs issue makes one") from None
+        except ValueError:
+            raise CertificateError(f"{path} is damaged; remove its folder and issue it again") from None
+        return cls(folder=folder, peer=Peer.of_uris(_uris(certificate)), until=certificate.not_valid_after_utc)
+
+    @property
+    def days_left(self) -> int:
+        """Whole days that it is still valid; negative once it is not."""
+        return (self.until - datetime.now(UTC)).days
+
+
+def _subject(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
+
+
+def _common_name(names: Collection[Name]) -> str:
+    first = min(map(str, names))[:40]
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
+    builder = builder.serial_number(x509.random_serial_number())
+    return builder.not_valid_before(now - CLOCKS_DIFFER).not_valid_after(now + timedelta(days=days))
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _domain(certificate: x509.Certificate, path: Path) -> str:
+    uris = _uris(certificate)
+    if len(uris) != 1 or not uris[0].startswith("spiffe://"):
+        raise CertificateError(f"{path} was not made by fedstrata certs init: it does not say for which run it is")
+    return check_domain(uris[0].removeprefix("spiffe://"))
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,38 @@
+"""What gRPC is given of a process's certificate, and by which name it checks that of a parent."""
+
+from pathlib import Path
+
+import grpc
+
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Name, server_name
+
+GPS = Name("gps")
+
+
+def load_tls(folder: str | Path | None, *me: Name) -> TlsFiles | None:
+    """The certificate of a process that is all of `me`, in the folder it was given; None: it speaks in the clear.
+
+    Raises:
+        CertificateError: the folder's files cannot be used, or name somebody else.
+    """
+    if not folder:
+        return None
+    tls = TlsFiles.load(Path(folder))
+    tls.require(*me)
+    return tls
+
+
+def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    """Of a server: only callers with a certificate of its own authority get as far as a call."""
+    return grpc.ssl_server_credentials([(tls.key, tls.cert)], root_certificates=tls.ca, require_client_auth=True)
+
+
+def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
+    """Of a caller: only a server with a certificate of its own authority is spoken to."""
+    return grpc.ssl_channel_credentials(tls.ca, private_key=tls.key, certificate_chain=tls.cert)
+
+
+def checked_as(parent: Name) -> tuple[tuple[str, str], ...]:
+    """The channel's option for whom a server has to be: addresses change, and say nothing of who is there."""
+    return (("grpc.ssl_target_name_override", server_name(parent)),)

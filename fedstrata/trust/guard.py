@@ -1,0 +1,154 @@
+"""Stands before a server's calls and lets through what the table allows the caller's certificate."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import lru_cache
+from inspect import isasyncgenfunction
+from typing import Any, Protocol
+
+import grpc
+
+from fedstrata.errors import CertificateError, NotAllowedError, NotMemberError
+from fedstrata.quoting import quoted
+from fedstrata.trust.names import Peer
+from fedstrata.trust.table import TABLE, Claim, Rule
+
+Context = grpc.aio.ServicerContext[Any, Any]
+TLS_1_3 = b"TLSv1.3"
+CALLERS_REMEMBERED = 4096
+
+
+class Place(Protocol):
+    """What a server knows of who belongs to its clusters."""
+
+    async def belongs(self, peer: Peer, claim: Claim) -> bool:
+        """Whether a caller belongs to the cluster that it speaks for."""
+
+
+class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
+    """Refuses calls, and messages of streams, by who sends them; counts each by why."""
+
+    def __init__(self, domain: str, place: Place, refused: Callable[[str], None]) -> None:
+        """`domain` is the one of the server's own certificate; `refused` is told the reason of each refusal."""
+        self._domain = domain
+        self._place = place
+        self._refused = refused
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Wrap the handler of a call."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        kind = next(kind for kind in KINDS if getattr(handler, kind))
+        wrap = _guarded_stream if handler.request_streaming else _guarded
+        return handler._replace(**{kind: wrap(getattr(handler, kind), _Check(self, details.method))})
+
+    def caller(self, context: Context, method: str, rule: Rule | None) -> Peer:
+        """Who calls, if somebody of that role may make the call. Raises NotAllowedError."""
+        auth = context.auth_context()
+        try:
+            peer = _named_by(tuple(auth.get("peer_uri", ())))
+        except CertificateError as error:
+            raise self.refusal("certificate", str(error)) from None
+        if any(version != TLS_1_3 for version in auth.get("ssl_tls_version", ())):
+            raise self.refusal("tls", f"{peer} speaks an older TLS than 1.3; let it take a newer library")
+        if peer.domain != self._domain:
+            raise self.refusal("run", f"{peer} is of {quoted(peer.domain)}, and this is {quoted(self._domain)}")
+        if rule is None or not any(peer.is_a(role) for role in rule.roles):
+            allowed = " or ".join(rule.roles) if rule else "nobody"
+            raise self.refusal("role", f"{peer} may not call {method.rpartition('/')[2]}: {allowed} may")
+        return peer
+
+    async def check(self, peer: Peer, method: str, rule: Rule, message: Any) -> None:
+        """Refuse a message that claims what its sender is not. Raises NotAllowedError, NotMemberError."""
+        for claim in rule.claims(message) if rule.claims else ():
+            if claim.id and not any(peer.is_(role, claim.id) for role in rule.roles):
+                call = method.rpartition("/")[2]
+                raise self.refusal("identity", f"{call} in the name of {quoted(claim.id)}: the caller is {peer}")
+            if rule.is_of_cluster and not await self._place.belongs(peer, claim):
+                self._refused("cluster")
+                who = f"{quoted(claim.id)} of {peer}" if claim.id else str(peer)
+                raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.cluster_id or '')} here")
+            if not claim.id and not rule.is_of_cluster:
+                raise self.refusal("identity", f"{peer} does not say in whose name it calls")
+
+    def refusal(self, reason: str, text: str) -> NotAllowedError:
+        """The error for a refusal, which is counted."""
+        self._refused(reason)
+        return NotAllowedError(text)
+
+
+KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+
+
+class _Check:
+    """One method's rule, for a server."""
+
+    def __init__(self, guard: Guard, method: str) -> None:
+        self._guard = guard
+        self._method = method
+        self._rule = TABLE.get(method)
+
+    def caller(self, context: Context) -> Peer:
+        return self._guard.caller(context, self._method, self._rule)
+
+    async def message(self, peer: Peer, message: Any) -> None:
+        if self._rule is not None:
+            await self._guard.check(peer, self._method, self._rule, message)
+
+
+def _guarded(behaviour: Any, check: _Check) -> Any:
+    """A handler of one message."""
+    if isasyncgenfunction(behaviour):
+
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            await check.message(check.caller(context), request)
+            async for reply in behaviour(request, context):
+                yield reply
+
+        return stream
+
+    async def run(request: Any, context: Context) -> Any:
+        await check.message(check.caller(context), request)
+        return await behaviour(request, context)
+
+    return run
+
+
+def _guarded_stream(behaviour: Any, check: _Check) -> Any:
+    """A handler of many messages, each of which is checked as it is read."""
+    if isasyncgenfunction(behaviour):
+
+        async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
+            async for reply in behaviour(_Checked(requests, check, check.caller(context)), context):
+                yield reply
+
+        return stream
+
+    async def run(requests: Any, context: Context) -> Any:
+        return await behaviour(_Checked(requests, check, check.caller(context)), context)
+
+    return run
+
+
+class _Checked:
+    """The messages of a stream; holds none that it has given."""
+
+    def __init__(self, messages: AsyncIterator[Any], check: _Check, peer: Peer) -> None:
+        self._messages = messages
+        self._check = check
+        self._peer = peer
+
+    def __aiter__(self) -> "_Checked":
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await anext(self._messages)
+        await self._check.message(self._peer, message)
+        return message
+
+
+@lru_cache(CALLERS_REMEMBERED)
+def _named_by(uris: tuple[bytes, ...]) -> Peer:
+    return Peer.of_uris(uri.decode(errors="replace") for uri in uris)

@@ -1,0 +1,117 @@
+"""Who may call what: the one table. What is not in it, nobody may call. Drawn in docs/security.md."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedstrata.trust.names import ROLES, Role
+
+GPS, LPS, RUN = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/", "/fedstrata.v1.RunService/"
+HEALTH = "/grpc.health.v1.Health/"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a message says of its sender: who it is, and for which cluster it speaks, if for one."""
+
+    id: str
+    cluster_id: str | None = None
+    term: int | None = None  # in which an LPS serves the cluster; None where a message does not say
+
+
+Claims = Callable[[Any], Iterator[Claim]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Who may make a call: these roles, in whose name the caller has to be all that its messages claim."""
+
+    roles: tuple[Role, ...]
+    claims: Claims | None = None  # of each message that a caller sends; None where none says who that is
+    is_of_cluster: bool = False  # whether the caller has to belong to the cluster that it names, too
+
+
+def _device(message: Any) -> Iterator[Claim]:
+    yield Claim(message.device_id)
+
+
+def _lps(message: Any) -> Iterator[Claim]:
+    yield Claim(message.lps_id)
+
+
+def _header(claims: Claims) -> Claims:
+    """Of a stream: its header makes the claims, and data none."""
+
+    def of(part: Any) -> Iterator[Claim]:
+        if part.HasField("header"):
+            yield from claims(part.header)
+
+    return of
+
+
+def _device_of_cluster(message: Any) -> Iterator[Claim]:
+    yield Claim(message.child_id, message.cluster_id)
+    if "then_fetch" in message.DESCRIPTOR.fields_by_name and message.HasField("then_fetch"):
+        yield from _device_of_cluster(message.then_fetch)
+
+
+def _holder(message: Any) -> Iterator[Claim]:
+    yield Claim(message.device_id, message.cluster_id)
+
+
+def _measured(message: Any) -> Iterator[Claim]:
+    yield Claim(message.evaluation.device_id, message.cluster_id)
+
+
+def _cluster(message: Any) -> Iterator[Claim]:
+    """Of an LPS, which speaks in a round as the cluster that it serves."""
+    fields = message.DESCRIPTOR.fields_by_name
+    lps_id = message.lps_id if "lps_id" in fields else ""
+    yield Claim(lps_id, message.cluster_id, message.term if "term" in fields else None)
+    if "child_id" in fields and message.child_id != message.cluster_id:
+        yield Claim(lps_id, message.child_id, message.term if "term" in fields else None)
+    if "then_fetch" in fields and message.HasField("then_fetch"):
+        yield from _cluster(message.then_fetch)
+
+
+def _attended(claims: Claims) -> Claims:
+    """Of a stream that asks, answers and sends in turn."""
+
+    def of(part: Any) -> Iterator[Claim]:
+        for kind in ("header", "fetch", "answer"):
+            if part.HasField(kind):
+                yield from claims(getattr(part, kind))
+
+    return of
+
+
+OPERATOR = Rule(("operator",))
+ANYBODY = Rule(ROLES)
+TABLE: Mapping[str, Rule] = {
+    GPS + "Enroll": Rule(("device",), _device),
+    GPS + "SubmitAnswer": Rule(("device",), _header(_device)),
+    GPS + "FetchAnswers": Rule(("device",), _device),
+    GPS + "FetchAssignment": Rule(("device",), _device),
+    GPS + "RegisterLps": Rule(("lps",), _lps),
+    GPS + "FetchClusters": Rule(("lps",), _lps),
+    GPS + "FetchShared": Rule(("lps",), _cluster, is_of_cluster=True),
+    GPS + "SubmitAggregate": Rule(("lps",), _header(_cluster), is_of_cluster=True),
+    GPS + "Attend": Rule(("lps",), _attended(_cluster), is_of_cluster=True),
+    GPS + "LocateUpdate": Rule(("lps",), _cluster, is_of_cluster=True),
+    GPS + "SubmitAnswers": Rule(("lps",), _header(_cluster), is_of_cluster=True),
+    GPS + "SubmitReport": Rule(("lps",), _header(_cluster), is_of_cluster=True),
+    GPS + "ReportFailure": Rule(("lps",), _lps),
+    LPS + "FetchModel": Rule(("device",), _device_of_cluster, is_of_cluster=True),
+    LPS + "SubmitUpdate": Rule(("device",), _header(_device_of_cluster), is_of_cluster=True),
+    LPS + "Attend": Rule(("device",), _attended(_device_of_cluster), is_of_cluster=True),
+    LPS + "LocateUpdate": Rule(("device",), _device_of_cluster, is_of_cluster=True),
+    LPS + "SubmitEvaluation": Rule(("device",), _measured, is_of_cluster=True),
+    LPS + "SubmitModel": Rule(("device",), _header(_holder), is_of_cluster=True),
+    RUN + "WatchRun": OPERATOR,
+    RUN + "FetchRecord": OPERATOR,
+    RUN + "StopRun": OPERATOR,
+    REFLECTION: OPERATOR,
+    HEALTH + "Check": ANYBODY,
+    HEALTH + "Watch": ANYBODY,
+}

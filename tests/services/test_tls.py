@@ -1,0 +1,167 @@
+"""Real processes with certificates, strangers among them: a run is the same with TLS and without, and goes on."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pytest
+from conftest import FinishedRun
+from programs import Program, events, http_get
+from tiers import SMALL, outcome
+
+from emulator.client import RunClient
+from fedstrata.errors import HandshakeError
+from fedstrata.trust.authority import Authority
+from fedstrata.trust.credentials import channel_credentials, checked_as
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Name
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+
+GPS = Name("gps")
+DEVICES = [Name("device", "device-000", "device-004")]
+
+
+@dataclass
+class Secured:
+    """A GPS with a certificate, and whoever else a test starts with which certificate. A context manager."""
+
+    folder: Path
+    authority: Authority = field(default_factory=lambda: Authority.new("run-1"))
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> "Secured":
+        (self.folder / "small.yaml").write_text(SMALL)
+        gps = self.start("gps", "gps", self.issued("gps", GPS), "--state", str(self.folder / "state"))
+        addresses = gps.addresses()
+        self.gps, self.http = addresses["grpc"], addresses["http"]
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stack.close()
+
+    def issued(self, name: str, *names: Name, by: Authority | None = None) -> Path:
+        """The folder with a certificate of the run's authority, or another's."""
+        (by or self.authority).issue(names, self.folder / "tls" / name)
+        return self.folder / "tls" / name
+
+    def start(self, tier: str, name: str, tls: Path | None, *words: str) -> Program:
+        shown = ("--tls", str(tls)) if tls else ()
+        words = ("--experiment", str(self.folder / "small.yaml"), *shown, *words)
+        return self.stack.enter_context(Program(tier, *words, log=self.folder / f"{name}.log"))
+
+    def devices(self, name: str, tls: Path | None) -> Program:
+        return self.start("device", name, tls, "--gps", self.gps, "--devices", "0-4")
+
+    def lps(self, name: str, tls: Path | None, number: int = 0) -> Program:
+        words = ("--gps", self.gps, "--lps-id", f"lps-{number}", "--state", str(self.folder / f"state-{name}"))
+        return self.start("lps", name, tls, *words)
+
+    def complete(self) -> None:
+        """Start all who belong to the run, and wait for its end."""
+        for number in range(2):
+            self.lps(f"lps-{number}", self.issued(f"lps-{number}", Name("lps", f"lps-{number}")), number)
+        self.devices("devices", self.issued("devices", *DEVICES))
+        with self.channel(self.issued("operator", Name("operator"))) as channel:
+            *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=100, wait_for_ready=True)
+        assert (last.phase, last.reason) == ("completed", "")
+
+    def channel(self, tls: Path) -> grpc.Channel:
+        return grpc.secure_channel(self.gps, channel_credentials(TlsFiles.load(tls)), options=checked_as(GPS))
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    with Secured(tmp_path) as run:
+        yield run
+
+
+def strangers(run: Secured) -> Iterator[tuple[Program, int, str]]:
+    """Processes that cannot take part, with the code and the reason that each should end with."""
+    other, lps = Authority.new("run-1"), Name("lps", "lps-0")
+    yield run.lps("by-another", run.issued("by-another", lps, by=other)), 6, "does not vouch for"
+    yield run.lps("in-the-clear", None), 6, "speaks TLS, and this process has no certificate"
+    mixed = run.issued("mixed", lps, by=other)
+    (mixed / "ca.pem").write_bytes((run.folder / "tls" / "gps" / "ca.pem").read_bytes())
+    yield run.lps("mixed", mixed), 2, "cert.pem is not to be used: "
+    yield run.lps("nothing", run.folder / "not-there"), 2, "ca.pem: No such file or directory; --tls names a folder"
+    elsewhere = Authority(domain="run-2", certificate=run.authority.certificate, key=run.authority.key)
+    yield run.lps("run-2", run.issued("run-2", lps, by=elsewhere)), 2, "is of 'run-2', and this is 'run-1'"
+    yield run.lps("device", run.issued("device", Name("device", "lps-0"))), 2, "this process is lps/lps-0"
+    one = run.issued("one", Name("device", "device-000"))
+    yield run.devices("several", one), 2, "names device/device-000, and this process is device/device-001"
+
+
+def test_strangers_end_in_one_line_and_the_run_goes_on(secured: Secured) -> None:
+    for program, code, reason in strangers(secured):
+        assert program.end() == code, program.log_path.read_text()
+        (line,) = program.errors()
+        assert line.startswith("error: ")
+        assert reason in line
+    secured.complete()
+
+
+def calls(stub: RunServiceStub) -> Iterator[tuple[str, Callable[[], object]]]:
+    yield "StopRun", lambda: stub.StopRun(pb.StopRunRequest(reason="by a device"), timeout=20)
+    yield "WatchRun", lambda: list(stub.WatchRun(pb.WatchRunRequest(), timeout=20))
+    yield "FetchRecord", lambda: list(stub.FetchRecord(pb.FetchRecordRequest(), timeout=20))
+
+
+def test_a_device_cannot_stop_or_watch_the_run_and_its_tries_are_logged_and_counted(secured: Secured) -> None:
+    with secured.channel(secured.issued("one", Name("device", "device-000"))) as channel:
+        for name, call in calls(RunServiceStub(channel)):
+            with pytest.raises(grpc.RpcError, match=f"device/device-000 may not call {name}: operator may"):
+                call()
+    secured.complete()
+    _, page = http_get(secured.http, "/metrics")
+    assert 'fedstrata_refused_total{reason="role"} 3.0' in page
+    refused = [event for event in events(secured.folder / "gps.log") if event["event"] == "call_refused"]
+    assert len([event for event in refused if event["status"] == "PERMISSION_DENIED"]) == 3
+
+
+def test_an_lps_with_a_certificate_does_not_speak_to_a_gps_in_the_clear(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = ("--experiment", str(tmp_path / "small.yaml"))
+    with Program("gps", *words, "--state", str(tmp_path / "gps"), log=tmp_path / "gps.log") as gps:
+        address = gps.addresses()["grpc"]
+        Authority.new("run-1").issue([Name("lps", "lps-0")], tmp_path / "tls")
+        where = ("--gps", address, "--state", str(tmp_path / "lps"), "--tls", str(tmp_path / "tls"))
+        with Program("lps", *words, *where, "--lps-id", "lps-0", log=tmp_path / "lps.log") as lps:
+            assert lps.end() == 6
+        (line,) = lps.errors()
+    assert line == f"error: gps at {address} speaks no TLS; start it with --tls as well, or this process without"
+
+
+async def test_an_operator_of_another_authority_hears_at_once_that_it_is_not_trusted(secured: Secured) -> None:
+    tls = TlsFiles.load(secured.issued("op", Name("operator"), by=Authority.new("run-1")))
+    async with RunClient(secured.gps, tls) as client, asyncio.timeout(30):
+        with pytest.raises(HandshakeError, match="does not vouch for"):
+            await anext(client.watch())
+
+
+def test_a_folder_with_a_certificate_may_come_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = ("--experiment", str(tmp_path / "small.yaml"), "--state", str(tmp_path / "gps"))
+    environment = {"FEDSTRATA_TLS": str(tmp_path / "not-there")}
+    with Program("gps", *words, log=tmp_path / "log", environment=environment) as gps:
+        assert gps.end() == 2
+    assert gps.errors() == [
+        f"error: {tmp_path}/not-there/ca.pem: No such file or directory; --tls names a folder with ca.pem, cert.pem "
+        "and key.pem"
+    ]
+
+
+def test_fedstrata_run_speaks_tls_and_is_the_same_in_the_clear(
+    cli_runs: dict[int, FinishedRun], tmp_path: Path
+) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = ("run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "clear"), "--no-tls", "--quiet")
+    with Program("emulator", *words, "--device-processes", "1", log=tmp_path / "log") as program:
+        assert program.end() == 0, program.log_path.read_text()
+    assert outcome(cli_runs[1].folder) == outcome(tmp_path / "clear")
+    issued = {path.name for path in (cli_runs[1].folder / "state" / "tls").iterdir()}
+    assert issued == {"authority", "gps", "lps-0", "lps-1", "devices-0-4", "operator"}
+    assert not (tmp_path / "clear" / "state" / "tls").exists()

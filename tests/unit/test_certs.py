@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import pytest
+
+from emulator.cli import execute
+from fedstrata.trust.files import TlsFiles
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    assert execute(["certs", "init", "greenhouse", "--folder", str(tmp_path)]) == 0
+    return tmp_path
+
+
+def certs(folder: Path, *words: str) -> int:
+    return execute(["certs", *words, "--folder", str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "who"),
+    [
+        (["gps"], "gps", "gps"),
+        (["operator"], "operator", "operator"),
+        (["lps", "lps-2"], "lps-2", "lps/lps-2"),
+        (["device", "pi-kitchen"], "devices/pi-kitchen", "device/pi-kitchen"),
+        (["device", "gps"], "devices/gps", "device/gps"),
+        (["device", "pi-1", "pi-2", "pi-3"], "devices/pi-1_pi-3", "device/pi-1_pi-3"),
+        (["device", "a", "b"], "devices/a_b", "device/a and 1 more"),
+    ],
+)
+def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[str], place: str, who: str) -> None:
+    assert certs(folder, "issue", *words) == 0
+    tls = TlsFiles.load(folder / place)
+    assert (tls.me.domain, str(tls.me)) == ("greenhouse", who)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["boss"], "'boss' is no role; they are gps, operator, lps, device"),
+        (["gps", "x"], "a name of gps has no id"),
+        (["lps"], "say of which lps: fedstrata certs issue lps NAME"),
+        (["lps", "x"], "'x' is no LPS; they are lps-0, lps-1, …"),
+        (["lps", "lps-0", "lps-1"], "a certificate of lps has one name, not 2"),
+        (["device"], "say of which device: fedstrata certs issue device NAME"),
+        (["device", "../x"], "'../x' is no id of device: small letters, digits, dots and hyphens, at most 63"),
+    ],
+)
+def test_what_cannot_be_issued_is_told_in_a_line(
+    folder: Path, words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(folder, "issue", *words) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+    assert [path.name for path in folder.iterdir()] == ["authority"]
+
+
+def test_nothing_is_overwritten_unasked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert certs(folder, "issue", "gps") == 0
+    before = TlsFiles.load(folder / "gps")
+    assert certs(folder, "issue", "gps") == 2
+    assert certs(folder, "init", "other") == 2
+    assert "has a certificate already" in (said := capsys.readouterr().err)
+    assert "has an authority already" in said
+    assert TlsFiles.load(folder / "gps") == before
+
+
+def test_renewed_are_all_by_the_same_authority_with_new_keys(folder: Path) -> None:
+    for words in (["gps"], ["device", "pi-1", "pi-2"]):
+        assert certs(folder, "issue", *words) == 0
+    places = folder / "gps", folder / "devices" / "pi-1_pi-2"
+    before = [TlsFiles.load(place) for place in places]
+    assert certs(folder, "renew") == 0
+    for old, place in zip(before, places, strict=True):
+        new = TlsFiles.load(place)
+        assert (new.me, new.ca) == (old.me, old.ca)
+        assert new.key != old.key
+
+
+def test_show_says_of_whom_and_until_when(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert certs(folder, "issue", "device", "pi-kitchen", "--days", "20") == 0
+    capsys.readouterr()
+    assert execute(["certs", "show", str(folder)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{folder}/devices/pi-kitchen: device/pi-kitchen of greenhouse, until 2")
+    assert line.endswith("19 days left")
+
+
+@pytest.mark.parametrize("words", [["show", "{}"], ["issue", "gps", "--folder", "{}"], ["renew", "--folder", "{}"]])
+def test_a_folder_without_certificates_is_told_in_a_line(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["certs", *(word.format(tmp_path) for word in words)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: no ")
+
+
+def test_certificates_of_another_authority_are_not_renewed(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    assert certs(other, "init", "hospital") == 0
+    assert certs(other, "issue", "gps") == 0
+    (other / "gps").rename(folder / "gps")
+    assert certs(folder, "renew") == 2
+    assert TlsFiles.load(folder / "gps").me.domain == "hospital"

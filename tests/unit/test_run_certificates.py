@@ -1,0 +1,30 @@
+import stat
+from pathlib import Path
+
+from emulator.certificates import RunCertificates
+from fedstrata.experiment import parse_experiment
+from fedstrata.trust.files import TlsFiles
+
+SMALL = parse_experiment("{name: small, partition: {kind: iid, devices: 12, examples_per_device: 10}}")
+
+
+def test_each_process_of_a_run_is_issued_who_it_is(tmp_path: Path) -> None:
+    made = RunCertificates(tmp_path, SMALL)
+    folders = made.of_server("gps"), made.of_server("lps-3"), made.of_devices("devices-4-7", range(4, 8))
+    found = [TlsFiles.load(folder).me for folder in folders]
+    assert list(map(str, found)) == ["gps", "lps/lps-3", "device/device-004_device-007"]
+    assert {peer.domain for peer in found} == {SMALL.run_id}
+    assert str(made.of_operator().me) == "operator"
+
+
+def test_a_run_that_goes_on_does_so_with_its_authority(tmp_path: Path) -> None:
+    first = RunCertificates(tmp_path, SMALL).of_operator()
+    second = RunCertificates(tmp_path, SMALL).of_operator()
+    assert first.ca == second.ca
+    assert first.cert != second.cert
+
+
+def test_nobody_else_may_look_at_the_authority(tmp_path: Path) -> None:
+    RunCertificates(tmp_path / "tls", SMALL)
+    assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "tls" / "authority" / "ca-key.pem").stat().st_mode) == 0o600

@@ -1,0 +1,277 @@
+"""Who may call what: every RPC of every service is tried by every identity, and docs/security.md shows the result."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rpc.client import plain_or_secure
+from fedstrata.rpc.counting import METHODS
+from fedstrata.rpc.server import RpcServer
+from fedstrata.trust.authority import Authority
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.guard import Guard
+from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.table import TABLE, Claim
+from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+BEGIN, END = "<!-- who may call what: written by tests/unit/test_trust_table.py -->\n", "<!-- end -->\n"
+OWN, OTHERS = "lps-0", "lps-1"
+# Who calls, and in whose name: a message says that its sender is a device or an LPS, of a cluster.
+CALLERS: dict[str, tuple[Name, str]] = {
+    "the device": (Name("device", "device-000"), "device-000"),
+    "another device for it": (Name("device", "device-001"), "device-000"),
+    "a device of another cluster": (Name("device", "device-001"), "device-001"),
+    "the LPS": (Name("lps", OWN), OWN),
+    "another LPS for it": (Name("lps", OTHERS), OWN),
+    "an LPS of another cluster": (Name("lps", OTHERS), OTHERS),
+    "the GPS": (Name("gps"), "gps"),
+    "an operator": (Name("operator"), "operator"),
+}
+SERVICES = [
+    service
+    for module in (gps_service_pb2, lps_service_pb2, health_pb2, reflection_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+]
+ALL = {
+    f"/{service.full_name}/{name}": method for service in SERVICES for name, method in service.methods_by_name.items()
+}
+
+
+class Clusters:
+    """One cluster, of one LPS and one device."""
+
+    async def belongs(self, peer: Peer, claim: Claim) -> bool:
+        return claim.cluster_id == OWN and (claim.id == "device-000" or peer.is_("lps", OWN)) and not claim.term
+
+
+@dataclass
+class Served:
+    """A server with every RPC there is, whose handlers read what comes and answer with nothing."""
+
+    folder: Path
+    authority: Authority
+    metrics: ProcessMetrics = field(default_factory=lambda: ProcessMetrics("gps"))
+    heard: list[Any] = field(default_factory=list)
+
+    async def __aenter__(self) -> "Served":
+        self.authority.issue([Name("gps")], self.folder / "server")
+        tls = TlsFiles.load(self.folder / "server")
+        guard = Guard(tls.me.domain, Clusters(), self.metrics.refused)
+        self.server = RpcServer(self.metrics.links, tls=tls, guard=guard)
+        for service in SERVICES[:3]:  # health and reflection are there
+            self.server.add(self._register, service, service.full_name)
+        await self.server.start("127.0.0.1:0")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.stop(0)
+
+    def _register(self, service: Any, server: Any) -> None:
+        handlers = {name: self._handler(method) for name, method in service.methods_by_name.items()}
+        server.add_registered_method_handlers(service.full_name, handlers)
+
+    def _handler(self, method: MethodDescriptor) -> Any:
+        request, reply = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+
+        async def read(requests: Any) -> None:
+            if method.client_streaming:
+                self.heard.extend([part async for part in requests])
+            else:
+                self.heard.append(requests)
+
+        async def one(requests: Any, context: Any) -> Any:
+            await read(requests)
+            return reply()
+
+        async def several(requests: Any, context: Any) -> AsyncIterator[Any]:
+            await read(requests)
+            yield reply()
+
+        ways = "stream" if method.client_streaming else "unary", "stream" if method.server_streaming else "unary"
+        make = getattr(grpc, f"{ways[0]}_{ways[1]}_rpc_method_handler")
+        behaviour = several if method.server_streaming else one
+        return make(behaviour, request.FromString, reply.SerializeToString)
+
+    def channel_of(self, name: Name, authority: Authority | None = None) -> grpc.aio.Channel:
+        folder = self.folder / str(name)
+        (authority or self.authority).issue([name], folder)
+        return plain_or_secure(self.server.address, TlsFiles.load(folder))
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with Served(tmp_path, Authority.new("run-1")) as server:
+        yield server
+
+
+async def called(channel: grpc.aio.Channel, path: str, *messages: Any) -> str:
+    """The refusal's name in a reply to a call, or OK."""
+    method = ALL[path]
+    ways = "stream" if method.client_streaming else "unary", "stream" if method.server_streaming else "unary"
+    make = getattr(channel, f"{ways[0]}_{ways[1]}")
+    call = make(
+        path, GetMessageClass(method.input_type).SerializeToString, GetMessageClass(method.output_type).FromString
+    )
+    try:
+        async with asyncio.timeout(20):
+            answer = call(iter(messages) if method.client_streaming else messages[0])
+            if method.server_streaming:
+                async for _ in answer:
+                    break  # Watch of health goes on for ever
+                else:
+                    await answer.code()
+                answer.cancel()
+            else:
+                await answer
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+            return str(error.details())
+        raise
+    return "OK"
+
+
+def said_by(path: str, who: str) -> Any:
+    """A first message in somebody's name, of the cluster lps-0."""
+    message = GetMessageClass(ALL[path].input_type)()
+    is_of_lps = "LpsService" not in path
+    for part in (message, *(getattr(message, name) for name in ("header", "evaluation") if hasattr(message, name))):
+        fields = part.DESCRIPTOR.fields_by_name
+        for key, value in (
+            ("device_id", who),
+            ("lps_id", who),
+            ("cluster_id", OWN),
+            ("child_id", OWN if is_of_lps else who),
+        ):
+            if key in fields and fields[key].containing_type.name != "UpdatePart":
+                setattr(part, key, value)
+    return message
+
+
+async def walked(served: Served) -> dict[str, dict[str, str]]:
+    """What each caller hears on every RPC."""
+    heard: dict[str, dict[str, str]] = {path: {} for path in ALL}
+    for caller, (name, who) in CALLERS.items():
+        async with served.channel_of(name) as channel:
+            for path in ALL:
+                heard[path][caller] = await called(channel, path, said_by(path, who))
+    return heard
+
+
+def drawn(heard: dict[str, dict[str, str]]) -> str:
+    """The table of the document."""
+    lines = [f"| | {' | '.join(CALLERS)} |", "|---|" + "---|" * len(CALLERS)]
+    for path, by in heard.items():
+        service, name = path.split("/")[1:]
+        cells = ("yes" if by[caller] == "OK" else "–" for caller in CALLERS)
+        lines.append(f"| `{service.rpartition('.')[2]}/{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+async def test_every_call_by_every_identity_is_as_the_document_shows(served: Served) -> None:
+    table = drawn(await walked(served))
+    text = DOCUMENT.read_text()
+    before, rest = text.split(BEGIN)
+    shown, after = rest.split(END)
+    if os.environ.get("FEDSTRATA_UPDATE_GOLDEN"):
+        DOCUMENT.write_text(before + BEGIN + table + END + after)
+    else:
+        assert shown == table
+
+
+def test_every_call_has_a_rule_and_every_rule_a_call() -> None:
+    assert set(ALL) - set(TABLE) == {"/grpc.health.v1.Health/List"}  # which nobody here serves
+    assert set(TABLE) < set(ALL)
+    assert set(METHODS) <= set(TABLE)
+
+
+async def test_a_refusal_is_counted_by_why(served: Served) -> None:
+    async with served.channel_of(Name("device", "device-000")) as channel:
+        path = "/fedstrata.v1.RunService/StopRun"
+        assert await called(channel, path, said_by(path, "")) == (
+            "device/device-000 may not call StopRun: operator may"
+        )
+        path = "/fedstrata.v1.GpsService/Enroll"
+        assert "in the name of 'device-001'" in await called(channel, path, said_by(path, "device-001"))
+        assert await called(channel, path, said_by(path, "")) == "device/device-000 does not say in whose name it calls"
+    counted = {
+        reason: served.metrics.registry.get_sample_value("fedstrata_refused_total", {"reason": reason})
+        for reason in ("role", "identity")
+    }
+    assert counted == {"role": 1, "identity": 2}
+    assert not served.heard
+
+
+def attended(device_id: str, *, then: str = "") -> Iterator[Any]:
+    """What a device may say in a session, in its name or another's."""
+    fetch = rounds_pb2.FetchModelRequest(child_id=device_id, cluster_id=OWN)
+    then_fetch = rounds_pb2.FetchModelRequest(child_id=then or device_id, cluster_id=OWN)
+    yield rounds_pb2.UpdatePart(fetch=fetch)
+    header = rounds_pb2.UpdateHeader(child_id=device_id, cluster_id=OWN, then_fetch=then_fetch)
+    yield rounds_pb2.UpdatePart(header=header)
+    yield rounds_pb2.UpdatePart(header=header, small=b"1234")
+    answer = rounds_pb2.RoundAnswer(child_id=device_id, cluster_id=OWN, then_fetch=then_fetch)
+    yield rounds_pb2.UpdatePart(answer=answer)
+
+
+ATTEND = "/fedstrata.v1.LpsService/Attend"
+
+
+async def test_a_device_that_speaks_for_itself_is_heard_to_the_end(served: Served) -> None:
+    parts = [*attended("device-000"), rounds_pb2.UpdatePart(data=b"12")]
+    async with served.channel_of(Name("device", "device-000")) as channel:
+        assert await called(channel, ATTEND, *parts) == "OK"
+    assert len(served.heard) == len(parts) + 1  # the small payload is a part of its own
+
+
+@pytest.mark.parametrize("number", range(4))
+async def test_one_message_in_anothers_name_ends_a_session_that_began_well(served: Served, number: int) -> None:
+    good, bad = list(attended("device-000")), list(attended("device-007"))
+    async with served.channel_of(Name("device", "device-000")) as channel:
+        heard = await called(channel, ATTEND, *good, bad[number])
+    assert heard == "Attend in the name of 'device-007': the caller is device/device-000"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_what_is_asked_for_next_is_asked_for_in_ones_own_name(served: Served, number: int) -> None:
+    part = list(attended("device-000", then="device-007"))[number]
+    async with served.channel_of(Name("device", "device-000")) as channel:
+        assert "'device-007'" in await called(channel, ATTEND, part)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_heard"),
+    [
+        ({"child_id": OWN, "cluster_id": OWN}, True),
+        ({"child_id": OWN, "cluster_id": OWN, "lps_id": OWN}, True),
+        ({"child_id": OTHERS, "cluster_id": OWN}, False),
+        ({"child_id": OWN, "cluster_id": OTHERS}, False),
+        ({"child_id": OWN, "cluster_id": OWN, "lps_id": OTHERS}, False),
+        ({"child_id": OWN, "cluster_id": OWN, "term": 1}, False),
+    ],
+)
+async def test_an_lps_speaks_for_its_own_cluster_in_its_own_term(
+    served: Served, said: dict[str, Any], is_heard: bool
+) -> None:
+    path = "/fedstrata.v1.GpsService/SubmitAggregate"
+    part = rounds_pb2.UpdatePart(header=rounds_pb2.UpdateHeader(**said))
+    async with served.channel_of(Name("lps", OWN)) as channel:
+        assert (await called(channel, path, part) == "OK") is is_heard
+
+
+async def test_a_certificate_of_another_run_by_the_same_authority_is_refused(served: Served) -> None:
+    other = Authority(domain="run-2", certificate=served.authority.certificate, key=served.authority.key)
+    path = "/grpc.health.v1.Health/Check"
+    async with served.channel_of(Name("operator"), other) as channel:
+        assert await called(channel, path, said_by(path, "")) == "operator is of 'run-2', and this is 'run-1'"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from urllib.error import URLError
 from urllib.request import urlopen
 
 from fedstrata.datasets import idx
@@ -56,7 +57,13 @@ def _with_both_names(url: str, target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, http.client.HTTPException, DataError) as error:
-        raise DataError(f"cannot download {url} to {target}: {error}") from None
+        raise DataError(f"cannot download {url} to {target}: {error}{_advice(error)}") from None
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, URLError | http.client.HTTPException):
+        return "; see that this machine reaches it, or fetch it elsewhere and put it there"
+    return "; choose another folder" if isinstance(error, OSError) else ""
 
 
 @contextmanager

@@ -253,7 +253,7 @@ def test_an_own_methods_options_are_as_closed_as_any(workdir: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("Own = 3", "module own_method holds a int, not a function, as Own"),
+        ("Own = 3", "own_method.py) holds a int, not a function, as Own"),
         ("def Own(settings):\n    return 1", "must be a subclass of fedstrata.methods.Method, not <function Own"),
         ("class Own:\n    pass", "must be a subclass of fedstrata.methods.Method, not <class 'own_method.Own'>"),
         (

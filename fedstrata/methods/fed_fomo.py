@@ -3,7 +3,7 @@
 Every device has a model of its own and is offered those of some others. On examples of its own that it does not train
 on it finds how much the loss falls on the way to each of them, over how far that is (their Eq. 3); the mean of those
 that help, by this gain, is what it trains next (Eq. 4). The GPS adds each device's gains up and offers it the models
-that have helped it most, now and then others (their section 3.3).
+that have helped it most, now and then others.
 
 Readings: gains are measured from what the device began its last training with, and its own trained model is one of
 those that it weighs, so that training which does not help is given up; where none helps it begins there again.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA_KEY, TlsFiles, make_private
+from fedstrata.trust.files import CA, TlsFiles, make_private
 from fedstrata.trust.names import Name, device_names
 
 AUTHORITY = "authority"
@@ -19,7 +19,7 @@ class RunCertificates:
         make_private(folder)
         self._folder = folder
         self._ids = experiment.device_ids()
-        if (folder / AUTHORITY / CA_KEY).exists():
+        if (folder / AUTHORITY / CA).exists():  # written last
             self._authority = Authority.load(folder / AUTHORITY)
         else:
             self._authority = Authority.new(experiment.run_id)

@@ -173,7 +173,7 @@ class LocalBackend:
         command = ("device", *self._common(tls), "--gps", gps, "--devices", indices, "--state", state)
         return ProcessSpec(name=name, command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True, may_move=True)
 
-    def _common(self, tls: Path | None) -> tuple[str, ...]:
+    def _common(self, tls: Path | None = None) -> tuple[str, ...]:
         shown = ("--tls", str(tls)) if tls else ()
         return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent", *shown)
 

@@ -9,7 +9,8 @@ import grpc
 
 from fedstrata.errors import EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError
 from fedstrata.rpc.client import plain_or_secure
-from fedstrata.trust.credentials import load_tls
+from fedstrata.trust.credentials import GPS, load_tls
+from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
@@ -35,7 +36,8 @@ async def probe(options: argparse.Namespace) -> int:
     """Print the run's state as one JSON line; the exit code says whether it stands where it should."""
     status = pb.RunStatus()
     try:
-        async with plain_or_secure(options.gps, load_tls(options.tls, Name("operator"))) as channel:
+        tls = load_tls(options.tls, Name("operator"))
+        async with plain_or_secure(options.gps, tls) as channel:
             watch = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=options.timeout, wait_for_ready=True)
             async for status in watch:
                 if status.phase == "failed" or is_met(status, rounds=options.rounds, completed=options.completed):
@@ -45,7 +47,8 @@ async def probe(options: argparse.Namespace) -> int:
         return error.exit_code
     except grpc.aio.AioRpcError as error:
         if not status.run_id:
-            print(f"error: no answer from {options.gps}: {error.details()}", file=sys.stderr)
+            why = await why_refused(options.gps, tls, GPS) or f"no answer from {options.gps}: {error.details()}"
+            print(f"error: {why}", file=sys.stderr)
             return EXIT_NETWORK
     print(
         json.dumps({

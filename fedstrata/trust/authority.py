@@ -57,13 +57,15 @@ class Authority:
                 f"no authority in {folder}: {error.filename}: {error.strerror}; make one with fedstrata certs init"
             ) from None
         except ValueError:
-            raise CertificateError(f"{folder / CA} or {CA_KEY} beside it is damaged; make a new authority") from None
+            raise CertificateError(
+                f"{folder / CA} or {CA_KEY} beside it is damaged; remove {folder}, and a new one can be made"
+            ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} beside it; put the right one back")
         return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key)
 
     def save(self, folder: Path) -> None:
-        """Write certificate and key to a folder that only its owner may look into."""
+        """Write key and certificate, in this order, to a folder that only its owner may look into."""
         write_private(folder, {CA_KEY: _key_pem(self.key), CA: _pem(self.certificate)})
 
     def issue(self, names: Collection[Name], folder: Path, *, days: int = CERTIFICATE_DAYS) -> None:

@@ -24,6 +24,12 @@ def test_a_run_that_goes_on_does_so_with_its_authority(tmp_path: Path) -> None:
     assert first.cert != second.cert
 
 
+def test_an_authority_that_was_half_written_is_made_anew(tmp_path: Path) -> None:
+    RunCertificates(tmp_path, SMALL)
+    (tmp_path / "authority" / "ca.pem").unlink()
+    assert str(RunCertificates(tmp_path, SMALL).of_operator().me) == "operator"
+
+
 def test_nobody_else_may_look_at_the_authority(tmp_path: Path) -> None:
     RunCertificates(tmp_path / "tls", SMALL)
     assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700

@@ -11,6 +11,7 @@ import torch
 
 from device.bench import Bench
 from device.channels import Channels
+from device.clock import DeviceClock
 from device.evaluation import Evaluation, EvaluationJob
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
@@ -42,6 +43,7 @@ class DeviceProcess:
     process_id: str
     pod_name: str
     state: Path | None = None  # where devices keep what never leaves them; None: in memory
+    clock: DeviceClock = field(default_factory=DeviceClock)
     # what devices received last, one model an LPS and cluster: for an LPS that has lost it or never had it
     held: dict[str, ReceivedModel] = field(default_factory=dict)
 

@@ -36,6 +36,12 @@ def pass_time(seconds: float) -> None:
     time.sleep(seconds)
 
 
+async def until_ns(at_ns: int) -> None:
+    """Wait until a time of the monotonic clock: a timer of whole milliseconds may be early, and is set again."""
+    while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
+        await asyncio.sleep(left_ns / 1e9)
+
+
 class Backoff:
     """Pauses between attempts: each twice the last, up to two seconds."""
 

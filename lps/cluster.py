@@ -23,6 +23,7 @@ from fedstrata.server_optimiser import server_optimiser
 from fedstrata.store import AnyModel
 from fedstrata.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, OneSum, Sums, taken
+from fedstrata.transfers import device_links, transfers_of
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.arithmetic import difference, moves, spliced
 from lps.members import Members
@@ -85,7 +86,8 @@ class ClusterSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._experiment.deadlines.lps,
-            is_timed=self._experiment.is_timed,
+            is_timed=self._experiment.clock != "none",
+            transfers=transfers_of(self._experiment, device_links(self._experiment)),
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self._times = Times(self._experiment, cluster.cluster_id, self.server)

@@ -15,6 +15,7 @@ from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import RoutedSums
+from fedstrata.transfers import device_links, transfers_of
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -54,7 +55,8 @@ class SpanningSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._experiment.deadlines.lps,
-            is_timed=self._experiment.is_timed,
+            is_timed=self._experiment.clock != "none",
+            transfers=transfers_of(self._experiment, device_links(self._experiment)),
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self._times = Times(self._experiment, home.cluster_id, self.server)

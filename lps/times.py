@@ -1,4 +1,4 @@
-"""The virtual clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
+"""The clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
 
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
@@ -13,6 +13,7 @@ class Times:
 
     def __init__(self, experiment: Experiment, cluster_id: str, server: RoundServer) -> None:
         self.is_on = experiment.is_timed
+        self._is_real = experiment.is_paced
         self._cluster_id = cluster_id
         self._server = server
         self._devices = DeviceTimeline(experiment)
@@ -20,12 +21,31 @@ class Times:
 
     def of_round(self, report: gps_pb.ReportHeader, gathered: RoundResult, members: Members) -> None:
         """Put the times of the LPS round just closed into its row, the report's last, and move its clock."""
+        row = report.lps_rounds[-1]
+        if self._is_real:
+            row.times.carried.extend(self._achieved(row.lps_round, gathered, members))
         if not self.is_on:
             return
-        row = report.lps_rounds[-1]
         exchanged = self._server.exchanged(gathered)
         row.times.CopyFrom(self._devices.round(row.lps_round, report.now_ns, exchanged, members.indexes))
         report.now_ns = row.times.ends_ns
+
+    def _achieved(self, lps_round: int, gathered: RoundResult, members: Members) -> list[pb.Carried]:
+        """On the real clock: what links have carried in a round, and how long devices have computed."""
+        transfers, indexes = self._server.exchange.transfers, members.indexes
+        carried = transfers.take(lps_round) if transfers is not None else []
+        for name, uploaded in sorted(gathered.uploaded.items()):
+            modelled_ns = self._devices.compute_ns(indexes[name], lps_round, uploaded.work.examples)
+            carried.append(
+                pb.Carried(
+                    link="device-lps",
+                    direction="compute",
+                    child=indexes[name],
+                    link_ns=modelled_ns,
+                    achieved_link_ns=uploaded.work.computed_ns,
+                )
+            )
+        return carried
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
         """What the LPS has done in a global round: how long since its model arrived."""

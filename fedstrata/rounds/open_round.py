@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from fedstrata.errors import OffsetError
 from fedstrata.experiment import Encoding
 from fedstrata.rounds.asking import Asking
 from fedstrata.rounds.intake import ChildState, Intake
@@ -66,6 +67,14 @@ class OpenRound:
 def is_of(request: pb.FetchModelRequest, header: pb.ModelHeader) -> bool:
     """Whether a download that was cut is of the model that the round has now."""
     return request.resume_round == header.round and request.resume_digest == header.digest
+
+
+def resumed_at(request: pb.FetchModelRequest, offer: Offer) -> int:
+    """The byte of the payload from which on a child wants the model. Raises OffsetError."""
+    offset, codec = request.resume_offset if is_of(request, offer.header) else 0, offer.codec
+    if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
+        raise OffsetError(f"cannot resume at byte {offset} of {codec.payload_bytes}")
+    return offset
 
 
 def answered_round(request: pb.FetchModelRequest) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 from fedstrata.errors import (
     ExcludedError,
     NotReadyError,
-    OffsetError,
     PayloadError,
     RunStoppedError,
     SupersededError,
@@ -27,13 +26,15 @@ from fedstrata.quoting import brief, quoted
 from fedstrata.rounds.intake import ChildState
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.offer import Offer
-from fedstrata.rounds.open_round import OpenRound, answered_round, instead_of_model, is_of
+from fedstrata.rounds.open_round import OpenRound, answered_round, instead_of_model, resumed_at
+from fedstrata.rounds.paced import arriving, paced_model
 from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.turns import Turns
 from fedstrata.rounds.upload import Upload
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec, Sums
 from fedstrata.timeline import Exchanged
+from fedstrata.transfers import Transfers
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -48,6 +49,7 @@ class RoundTerms:
     link: LinkSettings
     wait: TierDeadline
     is_timed: bool = False  # whether updates say what their senders have done, for a timeline
+    transfers: Transfers | None = None  # on the real clock
 
 
 class RoundServer:
@@ -179,6 +181,10 @@ class RoundServer:
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
         elif (said := instead_of_model(opened := self._opened(), request)) is not None:
             yield said
+        elif self.exchange.transfers is not None:
+            async for part in paced_model(self.exchange.transfers, self._turns, opened, request):
+                yield part
+                del part
         elif (small_reply := opened.offer_to(child_id).small_reply) is not None:
             yield small_reply
             reach("download", opened.number)
@@ -218,15 +224,8 @@ class RoundServer:
     async def _stream(
         self, opened: OpenRound, offer: Offer, request: pb.FetchModelRequest
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        codec = offer.codec
-        offset = request.resume_offset if is_of(request, offer.header) else 0
-        if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
-            raise OffsetError(f"cannot resume at byte {offset} of {codec.payload_bytes}")
-        header = pb.ModelHeader()
-        header.CopyFrom(offer.header)
-        header.offset = offset
-        yield pb.ModelPart(header=header)
-        while offset < codec.payload_bytes:
+        yield offer.header_part(offset := resumed_at(request, offer))
+        while offset < offer.codec.payload_bytes:
             async with self._turns.one(request.child_id):
                 yield await offer.chunks.at(offset)
             offset = offer.chunks.end_of(offset)
@@ -236,7 +235,9 @@ class RoundServer:
         """Take one child's update for the open round; one that misses it is an answer, not an error."""
         check_run(self.exchange.run_id, header.run_id)
         try:
-            accepted = await self._take(header, parts)
+            announced = self.check_payload(header)  # of a late one, too
+            async with arriving(self.exchange.transfers, header, parts) as come:
+                accepted = await self._take(header, announced, come)
         except PayloadError as error:
             self.ban(header.child_id, str(error))
             self._metrics.update("rejected")
@@ -253,9 +254,10 @@ class RoundServer:
         newest = self._round.number if self._round else 0
         return self.accepts_updates(min(max(header.round, 0), newest)).of(header.payload)
 
-    async def _take(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> bool:
+    async def _take(
+        self, header: pb.UpdateHeader, announced: tuple[PayloadCodec, tuple[int, ...]], parts: AsyncIterator[Any]
+    ) -> bool:
         opened = self._round
-        codec, weights = self.check_payload(header)  # of a late one, too
         if opened is not None and opened.has(header):
             return True  # the same one, sent again because its reply was lost
         if opened is None or opened.is_asking or not self._is_awaited(opened, header):
@@ -265,7 +267,7 @@ class RoundServer:
         check_notes(header, is_timed=self.exchange.is_timed)
         intake.limits.check_measured(header.evaluations)
         try:
-            upload = await intake.begin(header.child_id, codec, weights, header.offset)
+            upload = await intake.begin(header.child_id, *announced, header.offset)
             if upload is None:
                 return True
             async with upload.until_superseded(upload.child_id):
@@ -281,8 +283,8 @@ class RoundServer:
 
     async def _fold_chunks(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[pb.UpdatePart]) -> None:
         """Add what follows an update's header to the sum; of what is not small each chunk in a turn of its own."""
-        if upload.codec.payload_bytes <= SMALL_BYTES:
-            async for part in parts:
+        if upload.codec.payload_bytes <= SMALL_BYTES or self.exchange.transfers is not None:
+            async for part in parts:  # on the real clock pieces are small, and wait for their links, not for turns
                 await self._fold(opened, upload, part)
             return
         async with aclosing(self._turns.of(upload.child_id, parts)) as taken:

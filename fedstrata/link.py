@@ -58,20 +58,6 @@ class Backoff:
         self.attempts = 0
 
 
-class Pace:
-    """Lets bytes go by no faster than a rate, None being as fast as they come."""
-
-    def __init__(self, bytes_per_s: float | None = None, latency_ms: float = 0.0) -> None:
-        self.bytes_per_s = bytes_per_s
-        self.latency_ms = latency_ms
-
-    async def carry(self, size: int) -> None:
-        """Let the time go by that so many bytes take."""
-        seconds = self.latency_ms / 1000 + (size / self.bytes_per_s if self.bytes_per_s else 0.0)
-        if seconds:
-            await asyncio.sleep(seconds)
-
-
 async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
     """Wait until a condition holds, looking again when an event is set; False on time-out."""
     if is_true():

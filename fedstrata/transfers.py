@@ -8,7 +8,7 @@ are under way at the same time.
 import asyncio
 import re
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +18,17 @@ from typing import Protocol
 from fedstrata.errors import UnknownChildError
 from fedstrata.experiment import Experiment
 from fedstrata.link import until_ns
-from fedstrata.link_calendar import BEFORE, DEVICE_LINK, DOWN, LPS_LINK, FairLink, Line, drawn_latency, end_of
+from fedstrata.link_calendar import (
+    BEFORE,
+    DEVICE_LINK,
+    DOWN,
+    LPS_LINK,
+    SECOND_NS,
+    FairLink,
+    Line,
+    drawn_latency,
+    end_of,
+)
 from fedstrata.link_settings import LinkTimes, SharedRates
 from fedstrata.quoting import quoted
 from fedstrata.tensors import CHUNK_BYTES
@@ -80,6 +90,16 @@ class Transfer:
     async def all_arrived(self) -> None:
         """Wait until it is over."""
         await self.arrived(self.bits)
+
+    def come(self) -> int:
+        """How many of its bits have arrived by now."""
+        left_ns = self.clock.now_ns() - self.latency_ns
+        if self.marks:
+            number = bisect_right(self.passed, left_ns)
+            return self.marks[number - 1] if number else 0
+        if self.rate is None or left_ns < self.start_ns:
+            return self.bits if left_ns >= self.start_ns else 0
+        return min(self.bits, (left_ns - self.start_ns) * self.rate // SECOND_NS)
 
     async def _left_ns(self, bits: int) -> int:
         """When so many bits have left the links."""

@@ -70,7 +70,7 @@ class LinkSum:
 
 
 def _rate(size: int, took_ns: int) -> str:
-    return str(round(8e9 * size / max(1, took_ns)))
+    return str(round(float(f"{8e9 * size / max(1, took_ns):.6g}")))  # times are whole nanoseconds, which rates show
 
 
 def link_sums(rounds: Iterable[Iterable[pb.Carried]]) -> list[LinkSum]:

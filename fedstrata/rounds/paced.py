@@ -11,7 +11,7 @@ from fedstrata.rounds.open_round import OpenRound, resumed_at
 from fedstrata.rounds.result import Uploaded
 from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.chunk import serialised_chunk
-from fedstrata.transfers import Transfers
+from fedstrata.transfers import Transfer, Transfers
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -29,26 +29,36 @@ async def paced_model(
             reach("download", opened.number)
         else:
             yield offer.header_part(offset)
-            async for piece in _pieces(turns, child_id, offer, offset, transfers.piece_bytes(child_id, DOWN)):
-                offset += len(piece)
-                left = offer.codec.payload_bytes - offset
-                await transfer.arrived(transfer.bits - 8 * left)
+            piece_bytes = transfers.piece_bytes(child_id, DOWN)
+            pieces = _pieces(turns, child_id, offer, offset=offset, transfer=transfer, piece_bytes=piece_bytes)
+            async for piece in pieces:
                 yield serialised_chunk(pb.ModelPart, piece)
                 reach("download", opened.number)
         await transfer.over()
 
 
 async def _pieces(
-    turns: Turns, child_id: str, offer: Offer, offset: int, piece_bytes: int
+    turns: Turns, child_id: str, offer: Offer, *, offset: int, transfer: Transfer, piece_bytes: int
 ) -> AsyncIterator[memoryview]:
-    """The payload from a byte on, in small pieces; no turn is held while one is on its way."""
-    while offset < offer.codec.payload_bytes:
+    """The payload from a byte on, each piece when it has arrived; no turn is held while one is on its way.
+
+    Where this is held up itself, all that has arrived meanwhile is one piece.
+    """
+    payload_bytes = offer.codec.payload_bytes
+    while offset < payload_bytes:
         async with turns.one(child_id):
             chunk = await offer.chunks.at(offset)
         end = offer.chunks.end_of(offset)
-        data, offset = memoryview(chunk)[len(chunk) - (end - offset) :], end
-        for start in range(0, len(data), piece_bytes):
-            yield data[start : start + piece_bytes]
+        data, left = memoryview(chunk)[len(chunk) - (end - offset) :], payload_bytes - offset
+        start = 0
+        while start < len(data):
+            wanted = min(start + piece_bytes, len(data))
+            await transfer.arrived(transfer.bits - 8 * (left - wanted))
+            come = left - (transfer.bits - transfer.come()) // 8 & ~7
+            stop = max(wanted, min(come, len(data)))
+            yield data[start:stop]
+            start = stop
+        offset = end
 
 
 def arriving(

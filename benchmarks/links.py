@@ -44,7 +44,8 @@ from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import ModelInMemory
 from fedstrata.streams import UPDATE_PART as PART
 from fedstrata.tensors import Layout, OneSum
-from fedstrata.transfers import WAYS, TierLinks, Transfers, device_links
+from fedstrata.tier_links import WAYS, TierLinks, device_links
+from fedstrata.transfers import Transfers
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
 

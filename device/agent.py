@@ -23,7 +23,7 @@ from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import PayloadCodec
-from fedstrata.transfers import device_links
+from fedstrata.tier_links import device_links
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import lps_service_pb2 as pb

@@ -14,7 +14,7 @@ from fedstrata.logs import EventLog
 from fedstrata.methods import Arrays, Question
 from fedstrata.rpc.answers import answer_parts, arrays_of, largest_bytes, payload_bytes
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, is_passing, refusal
-from fedstrata.transfers import device_links
+from fedstrata.tier_links import device_links
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 

@@ -6,38 +6,28 @@ are under way at the same time.
 """
 
 import asyncio
-import re
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from fedstrata.errors import UnknownChildError
+from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment
 from fedstrata.link import until_ns
 from fedstrata.link_calendar import (
-    BEFORE,
-    DEVICE_LINK,
     DOWN,
-    LPS_LINK,
     SECOND_NS,
     FairLink,
     Line,
     drawn_latency,
     end_of,
 )
-from fedstrata.link_settings import LinkTimes, SharedRates
 from fedstrata.quoting import quoted
-from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.tier_links import WAYS, TierLinks
 from fedstrata.v1 import rounds_pb2 as pb
-
-PIECE_NS = 10_000_000  # of link time: what a payload that is not small is cut into
-LEAST_PIECE_BYTES = 1 << 10
-WAYS = ("down", "up")  # by the numbers of link_calendar
-LPS_NAME = re.compile(r"lps-(\d{1,9})")
 
 
 class Clock(Protocol):
@@ -82,10 +72,21 @@ class Transfer:
     passed: list[int] = field(default_factory=list)  # when it was at these marks
     news: asyncio.Event = field(default_factory=asyncio.Event)
     achieved: pb.Carried | None = None
+    is_superseded: bool = False  # whether the child has begun another in the same direction since
 
     async def arrived(self, bits: int) -> None:
-        """Wait until so many of its bits have arrived."""
+        """Wait until so many of its bits have arrived. Raises SupersededError when another takes its place."""
         await self.clock.until(await self._left_ns(bits) + self.latency_ns)
+        self._check_current()
+
+    def supersede(self) -> None:
+        """Have whoever waits for it give it up."""
+        self.is_superseded = True
+        self.news.set()
+
+    def _check_current(self) -> None:
+        if self.is_superseded:
+            raise SupersededError("another transfer has begun on this link in the same direction; go on with that one")
 
     async def all_arrived(self) -> None:
         """Wait until it is over."""
@@ -108,6 +109,7 @@ class Transfer:
         number = bisect_left(self.marks, bits)
         while len(self.passed) <= number:
             self.news.clear()
+            self._check_current()
             await self.news.wait()
         return self.passed[number]
 
@@ -169,44 +171,6 @@ class _SharedLink:
         self._set_timer()
 
 
-@dataclass(frozen=True, kw_only=True)
-class TierLinks:
-    """The links between a parent and its children: which is whose, and the address of their draws."""
-
-    name: str
-    seed: int
-    tier: int  # in the address of draws
-    index_of: Callable[[str], int | None]  # of a child; None for one that there is not
-    link_of: Callable[[int], LinkTimes]
-    shared: SharedRates
-
-    def capacity(self, way: int) -> int | None:
-        """The rate of the link that all share."""
-        return self.shared.down_rate if way == DOWN else self.shared.up_rate
-
-    def piece_bytes(self, index: int, way: int) -> int:
-        """How large the pieces of a payload are that is not small: at most ten milliseconds of the link."""
-        rates = [each for each in (self.link_of(index).rate(WAYS[way]), self.capacity(way)) if each is not None]
-        if not rates:
-            return CHUNK_BYTES
-        wanted = min(rates) * PIECE_NS // (8 * 10**9)
-        return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
-
-    def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
-        """The longest that a payload takes, down and up, where all children share what is shared."""
-        link, seconds = self.link_of(index), 0.0
-        for way in (0, 1):
-            capacity = self.capacity(way)
-            share = None if capacity is None else max(1, capacity // max(1, children))
-            rates = [each for each in (link.rate(WAYS[way]), share) if each is not None]
-            bits = 8 * (payload_bytes + HEADER_BYTES)
-            seconds += bits / min(rates) if rates else 0.0
-        return seconds + 2 * (link.latency + link.jitter) / 1e9
-
-
-HEADER_BYTES = 4 << 10  # more than the headers of a message have
-
-
 class Relay:
     """One direction of a child's own link, for messages that follow each other as they come."""
 
@@ -233,6 +197,7 @@ class Transfers:
             capacity = links.capacity(way)
             if capacity is not None:
                 self._shared[way] = _SharedLink(capacity, self._clock)
+        self._newest: dict[tuple[int, int], Transfer] = {}  # by child and direction
         self._achieved: dict[tuple[int, int, int], pb.Carried] = {}  # by round, child and direction
 
     def _index(self, child_id: str) -> int:
@@ -249,11 +214,16 @@ class Transfers:
     def under_way(self, child_id: str, way: int, number: int, size: int, before: int = 0) -> Iterator[Transfer]:
         """A transfer of so many bytes in a round, `before` of them a header, for as long as the block lasts.
 
+        A child's link carries one at a time in a direction: the one before is given up, and leaves what it shared.
+
         Raises:
             UnknownChildError: there is no such child.
         """
         index = self._index(child_id)
-        transfer = self._transfer(index, way, number, 8 * size, 8 * before)
+        superseded = self._newest.get((index, way))
+        if superseded is not None:
+            superseded.supersede()
+        self._newest[index, way] = transfer = self._transfer(index, way, number, 8 * size, 8 * before)
         shared = self._shared.get(way)
         flow = None if shared is None or not transfer.bits else shared.begin(transfer)
         try:
@@ -261,6 +231,8 @@ class Transfers:
         finally:
             if shared is not None and flow is not None:
                 shared.drop(flow)
+            if self._newest.get((index, way)) is transfer:
+                del self._newest[index, way]
         if transfer.achieved is not None:
             self._note(transfer.achieved, number, index, way)
 
@@ -296,39 +268,6 @@ class Transfers:
         taken = [self._achieved[key] for key in sorted(self._achieved) if key[0] == number]
         self._achieved = {key: each for key, each in self._achieved.items() if key[0] > number}
         return taken
-
-
-def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
-    """The links of devices, to their LPS, or to the GPS before training."""
-    common, own = experiment.links.device_lps.resolved(), experiment.links.of_devices()
-    indexes: Mapping[str, int] = {name: index for index, name in enumerate(experiment.device_ids())}
-    shared = experiment.links.shared
-    return TierLinks(
-        name="device-gps" if to_gps else "device-lps",
-        seed=experiment.seed,
-        tier=BEFORE if to_gps else DEVICE_LINK,
-        index_of=indexes.get,
-        link_of=lambda index: own.get(index, common),
-        shared=shared.device_lps if shared is not None and not to_gps else SharedRates(),
-    )
-
-
-def lps_links(experiment: Experiment) -> TierLinks:
-    """The links of LPSs, one for each cluster."""
-    link = experiment.links.lps_gps.resolved()
-    return TierLinks(
-        name="lps-gps",
-        seed=experiment.seed,
-        tier=LPS_LINK,
-        index_of=_lps_number,
-        link_of=lambda index: link,
-        shared=SharedRates(),
-    )
-
-
-def _lps_number(name: str) -> int | None:
-    found = LPS_NAME.fullmatch(name)
-    return int(found[1]) if found else None
 
 
 def transfers_of(experiment: Experiment, links: TierLinks) -> Transfers | None:

@@ -43,6 +43,7 @@ class Questions:
         self.is_closed = False  # whether no answer to a relayed question is waited for any more
         self.sponsors: Sequence[Sequence[int]] | None = None  # by cluster, once there are clusters
         self.transfers = transfers
+        self._carried: list[rounds_pb2.Carried] = []
         self._decided_ns: dict[int, int] = {}  # when the answer of a device was there, as far as it is known
         self._on_change = on_change
         self._on_late_answer = on_late_answer
@@ -81,7 +82,9 @@ class Questions:
         """On the real clock, what links have carried of answers to the GPS since it started."""
         if self.transfers is None:
             return []
-        return [carried for number in range(len(self.asked)) for carried in self.transfers.take(number)]
+        for number in range(len(self.asked)):
+            self._carried += self.transfers.take(number)
+        return list(self._carried)
 
     # --- calls ----------------------------------------------------------------------------------
 

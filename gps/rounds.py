@@ -19,7 +19,8 @@ from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, wr
 from fedstrata.store.model_file import joined
 from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, Sums
-from fedstrata.transfers import lps_links, transfers_of
+from fedstrata.tier_links import lps_links
+from fedstrata.transfers import transfers_of
 from gps.asking import Asking
 from gps.journal import Journal
 from gps.keepers import Keeper

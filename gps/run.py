@@ -16,7 +16,8 @@ from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams import streams_of
-from fedstrata.transfers import device_links, transfers_of
+from fedstrata.tier_links import device_links
+from fedstrata.transfers import transfers_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.adoption import Adoption

@@ -20,7 +20,7 @@ from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered,
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.streams import UPDATE_PART, streams_of
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.transfers import lps_links
+from fedstrata.tier_links import lps_links
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub

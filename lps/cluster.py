@@ -23,7 +23,8 @@ from fedstrata.server_optimiser import server_optimiser
 from fedstrata.store import AnyModel
 from fedstrata.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, OneSum, Sums, taken
-from fedstrata.transfers import device_links, transfers_of
+from fedstrata.tier_links import device_links
+from fedstrata.transfers import transfers_of
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.arithmetic import difference, moves, spliced
 from lps.members import Members

@@ -15,7 +15,8 @@ from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import RoutedSums
-from fedstrata.transfers import device_links, transfers_of
+from fedstrata.tier_links import device_links
+from fedstrata.transfers import transfers_of
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb

@@ -19,7 +19,7 @@ from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, refusal
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES, Flat, Layout, PayloadCodec
-from fedstrata.transfers import TierLinks
+from fedstrata.tier_links import TierLinks
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from fedstrata.errors import UnknownChildError
+from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.link_calendar import DOWN, UP, Flow, fair_ends
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.transfers import Transfers, device_links, lps_links, transfers_of
+from fedstrata.tier_links import device_links, lps_links
+from fedstrata.transfers import Transfers, transfers_of
 from fedstrata.v1 import rounds_pb2 as pb
 
 MS, S = 10**6, 10**9
@@ -134,6 +135,20 @@ async def test_one_that_is_cut_off_leaves_the_shared_link_to_the_others() -> Non
 
     [times], _ = await arrivals(clock, carry(held, clock, 0, 10_000), cut_off())
     assert times == 120 * MS  # 40 ms' worth in the first 80, and the rest alone
+
+
+@pytest.mark.parametrize("links", ["device-lps: {up_rate: 1Mbit/s}", "shared: {device-lps: {up_rate: 1Mbit/s}}"])
+async def test_a_child_that_begins_anew_has_one_transfer_on_its_link(links: str) -> None:
+    clock = SetTime()
+    held = transfers(clock, links)
+
+    async def given_up() -> None:
+        with pytest.raises(SupersededError, match="another transfer has begun"):
+            await carry(held, clock, 0, 100_000)
+
+    [_, times] = await arrivals(clock, given_up(), carry(held, clock, 0, 10_000, start=40 * MS))
+    assert times == [120 * MS]
+    assert [each.bytes for each in held.take(0)] == [10_000]
 
 
 async def test_what_was_configured_and_achieved_is_noted_by_round() -> None:

@@ -28,8 +28,15 @@ def _check_virtual(experiment: "Experiment") -> None:
     are_real = isinstance(experiment.partition, LocalPartition)
     if are_real:
         raise ValueError("clock: virtual models the time that boards take, and those of partition.kind local are real")
-    for tier in ("enrolment", "lps", "gps"):
+    for tier in ("enrolment", "gps"):
         if getattr(experiment.deadlines, tier).deadline_s is not None:
             raise ValueError(
-                f"clock: virtual waits for everybody; leave deadlines.{tier}.deadline_s out, or say clock: none"
+                f"clock: virtual has deadlines of LPS rounds only; leave deadlines.{tier}.deadline_s out, or say none"
             )
+    shared = experiment.links.shared
+    is_shared = shared is not None and (shared.device_lps.up_rate is not None or shared.device_lps.broadcast)
+    if experiment.deadlines.lps.deadline_s is not None and is_shared:
+        raise ValueError(
+            "deadlines.lps.deadline_s on clock: virtual goes by each device's own link up; leave up_rate and broadcast "
+            "of links.shared.device-lps out"
+        )

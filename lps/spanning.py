@@ -26,7 +26,7 @@ from lps.notes import Notes
 from lps.report_files import ReportFiles
 from lps.round_rows import split_rounds
 from lps.stream_vector import StreamVector, Upward, UpwardChanges, UpwardSums
-from lps.times import Times
+from lps.times import Times, lps_wait
 from lps.uplink import exchanged, model_of
 
 
@@ -55,7 +55,7 @@ class SpanningSession:
             layout=self._streams.travelling,
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
-            wait=self._experiment.deadlines.lps,
+            wait=lps_wait(self._experiment),
             is_timed=self._experiment.clock != "none",
             transfers=transfers_of(self._experiment, device_links(self._experiment)),
         )
@@ -133,6 +133,7 @@ class SpanningSession:
         is_planned = self.planned_rounds() > global_round
         self._began_in = self._members.clusters_of()
         self._open(number, global_round, vector, children, asking)
+        self._times.opened(self._report, self._members)
         if asking is not None and not is_planned:
             answers = await self.server.gather_answers()
             indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
@@ -168,7 +169,7 @@ class SpanningSession:
         evaluate_only: bool = False,
     ) -> None:
         intake = Intake(
-            children=children, wait=self._experiment.deadlines.lps, executor=self._around.executor,
+            children=children, wait=lps_wait(self._experiment), executor=self._around.executor,
             limits=self._members.limits(),
         )  # fmt: skip
         self.server.open(

@@ -102,7 +102,7 @@ class RoundServer:
         Raises:
             RunStoppedError: too few children have reported, or can.
         """
-        opened = self._opened()
+        opened = self.opened()
         intake, wait = opened.intake, self.exchange.wait
         for child_id in self._banned:
             intake.exclude(child_id)
@@ -118,7 +118,7 @@ class RoundServer:
         Raises:
             RunStoppedError: too few have, or can.
         """
-        opened, wait = self._opened(), self.exchange.wait
+        opened, wait = self.opened(), self.exchange.wait
         asking, intake = opened.asking, opened.intake
         if asking is None:
             return {}
@@ -134,7 +134,7 @@ class RoundServer:
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
         """Let the children of a round that have been asked go on, each in its cluster."""
-        opened = self._opened()
+        opened = self.opened()
         opened.intake.sums = sums
         if opened.asking is not None:
             opened.asking.clusters = clusters
@@ -146,7 +146,7 @@ class RoundServer:
 
     def exchanged(self, result: RoundResult) -> dict[str, Exchanged]:
         """What went between the children and this parent in the round just closed, for its timeline."""
-        opened = self._opened()
+        opened = self.opened()
         return {name: uploaded.exchanged(opened.offer_to(name)) for name, uploaded in result.uploaded.items()}
 
     def has_refused(self, child_id: str) -> bool:
@@ -158,7 +158,8 @@ class RoundServer:
         """The open round, -1 where there is none, and the children that it still waits for."""
         return (-1, ()) if self._round is None else (self._round.number, self._round.intake.missing)
 
-    def _opened(self) -> OpenRound:
+    def opened(self) -> OpenRound:
+        """The open round. Raises RunStoppedError where there is none."""
         if self._round is None:
             raise RunStoppedError("no round is open")
         return self._round
@@ -179,7 +180,7 @@ class RoundServer:
             self._changes.tell()
         elif not self._has_news(request):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
-        elif (said := instead_of_model(opened := self._opened(), request)) is not None:
+        elif (said := instead_of_model(opened := self.opened(), request)) is not None:
             yield said
         elif self.exchange.transfers is not None:
             async for part in paced_model(self.exchange.transfers, self._turns, opened, request):
@@ -308,16 +309,13 @@ class RoundServer:
             raise UnknownChildError(f"{quoted(header.child_id)} is not of round {opened.number}")
         if state is ChildState.EXCLUDED and header.child_id in self._banned:
             raise ExcludedError(f"{header.child_id} was refused: {self._banned[header.child_id]}")
-        return state is not ChildState.EXCLUDED
+        return state is not ChildState.EXCLUDED and opened.is_in_time(header)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
         """Say where a child's upload stands."""
         check_run(self.exchange.run_id, request.run_id)
         opened = self._round
-        offset = 0
-        if opened is not None and opened.number == request.round and opened.intake.state_of(request.child_id):
-            offset = opened.intake.offset_of(request.child_id)
-        number = opened.number if opened else -1
+        offset, number = (opened.offset_of(request), opened.number) if opened else (0, -1)
         return pb.LocateUpdateResponse(run_id=self.exchange.run_id, offset=offset, current_round=number)
 
     def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:

@@ -181,7 +181,7 @@ def test_a_stored_file_is_the_same_experiment() -> None:
         ("compute.per_example=0.8", "0.8 has no unit"),
         ("compute.minimum=200h", "at most a week"),
         ("clock=fast", "'none', 'real' or 'virtual'"),
-        ("deadlines.lps.deadline_s=3", "leave deadlines.lps.deadline_s out"),
+        ("deadlines.gps.deadline_s=3", "leave deadlines.gps.deadline_s out"),
         ("deadlines.enrolment.deadline_s=3", "leave deadlines.enrolment.deadline_s out"),
         ("method=ifca", "no time for the questions of ifca in rounds"),
     ],
@@ -215,6 +215,14 @@ def test_the_real_clock_takes_deadlines_and_real_boards_and_is_part_of_the_runs_
         "data: {name: folder, input_shape: [4], num_classes: 2}\n"
     )
     assert parse_experiment(boards).is_paced
+
+
+def test_a_virtual_deadline_goes_by_own_links_up() -> None:
+    late = ("clock=virtual", "deadlines.lps.deadline_s=3")
+    assert parse_experiment(PLAIN, overrides=[*late, "links.shared.device-lps={down_rate: 1Mbit/s}"]).is_timed
+    for shared in ("{up_rate: 1Mbit/s}", "{down_rate: 1Mbit/s, broadcast: true}"):
+        said = refusal(PLAIN, *late, f"links.shared.device-lps={shared}")
+        assert "deadlines.lps.deadline_s on clock: virtual goes by each device's own link up" in said
 
 
 def test_a_real_board_has_no_virtual_time() -> None:

@@ -96,7 +96,7 @@ async def test_an_update_is_there_when_its_last_bit_is_and_not_begun_before_its_
     update = np.ones(LAYOUT.size, np.float32)
 
     async def parts() -> AsyncIterator[pb.UpdatePart]:
-        intake = server._opened().intake
+        intake = server.opened().intake
         for start in range(0, SIZE, 10_000):
             states.append(intake._children[DEVICE].upload is not None)
             yield pb.UpdatePart(data=update.tobytes()[start : start + 10_000])

@@ -15,6 +15,7 @@ from pathlib import Path  # noqa: E402
 from device.agent import DeviceAgent  # noqa: E402
 from device.bench import Bench  # noqa: E402
 from device.channels import Channels  # noqa: E402
+from device.clock import DeviceClock  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
 from device.stacked import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
@@ -68,6 +69,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         process_id=secrets.token_hex(8),
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
         state=state,
+        clock=DeviceClock(experiment),
     )
 
 

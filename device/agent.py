@@ -25,6 +25,7 @@ from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.streams import UPDATE_PART, is_offered
 from fedstrata.tensors import PayloadCodec
+from fedstrata.tier_links import device_links
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import lps_service_pb2 as pb
@@ -104,11 +105,12 @@ class DeviceAgent:
             if question.moment is not Moment.BEFORE:
                 continue
             if not (is_late and question.relayed):
-                before = work.trained_examples
+                before, began_ns = work.trained_examples, self._host.clock.now_ns()
                 with own_code_of(method, f"answer {question.name}"):
                     arrays = await method.answer(question, work, heard)
                 answer = answer_to_proto(question, arrays)
                 answer.trained_examples = work.trained_examples - before if self._host.experiment.is_timed else 0
+                await self._host.clock.trained(began_ns, self._index, work.trained_examples - before)
                 await link.submit_answer(answer)
                 self._log.info("answered", question=question.name)
             if question.relayed:
@@ -233,6 +235,9 @@ class DeviceAgent:
         layout = host.streams.travelling
         client = RoundClient(calls, identity, layout, link=link, part=UPDATE_PART, log=self._log)
         client.accepts_model = partial(_acceptance, host, link.down)
+        if host.experiment.is_paced:
+            links, devices = device_links(host.experiment), host.experiment.device_count
+            client.keep_to(links, payload_bytes=layout.float32_bytes, children=devices)
         return client
 
     async def _measure(self, lps: Any, client: RoundClient) -> None:

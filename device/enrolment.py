@@ -12,8 +12,9 @@ from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, HOLD_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import Arrays, Question
-from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes
+from fedstrata.rpc.answers import answer_parts, arrays_of, largest_bytes, payload_bytes
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, is_passing, refusal
+from fedstrata.tier_links import device_links
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -60,7 +61,7 @@ class GpsLink:
             for part in answer_parts(answer, header):
                 yield part
 
-        timeout_s = payload_timeout_s(len(answer.data))
+        timeout_s = payload_timeout_s(len(answer.data)) + self._on_link_s(len(answer.data))
         await call_until_answered(
             lambda: self._gps.SubmitAnswer(parts(), timeout=timeout_s, wait_for_ready=True), self._log, "SubmitAnswer"
         )
@@ -76,7 +77,7 @@ class GpsLink:
             request = answers_pb2.FetchAnswersRequest(
                 question=question.name, from_index=max(heard, default=-1) + 1, **self._who
             )
-            timeout_s = CALL_S + HOLD_S * self._experiment.device_count
+            timeout_s = (CALL_S + self._on_link_s(largest_bytes(question))) + HOLD_S * self._experiment.device_count
             try:
                 call = self._gps.FetchAnswers(request, timeout=timeout_s, wait_for_ready=True)
                 if await _fold_answers(call, question, fold, heard):
@@ -86,6 +87,12 @@ class GpsLink:
                 if not is_passing(error):
                     raise refusal(error) from None
                 await backoff.pause()
+
+    def _on_link_s(self, payload_bytes: int) -> float:
+        """How long a payload is on this device's link, on the real clock."""
+        if not self._experiment.is_paced:
+            return 0.0
+        return device_links(self._experiment, to_gps=True).slowest_s(self._index, payload_bytes, 1)
 
     async def assignment(self) -> pb.FetchAssignmentResponse:
         """Wait for the LPS that serves this device."""

@@ -41,6 +41,7 @@ class RoundJob:
         self._client = client
         self._store = store
         self.received = received
+        self._began_ns = host.clock.now_ns()
         kept = store.at(received.round) if host.keeps_state else None
         self._kept: Arrays = kept[1] if kept else {}
         self._streams = host.streams.without(received.withdrawn)
@@ -154,8 +155,16 @@ class RoundJob:
             train_loss=outcome.train_loss,
             evaluations=(measured,) if measured is not None else (),
             base_digest=received.digest,
-            work=pb.Work(examples=self.work.trained_examples) if self._host.experiment.is_timed else None,
+            work=await self._worked(),
         )
+
+    async def _worked(self) -> pb.Work | None:
+        """What a clock wants to know of the round's work; on the real one it has taken its time then."""
+        if self._host.experiment.clock == "none":
+            return None
+        work, examples = self.work, self.work.trained_examples
+        computed_ns = await self._host.clock.computed(self._began_ns, work.device_index, work.lps_round, examples)
+        return pb.Work(examples=examples, computed_ns=computed_ns)
 
     # --- what stays ---------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from device.bench import Bench
 from device.channels import Channels
+from device.clock import DeviceClock
 from device.evaluation import Evaluation, EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
@@ -44,6 +45,7 @@ class DeviceProcess:
     process_id: str
     pod_name: str
     state: Path | None = None  # where devices keep what never leaves them; None: in memory
+    clock: DeviceClock = field(default_factory=DeviceClock)
     # what devices received last, one model an LPS and cluster: for an LPS that has lost it or never had it
     held: dict[str, ReceivedModel] = field(default_factory=dict)
 

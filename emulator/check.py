@@ -106,7 +106,7 @@ def check(experiment: Experiment, console: Console) -> None:
     if isinstance(experiment.partition, TaskPartition):
         console.print(_task_table(experiment.partition))
     console.print(_bytes_table(experiment, model))
-    if experiment.is_timed:
+    if experiment.clock != "none":
         whole = round_bytes(experiment, model)
         payloads = Payloads(
             device_down=whole.device_lps_down // experiment.device_count,

@@ -105,7 +105,7 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
     """Print the links of devices and LPSs, and the expected time of rounds by part."""
     console.print(_link_table(experiment))
     expected = expected_times(experiment, payloads)
-    table = Table("expected virtual time", box=None, header_style="dim", pad_edge=False)
+    table = Table("expected time", box=None, header_style="dim", pad_edge=False)
     for part in (*PARTS, "round"):
         table.add_column(part, justify="right")
     for name, times in (

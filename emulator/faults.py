@@ -14,7 +14,6 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.fault_points import VARIABLE
 from fedstrata.faults import CutFault, Fault, KillFault, Link, Moment, PauseFault, SlowFault
-from fedstrata.link import Pace
 from fedstrata.v1 import gps_service_pb2 as pb
 
 PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed")
@@ -116,8 +115,8 @@ class FaultDriver:
                 proxy.cut()
                 loop.call_later(fault.for_s, proxy.mend)
             else:
-                proxy.pace.bytes_per_s = fault.bytes_per_s
-                loop.call_later(fault.for_s, setattr, proxy.pace, "bytes_per_s", Pace().bytes_per_s)
+                proxy.rate = max(1, round(8 * fault.bytes_per_s))
+                loop.call_later(fault.for_s, setattr, proxy, "rate", None)
 
     def close(self) -> None:
         """Let paused processes go on, so that they can be stopped, and close the proxies."""

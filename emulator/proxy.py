@@ -3,20 +3,24 @@
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from fedstrata.link import Pace
+from fedstrata.link import until_ns
+from fedstrata.link_calendar import Line
 from fedstrata.rpc.address import joined_address, loopback, split_address
 
 READ_BYTES = 1 << 16
+UNDER_WAY = 64  # reads that have left a link and have not arrived
 
 
 class LinkProxy:
     """Listens on a port of its own and passes bytes on, both ways, to one address."""
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.rate: int | None = None  # bits a second in each direction of each connection; None: as fast as it goes
+        self.latency_ns = 0
         self.slice_bytes: int | None = None  # what is passed on at a time; None: as it comes
         self.passed_bytes = 0
         self.on_bytes: Callable[[int], None] = lambda total: None
@@ -95,20 +99,40 @@ class LinkProxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: asyncio.StreamWriter
     ) -> None:
         """Pass one direction on until its end; then both directions end."""
+        under_way: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(UNDER_WAY)
         try:
-            while data := await reader.read(self.slice_bytes or READ_BYTES):
-                await self.pace.carry(len(data))
-                writer.write(data)
-                await writer.drain()
-                self.passed_bytes += len(data)
-                self.on_bytes(self.passed_bytes)
-        except OSError:
+            async with asyncio.TaskGroup() as jobs:
+                jobs.create_task(self._carry(reader, under_way))
+                jobs.create_task(self._arrive(under_way, writer))
+        except* OSError:
             _reset(writer)
             _reset(other)
         finally:
             self._writers.discard(writer)
             for end in (writer, other):
                 end.close()
+
+    async def _carry(self, reader: asyncio.StreamReader, under_way: "asyncio.Queue[tuple[int, bytes]]") -> None:
+        """Read no faster than the link carries: whoever sends is held back."""
+        line = Line(None)
+        while data := await reader.read(self.slice_bytes or READ_BYTES):
+            line.rate = self.rate
+            left_ns = line.carry(time.monotonic_ns(), 8 * len(data))
+            await until_ns(left_ns)
+            await under_way.put((left_ns + self.latency_ns, data))
+        await under_way.put((0, b""))
+
+    async def _arrive(self, under_way: "asyncio.Queue[tuple[int, bytes]]", writer: asyncio.StreamWriter) -> None:
+        """Write what has left the link when its latency is over; the next is under way meanwhile."""
+        while True:
+            at_ns, data = await under_way.get()
+            if not data:
+                return
+            await until_ns(at_ns)
+            writer.write(data)
+            await writer.drain()
+            self.passed_bytes += len(data)
+            self.on_bytes(self.passed_bytes)
 
 
 def _known(address: str) -> Callable[[], Awaitable[Mapping[str, str]]]:

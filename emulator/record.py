@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeA
 from pydantic import model_validator as pydantic_check
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from emulator.real_links import LINK_ROW, LinkRow, Real
 from emulator.timeline import TIMELINE_ROW, TimelineRow, Virtual
 from fedstrata.errors import DataError
 from fedstrata.yaml_files import read_yaml
@@ -98,6 +99,7 @@ class Summary:
     received_accuracy: dict[str, Ratio | None] | None = None  # where devices use models of their own
     kernels: dict[str, NonNegativeInt] = Field(default_factory=dict)
     virtual: Virtual | None = None  # on the virtual clock
+    real: Real | None = None  # on the real clock
 
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:
@@ -196,6 +198,7 @@ class RunRecord:
     rounds: Rounds
     relevance: Relevance | None
     timeline: tuple[TimelineRow, ...] = ()  # on the virtual clock
+    links: tuple[LinkRow, ...] = ()  # on the real clock
 
     def __post_init__(self) -> None:
         for row in self.rounds:
@@ -215,7 +218,7 @@ def load_record(folder: Path) -> RunRecord:
     text = _read(folder / "experiment.yaml")
     experiment = _parse_experiment(text, folder / "experiment.yaml")
     relevance = folder / "relevance.csv"
-    rounds, timeline = folder / "rounds.csv", folder / "timeline.csv"
+    rounds, timeline, links = (folder / f"{name}.csv" for name in ("rounds", "timeline", "links"))
     is_cut_short = summary.status == "failed" and not rounds.exists()
     return RunRecord(
         folder=folder,
@@ -226,6 +229,7 @@ def load_record(folder: Path) -> RunRecord:
         rounds=() if is_cut_short else parse_rows(rounds, ROUND_ROW, ROUND_COLUMNS),
         relevance=_parse_relevance(_read(relevance), relevance) if relevance.exists() else None,
         timeline=parse_rows(timeline, TIMELINE_ROW, TimelineRow.__dataclass_fields__) if timeline.exists() else (),
+        links=parse_rows(links, LINK_ROW, LinkRow.__dataclass_fields__) if links.exists() else (),
     )
 
 

@@ -26,6 +26,9 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
     console.print(traffic_table(summary))
     if summary.virtual is not None:
         console.print(virtual_table(summary.virtual))
+    if summary.real is not None:
+        within = f"{summary.real.links - summary.real.outside} of {summary.real.links}"
+        console.print(f"real clock: {within} links and boards as configured; links.csv has each", soft_wrap=True)
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
     if summary.excluded:

@@ -14,6 +14,7 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
+from fedstrata.clock_checks import check_clock
 from fedstrata.errors import ExperimentError
 from fedstrata.faults import Fault, KillFault, PauseFault
 from fedstrata.link_settings import Clock, ComputeSettings, Links, LinkSettings, check_known
@@ -138,34 +139,20 @@ class Experiment(Settings):
         timed = self.links.timed_key or ("compute" if self.compute is not None else None)
         if timed and "clock" not in self.model_fields_set:
             raise ValueError(
-                f"{timed} says how long something takes: add clock: virtual, or clock: none to pass over it"
+                f"{timed} says how long something takes: add clock: virtual or real, or clock: none to pass over it"
             )
-        if self.is_timed:
-            from fedstrata.methods import make_method
-            from fedstrata.streams import asks_in_training
-
-            self._check_virtual(asks_in_rounds=asks_in_training(make_method(self)) is not None)
+        check_clock(self)
         return self
-
-    def _check_virtual(self, *, asks_in_rounds: bool) -> None:
-        """Refuse what has no place in a virtual timeline. Raises ValueError."""
-        are_real = isinstance(self.partition, LocalPartition)
-        if are_real:
-            raise ValueError(
-                "clock: virtual models the time that boards take, and those of partition.kind local are real"
-            )
-        for tier in ("enrolment", "lps", "gps"):
-            if getattr(self.deadlines, tier).deadline_s is not None:
-                raise ValueError(
-                    f"clock: virtual waits for everybody; leave deadlines.{tier}.deadline_s out, or say clock: none"
-                )
-        if asks_in_rounds:
-            raise ValueError(f"clock: virtual has no time for the questions of {self.method.name} in rounds; say none")
 
     @property
     def is_timed(self) -> bool:
         """Whether a timeline is worked out beside the run."""
         return self.clock == "virtual"
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether links and computing take the time that they are said to take."""
+        return self.clock == "real"
 
     @property
     def limits(self) -> Bounds:
@@ -209,13 +196,13 @@ class Experiment(Settings):
     def digest(self) -> str:
         """SHA-256 of the resolved file, without faults and without what only says where data lies on this machine.
 
-        How long things take is part of it on the virtual clock, presets as the numbers that they stand for.
+        How long things take is part of it on a clock, presets as the numbers that they stand for.
         """
         resolved = self.model_dump(mode="json", by_alias=True)
         del resolved["faults"]
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
-        if self.is_timed:
+        if self.clock != "none":
             resolved["links"]["times"] = self.links.times()
         else:
             del resolved["clock"], resolved["compute"]

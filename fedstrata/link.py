@@ -36,6 +36,12 @@ def pass_time(seconds: float) -> None:
     time.sleep(seconds)
 
 
+async def until_ns(at_ns: int) -> None:
+    """Wait until a time of the monotonic clock: a timer of whole milliseconds may be early, and is set again."""
+    while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
+        await asyncio.sleep(left_ns / 1e9)
+
+
 class Backoff:
     """Pauses between attempts: each twice the last, up to two seconds."""
 
@@ -50,20 +56,6 @@ class Backoff:
 
     def reset(self) -> None:
         self.attempts = 0
-
-
-class Pace:
-    """Lets bytes go by no faster than a rate, None being as fast as they come."""
-
-    def __init__(self, bytes_per_s: float | None = None, latency_ms: float = 0.0) -> None:
-        self.bytes_per_s = bytes_per_s
-        self.latency_ms = latency_ms
-
-    async def carry(self, size: int) -> None:
-        """Let the time go by that so many bytes take."""
-        seconds = self.latency_ms / 1000 + (size / self.bytes_per_s if self.bytes_per_s else 0.0)
-        if seconds:
-            await asyncio.sleep(seconds)
 
 
 async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_s: float | None) -> bool:

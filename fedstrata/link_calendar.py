@@ -5,7 +5,7 @@ Nothing here waits or looks at a clock, and nothing depends on the order in whic
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -60,42 +60,112 @@ class _Group:
     flows: list[tuple[int, int]] = field(default_factory=list)  # a heap of targets, and which flow has it
 
 
+@dataclass
+class _UnderWay:
+    """A flow in a shared link."""
+
+    group: _Group
+    since: int  # what the group had been given as the flow began
+    marks: Sequence[int]  # in bits, ascending, the last its end
+    passed: int = 0  # how many of them
+
+    @property
+    def target(self) -> int:
+        """What the group will have been given when the next mark is passed."""
+        return self.since + self.marks[self.passed] * SECOND_NS * SCALE
+
+
+class FairLink:
+    """A link that all flows under way share max-min fairly; who begins and who gives up is told as it happens."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._now = 0
+        self._groups: dict[int, _Group] = {}
+        self._flows: dict[int, _UnderWay] = {}
+        self._rates: dict[int, int] | None = None  # by group, scaled; None: to be worked out
+
+    def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
+        """Let a flow begin now, whose own link has this rate; `marks` are bits at which its passing is noted."""
+        most = SCALE * (self._capacity if rate is None else min(rate, self._capacity))
+        group = self._groups.setdefault(most, _Group(most))
+        self._flows[number] = flow = _UnderWay(group, group.served, marks)
+        heappush(group.flows, (flow.target, number))
+        self._rates = None
+
+    def drop(self, number: int) -> None:
+        """Let a flow go before its end, if it is under way; the others share what it leaves."""
+        flow = self._flows.pop(number, None)
+        if flow is not None:
+            flow.group.flows = [each for each in flow.group.flows if each[1] != number]
+            heapify(flow.group.flows)
+            self._rates = None
+            self._forget_if_empty(flow.group)
+
+    def next_ns(self) -> int | None:
+        """When the next mark is passed if nobody begins or gives up before; None where no flow is under way."""
+        if not self._groups:
+            return None
+        rates = self._rates_now()
+        return min(
+            self._now - (-(group.flows[0][0] - group.served) // rates[most]) for most, group in self._groups.items()
+        )
+
+    def advance(self, until_ns: int) -> list[tuple[int, int]]:
+        """Let time go by, not backwards; gives the flows that have passed a mark, in order, and when."""
+        passed: list[tuple[int, int]] = []
+        while (at_ns := self.next_ns()) is not None and at_ns <= until_ns:
+            self._serve(at_ns)
+            for group in list(self._groups.values()):
+                self._pass_marks(group, passed)
+        self._serve(max(self._now, until_ns))
+        return passed
+
+    def _serve(self, until_ns: int) -> None:
+        if self._groups:
+            rates = self._rates_now()
+            for most, group in self._groups.items():
+                group.served += rates[most] * (until_ns - self._now)
+        self._now = until_ns
+
+    def _pass_marks(self, group: _Group, passed: list[tuple[int, int]]) -> None:
+        while group.flows and group.flows[0][0] <= group.served:
+            _, number = heappop(group.flows)
+            passed.append((number, self._now))
+            flow = self._flows[number]
+            flow.passed += 1
+            if flow.passed < len(flow.marks):
+                heappush(group.flows, (flow.target, number))
+            else:
+                del self._flows[number]
+                self._rates = None
+        self._forget_if_empty(group)
+
+    def _forget_if_empty(self, group: _Group) -> None:
+        if not group.flows:
+            self._groups.pop(group.most, None)
+
+    def _rates_now(self) -> dict[int, int]:
+        if self._rates is None:
+            self._rates = _fair_rates(self._groups.values(), self._capacity)
+        return self._rates
+
+
 def fair_ends(flows: Sequence[Flow], capacity: int | None) -> list[int]:
     """When each flow's last bit has left a link that all share max-min fairly; each alone where nothing limits it."""
     if capacity is None:
         return [end_of(flow.start_ns, flow.bits, flow.rate) for flow in flows]
-    ends = [flow.start_ns for flow in flows]
-    waiting = sorted((number for number, flow in enumerate(flows) if flow.bits), key=lambda n: -flows[n].start_ns)
-    groups: dict[int, _Group] = {}
-    now = 0
-    while waiting or groups:
-        if not groups:
-            now = max(now, flows[waiting[-1]].start_ns)
-        while waiting and flows[waiting[-1]].start_ns <= now:
-            _begin(groups, flows[waiting[-1]], waiting.pop(), capacity)
-        rates = _fair_rates(groups.values(), capacity)
-        until = min(now - (-(group.flows[0][0] - group.served) // rates[most]) for most, group in groups.items())
-        if waiting:
-            until = min(until, flows[waiting[-1]].start_ns)
-        for most, group in groups.items():
-            group.served += rates[most] * (until - now)
-        now = until
-        for group in list(groups.values()):
-            _end(groups, group, now, ends)
+    ends, link = [flow.start_ns for flow in flows], FairLink(capacity)
+    passed: list[tuple[int, int]] = []
+    for number, flow in sorted(enumerate(flows), key=lambda each: each[1].start_ns):
+        if flow.bits:
+            passed += link.advance(flow.start_ns)
+            link.begin(number, (flow.bits,), flow.rate)
+    while (at_ns := link.next_ns()) is not None:
+        passed += link.advance(at_ns)
+    for number, at_ns in passed:
+        ends[number] = at_ns
     return ends
-
-
-def _begin(groups: dict[int, _Group], flow: Flow, number: int, capacity: int) -> None:
-    most = SCALE * (capacity if flow.rate is None else min(flow.rate, capacity))
-    group = groups.setdefault(most, _Group(most))
-    heappush(group.flows, (group.served + flow.bits * SECOND_NS * SCALE, number))
-
-
-def _end(groups: dict[int, _Group], group: _Group, now: int, ends: list[int]) -> None:
-    while group.flows and group.flows[0][0] <= group.served:
-        ends[heappop(group.flows)[1]] = now
-    if not group.flows:
-        del groups[group.most]
 
 
 def _fair_rates(groups: Iterable[_Group], capacity: int) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""What the experiment file says of links and of computing: encodings, and, for the virtual clock, how long things take.
+"""What the experiment file says of links and of computing: encodings, and, for the two clocks, how long things take.
 
 Times are whole nanoseconds and rates whole bits a second, as `fedstrata.quantities` reads them.
 """
@@ -14,7 +14,7 @@ from fedstrata.link_presets import BOARDS, LINK_PRESETS
 from fedstrata.quantities import FASTEST, RATE_UNITS, DeviceList, Duration, Rate
 from fedstrata.settings import Encoding, Settings
 
-Clock = Literal["none", "virtual"]
+Clock = Literal["none", "real", "virtual"]
 SEGMENT_BITS = 1460 * 8  # TCP's payload of a packet of 1,500 bytes
 NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
 
@@ -77,7 +77,7 @@ def _check_link(link: LinkTimes, where: str) -> None:
 
 
 class LinkSettings(LinkTiming):
-    """How tensors travel on a link, down (models) and up (updates), and how long they take on the virtual clock."""
+    """How tensors travel on a link, down (models) and up (updates), and how long they take on a clock."""
 
     down: Encoding = "float32"
     up: Encoding = "float32"

@@ -39,6 +39,7 @@ class _Child:
     index: int
     busy_ns: int
     exchanged: Exchanged
+    free_ns: int = 0  # from when on it listens
 
 
 class DeviceTimeline:
@@ -85,10 +86,45 @@ class DeviceTimeline:
             factor *= float(np.exp(self._compute.spread.lognormal * normal))
         return Fraction(round(factor * 10**6), 10**6)
 
+    def arrivals(
+        self,
+        lps_round: int,
+        begins_ns: int,
+        offered: Mapping[str, Exchanged],
+        free: Mapping[str, int],
+        indexes: Mapping[str, int],
+    ) -> dict[str, int]:
+        """When each device has an LPS round's model; `free` says from when on those listen that are still busy."""
+        children = [
+            _Child(
+                name=name, link=self.link(indexes[name]), index=indexes[name], busy_ns=0, exchanged=each,
+                free_ns=free.get(name, 0),
+            )
+            for name, each in sorted(offered.items())
+        ]  # fmt: skip
+        there = _there(children, begins_ns, [self._seed, DEVICE_LINK, lps_round], self._shared)
+        return {child.name: at_ns for child, at_ns in zip(children, there, strict=True)}
+
+    def back_ns(self, lps_round: int, index: int, there_ns: int, work: pb.Work, up_bytes: int) -> int:
+        """When the update of a device is at its LPS, by its own link, that has the model at a time."""
+        link, ready_ns = self.link(index), there_ns + self.compute_ns(index, lps_round, work.examples)
+        latency_ns = _latency(link, [self._seed, DEVICE_LINK, lps_round], index, UP)
+        return end_of(ready_ns, 8 * up_bytes, link.rate("up")) + latency_ns
+
     def round(
-        self, lps_round: int, begins_ns: int, exchanged: Mapping[str, Exchanged], indexes: Mapping[str, int]
+        self,
+        lps_round: int,
+        begins_ns: int,
+        exchanged: Mapping[str, Exchanged],
+        indexes: Mapping[str, int],
+        *,
+        there: Mapping[str, int] | None = None,
+        ends_ns: int | None = None,
     ) -> pb.RoundTimes:
-        """An LPS round, of what went between the LPS and its devices; `indexes` are theirs."""
+        """An LPS round, of what went between the LPS and its devices; `indexes` are theirs.
+
+        With a deadline `there` says when each had the model, and `ends_ns` when the round ended for those who are late.
+        """
         children = [
             _Child(
                 name=name,
@@ -99,7 +135,8 @@ class DeviceTimeline:
             )
             for name, each in exchanged.items()
         ]
-        return _round_times(children, begins_ns, [self._seed, DEVICE_LINK, lps_round], self._shared)
+        address = [self._seed, DEVICE_LINK, lps_round]
+        return _round_times(children, begins_ns, address, self._shared, there=there, ends_ns=ends_ns)
 
 
 class LpsTimeline:
@@ -131,16 +168,27 @@ def _latency(link: LinkTimes, address: Sequence[int], index: int, direction: int
     return drawn_latency(link.latency, link.jitter, [*address, index, direction])
 
 
-def _round_times(
-    children: Iterable[_Child], begins_ns: int, address: Sequence[int], shared: SharedRates
-) -> pb.RoundTimes:
-    """A round in which every child fetches, works and sends; it ends as the last update arrives."""
-    children = sorted(children, key=lambda child: child.name)
-    there = [
+def _there(children: Sequence[_Child], begins_ns: int, address: Sequence[int], shared: SharedRates) -> list[int]:
+    """When each child has its model."""
+    return [
         end + _latency(child.link, address, child.index, DOWN) if child.exchanged.down_bytes else end
         for child, end in zip(children, _sent(children, begins_ns, shared), strict=True)
     ]
-    ready = [arrival + child.busy_ns for child, arrival in zip(children, there, strict=True)]
+
+
+def _round_times(
+    children: Iterable[_Child],
+    begins_ns: int,
+    address: Sequence[int],
+    shared: SharedRates,
+    *,
+    there: Mapping[str, int] | None = None,
+    ends_ns: int | None = None,
+) -> pb.RoundTimes:
+    """A round in which every child fetches, works and sends; it ends as the last update arrives, or at a time."""
+    children = sorted(children, key=lambda child: child.name)
+    had = _there(children, begins_ns, address, shared) if there is None else [there[child.name] for child in children]
+    ready = [arrival + child.busy_ns for child, arrival in zip(children, had, strict=True)]
     uploads = [
         Flow(start_ns=start, bits=8 * child.exchanged.up_bytes, rate=child.link.rate("up"))
         for child, start in zip(children, ready, strict=True)
@@ -149,7 +197,7 @@ def _round_times(
         end + _latency(child.link, address, child.index, UP)
         for child, end in zip(children, fair_ends(uploads, shared.up_rate), strict=True)
     ]
-    ends_ns = max(back, default=begins_ns)
+    ends_ns = max(back, default=begins_ns) if ends_ns is None else ends_ns
     if ends_ns >= LAST_NS or (ends_ns - begins_ns) * len(back) >= LAST_NS:
         raise RunStoppedError(
             "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"
@@ -158,12 +206,12 @@ def _round_times(
         begins_ns=begins_ns,
         ends_ns=ends_ns,
         ready_ns=ends_ns,
-        down_ns=sum(there) - begins_ns * len(there),
+        down_ns=sum(had) - begins_ns * len(had),
         compute_ns=sum(child.busy_ns for child in children),
         up_ns=sum(back) - sum(ready),
         waiting_ns=ends_ns * len(back) - sum(back),
         children=len(children),
-        slowest=next((child.name for child, at in zip(children, back, strict=True) if at == ends_ns), ""),
+        slowest=next((child.name for child, at in zip(children, back, strict=True) if at == max(back)), ""),
         flows=[_flow(child) for child in children],
     )
 
@@ -183,7 +231,8 @@ def _flow(child: _Child) -> pb.Flow:
 def _sent(children: Sequence[_Child], begins_ns: int, shared: SharedRates) -> list[int]:
     """When the last bit of each child's model has left its parent; a broadcast is over for all at once."""
     flows = [
-        Flow(start_ns=begins_ns, bits=8 * each.exchanged.down_bytes, rate=each.link.rate("down")) for each in children
+        Flow(start_ns=max(begins_ns, each.free_ns), bits=8 * each.exchanged.down_bytes, rate=each.link.rate("down"))
+        for each in children
     ]
     if not shared.broadcast:
         return fair_ends(flows, shared.down_rate)

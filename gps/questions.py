@@ -4,6 +4,7 @@ Answers go from the journal straight to the wire, one at a time: neither the GPS
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,11 +12,14 @@ from functools import partial
 from fedstrata.errors import ExcludedError, PayloadError, SupersededError
 from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, Changes, wait_until
+from fedstrata.link_calendar import UP
 from fedstrata.logs import EventLog
 from fedstrata.methods import Arrays, Method, Moment, Question
 from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named
+from fedstrata.transfers import Transfers
 from fedstrata.v1 import answers_pb2 as pb
+from fedstrata.v1 import rounds_pb2
 from gps.journal import Journal
 from gps.roster import Device, Roster
 
@@ -25,8 +29,9 @@ class Questions:
 
     def __init__(
         self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
-        on_late_answer: Callable[[Device, Arrays], None],
+        on_late_answer: Callable[[Device, Arrays], None], transfers: Transfers | None = None,
     ) -> None:  # fmt: skip
+        """`transfers` holds answers back on the real clock."""
         self._method = method
         self._roster = roster
         self._journal = journal
@@ -37,6 +42,9 @@ class Questions:
         self.changes = Changes()
         self.is_closed = False  # whether no answer to a relayed question is waited for any more
         self.sponsors: Sequence[Sequence[int]] | None = None  # by cluster, once there are clusters
+        self.transfers = transfers
+        self._carried: list[rounds_pb2.Carried] = []
+        self._decided_ns: dict[int, int] = {}  # when the answer of a device was there, as far as it is known
         self._on_change = on_change
         self._on_late_answer = on_late_answer
 
@@ -44,6 +52,7 @@ class Questions:
         """Let every held call look again."""
         for index in [index for index in self._decided if self._is_decided(index)]:
             self._decided.pop(index).set()
+            self._decided_ns[index] = time.monotonic_ns()
         self.changes.tell()
         self._on_change()
 
@@ -69,6 +78,14 @@ class Questions:
             if not question.relayed
         }
 
+    def carried(self) -> list[rounds_pb2.Carried]:
+        """On the real clock, what links have carried of answers to the GPS since it started."""
+        if self.transfers is None:
+            return []
+        for number in range(len(self.asked)):
+            self._carried += self.transfers.take(number)
+        return list(self._carried)
+
     # --- calls ----------------------------------------------------------------------------------
 
     @contextmanager
@@ -93,6 +110,7 @@ class Questions:
             self._check_wanted(device)
             question = question_named(self.asked, name)
             answer = await _whole(question, header, parts)
+            await self._travel(device, question, answer)
             arrays = arrays_of(question, answer)
             self._method.check_answer(question, arrays, self._heard_by(device))
             if name not in device.answered and not (question.relayed and self.is_closed):
@@ -100,6 +118,14 @@ class Questions:
                 reach("relevance")
                 self.tell()
             self._hand_on(device)
+
+    async def _travel(self, device: Device, question: Question, answer: pb.Answer) -> None:
+        """Let the time go by that an answer takes on its device's link, on the real clock."""
+        if self.transfers is not None:
+            number, size = self.asked.index(question), answer.ByteSize()
+            with self.transfers.under_way(device.device_id, UP, number, size) as transfer:
+                await transfer.all_arrived()
+                await transfer.over()
 
     def _check_wanted(self, device: Device) -> None:
         if device.is_late and not self._method.places_late:
@@ -136,6 +162,7 @@ class Questions:
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)
         with self._roster.call_of(request.device_id, request.process_id) as device:
+            relay = self.transfers.relay(device.device_id, self.asked.index(question)) if self.transfers else None
             for index in await self._indexes_for(device):
                 if index < request.from_index or index == device.device_index:
                     continue
@@ -144,7 +171,10 @@ class Questions:
                     return
                 other = self._roster.devices.get(index)
                 if other is not None and question.name in other.answered and not other.refused and not other.is_late:
-                    for part in self._parts(question, other):
+                    answer = pb.Answer.FromString(self._journal.answer(question.name, index))
+                    if relay is not None:
+                        await relay.carry(self._decided_ns.get(index, 0), answer.ByteSize())
+                    for part in self._parts(answer, other):
                         yield part
                         reach("profile_relay")
             if device.is_late and self.sponsors is None:
@@ -171,8 +201,7 @@ class Questions:
         relayed = {question.name for question in self.asked if question.relayed}
         return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))
 
-    def _parts(self, question: Question, device: Device) -> Iterator[pb.AnswerPart]:
-        answer = pb.Answer.FromString(self._journal.answer(question.name, device.device_index))
+    def _parts(self, answer: pb.Answer, device: Device) -> Iterator[pb.AnswerPart]:
         return answer_parts(answer, pb.AnswerHeader(device_id=device.device_id, device_index=device.device_index))
 
 

@@ -20,6 +20,7 @@ from fedstrata.page import ROUND_COLUMNS
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
+from gps.links_record import LinkSum, link_sums, links_csv, real_summary
 from gps.measured import columns_of
 from gps.timeline_record import RunTimes, flows_csv, timeline_csv, virtual_summary
 
@@ -41,7 +42,8 @@ class RunResult:
     model_sha256: Mapping[str, str]  # by cluster
     lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
     lps_rounds: list[rounds_pb2.LpsRound]
-    times: RunTimes = field(default_factory=RunTimes)  # on the virtual clock
+    times: RunTimes = field(default_factory=RunTimes)  # on a clock
+    carried_before: Sequence[rounds_pb2.Carried] = ()  # of answers before training, on the real clock
     link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
     exclusions: list[tuple[str, str, str]]
     adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
@@ -59,9 +61,16 @@ def write_record(folder: Path, result: RunResult) -> None:
     if result.experiment.is_timed:
         _write(folder / "timeline.csv", timeline_csv(result.lps_rounds, result.times))
         _write(folder / "flows.csv", flows_csv(result.lps_rounds, result.times))
+    if result.experiment.is_paced:
+        _write(folder / "links.csv", links_csv(_link_sums(result), result.experiment.device_ids()))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
     _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")
+
+
+def _link_sums(result: RunResult) -> list[LinkSum]:
+    times = [*(row.times for row in result.lps_rounds), *result.times.global_rounds.values()]
+    return link_sums([result.carried_before, *(each.carried for each in times)])
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
@@ -114,6 +123,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "task_accuracy": task_accuracy(result.evaluations, dict(zip(ids, tasks, strict=True))) if tasks else None,
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         "virtual": virtual_summary(result.lps_rounds, result.times) if experiment.is_timed else None,
+        "real": real_summary(_link_sums(result)) if experiment.is_paced else None,
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
         "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],

@@ -42,6 +42,7 @@ class Reports:
         """`exclude` is called with who was excluded, at what stage and why."""
         self._global_rounds = experiment.training.global_rounds
         self._lps_rounds = experiment.training.lps_rounds
+        self._device_count = experiment.device_count
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
         self._plan = plan
         self._serving = serving
@@ -118,6 +119,9 @@ class Reports:
         check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._plan.held_out)
         for row in header.lps_rounds:
             _check_length("flows of a round", row.times.flows, len(members))
+            _check_length("transfers of a round", row.times.carried, 3 * len(members))
+            if any(not 0 <= each.child < self._device_count for each in row.times.carried):
+                raise PayloadError(f"{header.cluster_id} reports the link of a device that there is not")
             if row.times.slowest and row.times.slowest not in members:
                 raise PayloadError(
                     f"{header.cluster_id} waited for {quoted(row.times.slowest)}, which is none of its own"

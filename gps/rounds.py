@@ -19,6 +19,8 @@ from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, wr
 from fedstrata.store.model_file import joined
 from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, Sums
+from fedstrata.tier_links import lps_links
+from fedstrata.transfers import transfers_of
 from gps.asking import Asking
 from gps.journal import Journal
 from gps.keepers import Keeper
@@ -59,6 +61,7 @@ class GlobalRounds:
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
             is_timed=experiment.is_timed,
+            transfers=transfers_of(experiment, lps_links(experiment)),
         )
         self.times = GlobalTimes(experiment, journal, first_is_fetched=keeper.is_fetched_first)
         optimiser = server_optimiser(experiment.training.gps_optimiser)

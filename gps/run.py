@@ -16,6 +16,8 @@ from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams import streams_of
+from fedstrata.tier_links import device_links
+from fedstrata.transfers import transfers_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.adoption import Adoption
@@ -73,6 +75,7 @@ class Run:
         self.questions = Questions(
             self.method, roster=self.roster, journal=self.journal, log=self._log, on_change=self.tell_soon,
             on_late_answer=self._place,
+            transfers=transfers_of(self.experiment, device_links(self.experiment, to_gps=True)),
         )  # fmt: skip
         self.enrolment = Enrolment(
             self.experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=self._log,
@@ -306,6 +309,7 @@ class Run:
             self.standing(),
             lps_rounds=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
             times=self.rounds.times.all(),
+            carried_before=self.questions.carried(),
             relevance=first.affinity if first is not None else None,
             relevance_ids=[ids[index] for index in first.related] if first is not None else [],
         )

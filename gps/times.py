@@ -48,7 +48,10 @@ class GlobalTimes:
         return RunTimes(before=before, global_rounds=dict(self._times), asked=self._asked)
 
     def of_round(self, global_round: int, server: RoundServer, gathered: RoundResult) -> pb.RoundTimes | None:
-        """The times of the global round just closed; None where there is no virtual clock."""
+        """The times of the global round just closed, or on the real clock what links have carried; without one None."""
+        transfers = server.exchange.transfers
+        if transfers is not None:
+            return pb.RoundTimes(carried=transfers.take(global_round))
         if not self._is_on:
             return None
         exchanged = server.exchanged(gathered)

@@ -21,6 +21,7 @@ from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered,
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.streams import UPDATE_PART, streams_of
 from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.tier_links import lps_links
 from fedstrata.trust.credentials import GPS
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
@@ -278,6 +279,9 @@ class LpsAgent:
         link = self._experiment.links.lps_gps
         uplink = RoundClient(calls, identity, self._around.streams.everywhere, link=link, part=UPDATE_PART, log=log)
         uplink.is_timed = self._experiment.is_timed
+        if self._experiment.is_paced:
+            largest = 2 * self._around.streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
+            uplink.keep_to(lps_links(self._experiment), payload_bytes=largest, children=1)
         uplink.link_bytes = lambda: link_bytes_to_proto(self._metrics.links.snapshot())
         return uplink
 

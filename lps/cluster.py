@@ -23,6 +23,8 @@ from fedstrata.server_optimiser import server_optimiser
 from fedstrata.store import AnyModel
 from fedstrata.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, OneSum, Sums, taken
+from fedstrata.tier_links import device_links
+from fedstrata.transfers import transfers_of
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.arithmetic import difference, moves, spliced
 from lps.members import Members
@@ -30,7 +32,7 @@ from lps.notes import Notes
 from lps.round_rows import split_rounds
 from lps.state import ClusterState, RoundStart
 from lps.takeover import ModelSearch, check_goes_on, write_start
-from lps.times import Times
+from lps.times import Times, lps_wait
 from lps.uplink import exchanged
 from lps.writing import Writing
 
@@ -85,8 +87,9 @@ class ClusterSession:
             layout=self._layout,
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
-            wait=self._experiment.deadlines.lps,
-            is_timed=self._experiment.is_timed,
+            wait=lps_wait(self._experiment),
+            is_timed=self._experiment.clock != "none",
+            transfers=transfers_of(self._experiment, device_links(self._experiment)),
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self._times = Times(self._experiment, cluster.cluster_id, self.server)
@@ -130,7 +133,7 @@ class ClusterSession:
             self._uplink.identity.run_id,
             layout=self._layout,
             members=self._members.ids,
-            wait=self._experiment.deadlines.lps,
+            wait=lps_wait(self._experiment),
             rounds=self._can_be_held,
             log=self._log,
         )
@@ -199,6 +202,7 @@ class ClusterSession:
         sums = OneSum(self._layout.size, children)
         try:
             self._open(standing, children, sums)
+            self._times.opened(standing.report, self._members)
         finally:
             await self._writing.done()
         gathered = await self.server.gather()
@@ -231,7 +235,7 @@ class ClusterSession:
     ) -> None:
         number = standing.lps_round
         intake = Intake(
-            children=children, sums=sums, wait=self._experiment.deadlines.lps, executor=self._around.executor,
+            children=children, sums=sums, wait=lps_wait(self._experiment), executor=self._around.executor,
             limits=self._members.limits(),
         )  # fmt: skip
         self.server.open(

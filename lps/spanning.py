@@ -17,6 +17,8 @@ from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams import UPDATE_PART, are_offers
 from fedstrata.tensors import Layout, RoutedSums
+from fedstrata.tier_links import device_links
+from fedstrata.transfers import transfers_of
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -26,7 +28,7 @@ from lps.notes import Notes
 from lps.report_files import ReportFiles
 from lps.round_rows import split_rounds
 from lps.stream_vector import StreamVector, Upward, UpwardChanges, UpwardSums
-from lps.times import Times
+from lps.times import Times, lps_wait
 from lps.uplink import exchanged, model_of
 
 
@@ -57,8 +59,9 @@ class SpanningSession:
             layout=self._streams.travelling,
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
-            wait=self._experiment.deadlines.lps,
-            is_timed=self._experiment.is_timed,
+            wait=lps_wait(self._experiment),
+            is_timed=self._experiment.clock != "none",
+            transfers=transfers_of(self._experiment, device_links(self._experiment)),
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self.server.accepts_updates = self._accepts_updates
@@ -160,6 +163,7 @@ class SpanningSession:
         is_late = asking is not None and is_planned
         self._began_in = self._members.began_in() if is_late else self._members.clusters_of()
         self._open(number, global_round, vector, children, asking)
+        self._times.opened(self._report, self._members)
         if asking is not None and not is_planned:
             answers = await self.server.gather_answers()
             indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
@@ -195,7 +199,7 @@ class SpanningSession:
         evaluate_only: bool = False,
     ) -> None:
         intake = Intake(
-            children=children, wait=self._experiment.deadlines.lps, executor=self._around.executor,
+            children=children, wait=lps_wait(self._experiment), executor=self._around.executor,
             limits=self._members.limits(),
         )  # fmt: skip
         self.server.open(

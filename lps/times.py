@@ -1,11 +1,18 @@
-"""The virtual clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
+"""The clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
 
-from fedstrata.experiment import Experiment
+from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
-from fedstrata.timeline import DeviceTimeline, LpsTimeline
+from fedstrata.rounds.result import Uploaded
+from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.members import Members
+
+
+def lps_wait(experiment: Experiment) -> TierDeadline:
+    """How long an LPS waits by the wall: on the virtual clock for everybody, since deadlines are in virtual time."""
+    wait = experiment.deadlines.lps
+    return wait.model_copy(update={"deadline_s": None}) if experiment.is_timed else wait
 
 
 class Times:
@@ -13,19 +20,76 @@ class Times:
 
     def __init__(self, experiment: Experiment, cluster_id: str, server: RoundServer) -> None:
         self.is_on = experiment.is_timed
+        self._is_real = experiment.is_paced
         self._cluster_id = cluster_id
         self._server = server
         self._devices = DeviceTimeline(experiment)
         self._uplink = LpsTimeline(experiment)
+        deadline_s = experiment.deadlines.lps.deadline_s
+        self._deadline_ns = round(deadline_s * 1e9) if self.is_on and deadline_s is not None else None
+        self._there: dict[str, int] | None = None  # with a deadline: when the devices of the round have its model
+        self._busy: dict[str, int] = {}  # and until when those are busy that miss it
+
+    def opened(self, report: gps_pb.ReportHeader, members: Members) -> None:
+        """With a deadline, an LPS round is open: who is busy until it is over with an earlier one is left out."""
+        opened = self._server.opened()
+        if self._deadline_ns is None or opened.evaluate_only:
+            return
+        indexes, ends_ns = members.indexes, report.now_ns + self._deadline_ns
+        awaited = opened.intake.missing
+        free = {name: report.busy_ns[indexes[name]] for name in awaited if indexes[name] in report.busy_ns}
+        self._busy = {name: free_ns for name, free_ns in free.items() if free_ns >= ends_ns}
+        for name in self._busy:
+            opened.intake.exclude(name)
+        offered = {
+            name: Exchanged(down_bytes=opened.offer_to(name).whole_bytes, up_bytes=0, work=pb.Work())
+            for name in awaited
+            if name not in self._busy
+        }
+        there = self._there = self._devices.arrivals(opened.number, report.now_ns, offered, free, indexes)
+
+        def is_late(header: pb.UpdateHeader) -> bool:
+            name, size = header.child_id, Uploaded.of(header).up_bytes
+            back_ns = self._devices.back_ns(opened.number, indexes[name], there[name], header.work, size)
+            if back_ns > ends_ns:
+                self._busy[name] = back_ns
+            return back_ns > ends_ns
+
+        opened.is_late = is_late
 
     def of_round(self, report: gps_pb.ReportHeader, gathered: RoundResult, members: Members) -> None:
         """Put the times of the LPS round just closed into its row, the report's last, and move its clock."""
+        row = report.lps_rounds[-1]
+        if self._is_real:
+            row.times.carried.extend(self._achieved(row.lps_round, gathered, members))
         if not self.is_on:
             return
-        row = report.lps_rounds[-1]
         exchanged = self._server.exchanged(gathered)
-        row.times.CopyFrom(self._devices.round(row.lps_round, report.now_ns, exchanged, members.indexes))
+        ends_ns = report.now_ns + self._deadline_ns if self._deadline_ns is not None and self._busy else None
+        times = self._devices.round(
+            row.lps_round, report.now_ns, exchanged, members.indexes, there=self._there, ends_ns=ends_ns
+        )
+        row.times.CopyFrom(times)
         report.now_ns = row.times.ends_ns
+        report.busy_ns.clear()
+        report.busy_ns.update({members.index_of(name): free_ns for name, free_ns in self._busy.items()})
+
+    def _achieved(self, lps_round: int, gathered: RoundResult, members: Members) -> list[pb.Carried]:
+        """On the real clock: what links have carried in a round, and how long devices have computed."""
+        transfers, indexes = self._server.exchange.transfers, members.indexes
+        carried = transfers.take(lps_round) if transfers is not None else []
+        for name, uploaded in sorted(gathered.uploaded.items()):
+            modelled_ns = self._devices.compute_ns(indexes[name], lps_round, uploaded.work.examples)
+            carried.append(
+                pb.Carried(
+                    link="device-lps",
+                    direction="compute",
+                    child=indexes[name],
+                    link_ns=modelled_ns,
+                    achieved_link_ns=uploaded.work.computed_ns,
+                )
+            )
+        return carried
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
         """What the LPS has done in a global round: how long since its model arrived."""

@@ -1,5 +1,6 @@
 """`report.html`: the page of a finished run as one file that works offline, on a screen and on paper."""
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def document_of(record: RunRecord) -> dict[str, Any]:
             if relevance is not None
             else None,
             "virtual_curve": accuracy_over_time(record) or None,
+            "real_links": [dataclasses.asdict(row) for row in record.links] or None,
         },
         "rounds": [round_values(row) for row in record.rounds],
     }

@@ -11,13 +11,15 @@ from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import LinkSettings
 from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
+from fedstrata.link_calendar import UP
 from fedstrata.logs import EventLog
 from fedstrata.rounds.exchanged import Identity, Offered, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, refusal
 from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
+from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES, Flat, Layout, PayloadCodec
+from fedstrata.tier_links import TierLinks
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -63,6 +65,7 @@ class RoundClient:
         self._codec: PayloadCodec | None = None  # without scales, of the layout that went up last
         self._log = log
         self._timeout_s = payload_timeout_s(layout.float32_bytes)
+        self._piece_bytes = CHUNK_BYTES
         self._partial: _Download | None = None
         self._payload: tensors_pb2.PayloadHeader | None = None  # announced last, and of which layout
         self._announced_layout: Layout | None = None
@@ -104,6 +107,12 @@ class RoundClient:
             if reply is not None:
                 return reply
             backoff.reset()
+
+    def keep_to(self, links: TierLinks, *, payload_bytes: int, children: int) -> None:
+        """Give calls the time that links take, on the real clock, and cut payloads as they want it."""
+        index = links.index_of(self.identity.child_id) or 0
+        self._timeout_s += links.slowest_s(index, payload_bytes, children)
+        self._piece_bytes = links.piece_bytes(index, UP)
 
     def close(self) -> None:
         """Nothing more is asked of the parent."""
@@ -290,8 +299,9 @@ class RoundClient:
             return
         yield pb.UpdatePart(header=header)
         for chunk in chunks:
-            yield serialised_chunk(pb.UpdatePart, chunk)
-            reach("upload", update.round)
+            for start in range(0, len(chunk), self._piece_bytes):
+                yield serialised_chunk(pb.UpdatePart, chunk[start : start + self._piece_bytes])
+                reach("upload", update.round)
 
     def _announced(self, update: Update) -> tensors_pb2.PayloadHeader:
         """The header of an update's payload; the same again as long as updates differ in nothing but their values."""

@@ -14,6 +14,7 @@ MOST_COUNTED = 1 << 53  # of rows and bytes of one LPS: whole numbers that JSON 
 LONGEST_S = 1e9  # of a round: thirty years
 LATEST_NS = 1 << 61  # on the virtual clock: seventy years
 TIMES = ("begins_ns", "ends_ns", "ready_ns")
+DURATIONS = ("link", "achieved_link", "latency", "achieved_latency")
 COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "correct", "evaluated_examples")
 
 
@@ -39,8 +40,9 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
         raise PayloadError(
             f"{header.child_id} says {'nothing' if is_timed else 'something'} of its work for a timeline"
         )
-    if not (0 <= header.work.examples < MOST_MEASURED and 0 <= header.work.busy_ns < LATEST_NS):
-        raise PayloadError(f"{header.child_id} has worked on {header.work.examples} examples, {header.work.busy_ns} ns")
+    work, longest_ns = header.work, max(header.work.busy_ns, header.work.computed_ns)
+    if not (0 <= work.examples < MOST_MEASURED and min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS):
+        raise PayloadError(f"{header.child_id} has worked on {work.examples} examples, {longest_ns} ns")
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:
@@ -85,8 +87,17 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
         sizes = [row.times.next_bytes, *(size for flow in row.times.flows for size in _sizes(flow))]
         if not all(0 <= size < MOST_COUNTED for size in sizes):
             raise PayloadError(f"LPS round {row.lps_round} is reported with flows of sizes that are none")
+        if not all(_can_be(each) for each in row.times.carried):
+            raise PayloadError(f"LPS round {row.lps_round} is reported with transfers that cannot be")
         if not 0 <= row.seconds <= LONGEST_S:
             raise PayloadError(f"LPS round {row.lps_round} is reported to have taken {row.seconds} s")
+
+
+def _can_be(carried: pb.Carried) -> bool:
+    """Whether an LPS can say so of its devices' links."""
+    durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
+    is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
+    return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)
 
 
 def _sizes(flow: pb.Flow) -> tuple[int, ...]:

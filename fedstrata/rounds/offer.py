@@ -37,6 +37,13 @@ class Offer:
         """Of all that a child is sent: the header and the payload."""
         return self.header.ByteSize() + self.codec.payload_bytes
 
+    def header_part(self, offset: int) -> pb.ModelPart:
+        """What a download begins with that begins at a byte of the payload."""
+        header = pb.ModelHeader()
+        header.CopyFrom(self.header)
+        header.offset = offset
+        return pb.ModelPart(header=header)
+
     def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
         """Prepare what every child is told first; `header` says what all of the round's offers have in common."""
         scales = self.model.scales() if encoding == "int8" else []

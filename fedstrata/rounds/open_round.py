@@ -1,9 +1,10 @@
 """The round now open at a parent: what its children start from, and what one is told that has been in it before."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from fedstrata.errors import OffsetError
 from fedstrata.experiment import Encoding
 from fedstrata.rounds.asking import Asking
 from fedstrata.rounds.intake import ChildState, Intake
@@ -25,6 +26,8 @@ class OpenRound:
     plan_version: int = 0
     begins_ns: int = 0  # at the GPS, on the virtual clock
     asking: Asking | None = None
+    # on the virtual clock with a deadline: whether an update would have missed it
+    is_late: Callable[[pb.UpdateHeader], bool] = lambda header: False
 
     @classmethod
     def of_one(cls, model: AnyModel, *, number: int, global_round: int, intake: Intake, **rest: Any) -> Self:
@@ -52,6 +55,18 @@ class OpenRound:
         """Whether a child's update of a round, against the model of a digest if it says one, is one of this round."""
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
+    def is_in_time(self, header: pb.UpdateHeader) -> bool:
+        """Whether an update meets a deadline on the virtual clock; a child that misses it is left out of the round."""
+        if self.intake.state_of(header.child_id) is ChildState.AWAITED and self.is_late(header):
+            self.intake.exclude(header.child_id)
+            return False
+        return True
+
+    def offset_of(self, request: pb.LocateUpdateRequest) -> int:
+        """How many bytes of a child's upload are in, where it is one of this round."""
+        is_ours = self.number == request.round and self.intake.state_of(request.child_id) is not None
+        return self.intake.offset_of(request.child_id) if is_ours else 0
+
     def has(self, header: pb.UpdateHeader) -> bool:
         """Whether the update that a header announces is in."""
         is_ours = self.number == header.round and not self.evaluate_only
@@ -66,6 +81,14 @@ class OpenRound:
 def is_of(request: pb.FetchModelRequest, header: pb.ModelHeader) -> bool:
     """Whether a download that was cut is of the model that the round has now."""
     return request.resume_round == header.round and request.resume_digest == header.digest
+
+
+def resumed_at(request: pb.FetchModelRequest, offer: Offer) -> int:
+    """The byte of the payload from which on a child wants the model. Raises OffsetError."""
+    offset, codec = request.resume_offset if is_of(request, offer.header) else 0, offer.codec
+    if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
+        raise OffsetError(f"cannot resume at byte {offset} of {codec.payload_bytes}")
+    return offset
 
 
 def answered_round(request: pb.FetchModelRequest) -> int:

@@ -30,7 +30,8 @@ class Uploaded:
             base_digest=header.base_digest,
             num_examples=header.num_examples,
         )
-        work = pb.Work(examples=header.work.examples, busy_ns=header.work.busy_ns)  # apart from its message
+        work = pb.Work()  # apart from its message
+        work.CopyFrom(header.work)
         return cls(up_bytes=own.ByteSize() + header.payload.payload_bytes, work=work)
 
     def exchanged(self, offer: Offer) -> Exchanged:

@@ -12,7 +12,6 @@ from typing import Any
 from fedstrata.errors import (
     ExcludedError,
     NotReadyError,
-    OffsetError,
     PayloadError,
     RunStoppedError,
     SupersededError,
@@ -27,13 +26,15 @@ from fedstrata.quoting import brief, quoted
 from fedstrata.rounds.intake import ChildState
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.offer import Offer
-from fedstrata.rounds.open_round import OpenRound, answered_round, instead_of_model, is_of
+from fedstrata.rounds.open_round import OpenRound, answered_round, instead_of_model, resumed_at
+from fedstrata.rounds.paced import arriving, paced_model
 from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.turns import Turns
 from fedstrata.rounds.upload import Upload
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import SMALL_BYTES, Layout, PayloadCodec, Sums
 from fedstrata.timeline import Exchanged
+from fedstrata.transfers import Transfers
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -48,6 +49,7 @@ class RoundTerms:
     link: LinkSettings
     wait: TierDeadline
     is_timed: bool = False  # whether updates say what their senders have done, for a timeline
+    transfers: Transfers | None = None  # on the real clock
 
 
 class RoundServer:
@@ -100,7 +102,7 @@ class RoundServer:
         Raises:
             RunStoppedError: too few children have reported, or can.
         """
-        opened = self._opened()
+        opened = self.opened()
         intake, wait = opened.intake, self.exchange.wait
         for child_id in self._banned:
             intake.exclude(child_id)
@@ -116,7 +118,7 @@ class RoundServer:
         Raises:
             RunStoppedError: too few have, or can.
         """
-        opened, wait = self._opened(), self.exchange.wait
+        opened, wait = self.opened(), self.exchange.wait
         asking, intake = opened.asking, opened.intake
         if asking is None:
             return {}
@@ -132,7 +134,7 @@ class RoundServer:
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
         """Let the children of a round that have been asked go on, each in its cluster."""
-        opened = self._opened()
+        opened = self.opened()
         opened.intake.sums = sums
         if opened.asking is not None:
             opened.asking.clusters = clusters
@@ -144,7 +146,7 @@ class RoundServer:
 
     def exchanged(self, result: RoundResult) -> dict[str, Exchanged]:
         """What went between the children and this parent in the round just closed, for its timeline."""
-        opened = self._opened()
+        opened = self.opened()
         return {name: uploaded.exchanged(opened.offer_to(name)) for name, uploaded in result.uploaded.items()}
 
     def has_refused(self, child_id: str) -> bool:
@@ -156,7 +158,8 @@ class RoundServer:
         """The open round, -1 where there is none, and the children that it still waits for."""
         return (-1, ()) if self._round is None else (self._round.number, self._round.intake.missing)
 
-    def _opened(self) -> OpenRound:
+    def opened(self) -> OpenRound:
+        """The open round. Raises RunStoppedError where there is none."""
         if self._round is None:
             raise RunStoppedError("no round is open")
         return self._round
@@ -177,8 +180,12 @@ class RoundServer:
             self._changes.tell()
         elif not self._has_news(request):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
-        elif (said := instead_of_model(opened := self._opened(), request)) is not None:
+        elif (said := instead_of_model(opened := self.opened(), request)) is not None:
             yield said
+        elif self.exchange.transfers is not None:
+            async for part in paced_model(self.exchange.transfers, self._turns, opened, request):
+                yield part
+                del part
         elif (small_reply := opened.offer_to(child_id).small_reply) is not None:
             yield small_reply
             reach("download", opened.number)
@@ -218,15 +225,8 @@ class RoundServer:
     async def _stream(
         self, opened: OpenRound, offer: Offer, request: pb.FetchModelRequest
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        codec = offer.codec
-        offset = request.resume_offset if is_of(request, offer.header) else 0
-        if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
-            raise OffsetError(f"cannot resume at byte {offset} of {codec.payload_bytes}")
-        header = pb.ModelHeader()
-        header.CopyFrom(offer.header)
-        header.offset = offset
-        yield pb.ModelPart(header=header)
-        while offset < codec.payload_bytes:
+        yield offer.header_part(offset := resumed_at(request, offer))
+        while offset < offer.codec.payload_bytes:
             async with self._turns.one(request.child_id):
                 yield await offer.chunks.at(offset)
             offset = offer.chunks.end_of(offset)
@@ -236,7 +236,9 @@ class RoundServer:
         """Take one child's update for the open round; one that misses it is an answer, not an error."""
         check_run(self.exchange.run_id, header.run_id)
         try:
-            accepted = await self._take(header, parts)
+            announced = self.check_payload(header)  # of a late one, too
+            async with arriving(self.exchange.transfers, header, parts) as come:
+                accepted = await self._take(header, announced, come)
         except PayloadError as error:
             self.ban(header.child_id, str(error))
             self._metrics.update("rejected")
@@ -253,9 +255,10 @@ class RoundServer:
         newest = self._round.number if self._round else 0
         return self.accepts_updates(min(max(header.round, 0), newest)).of(header.payload)
 
-    async def _take(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> bool:
+    async def _take(
+        self, header: pb.UpdateHeader, announced: tuple[PayloadCodec, tuple[int, ...]], parts: AsyncIterator[Any]
+    ) -> bool:
         opened = self._round
-        codec, weights = self.check_payload(header)  # of a late one, too
         if opened is not None and opened.has(header):
             return True  # the same one, sent again because its reply was lost
         if opened is None or opened.is_asking or not self._is_awaited(opened, header):
@@ -265,7 +268,7 @@ class RoundServer:
         check_notes(header, is_timed=self.exchange.is_timed)
         intake.limits.check_measured(header.evaluations)
         try:
-            upload = await intake.begin(header.child_id, codec, weights, header.offset)
+            upload = await intake.begin(header.child_id, *announced, header.offset)
             if upload is None:
                 return True
             async with upload.until_superseded(upload.child_id):
@@ -281,8 +284,8 @@ class RoundServer:
 
     async def _fold_chunks(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[pb.UpdatePart]) -> None:
         """Add what follows an update's header to the sum; of what is not small each chunk in a turn of its own."""
-        if upload.codec.payload_bytes <= SMALL_BYTES:
-            async for part in parts:
+        if upload.codec.payload_bytes <= SMALL_BYTES or self.exchange.transfers is not None:
+            async for part in parts:  # on the real clock pieces are small, and wait for their links, not for turns
                 await self._fold(opened, upload, part)
             return
         async with aclosing(self._turns.of(upload.child_id, parts)) as taken:
@@ -306,16 +309,13 @@ class RoundServer:
             raise UnknownChildError(f"{quoted(header.child_id)} is not of round {opened.number}")
         if state is ChildState.EXCLUDED and header.child_id in self._banned:
             raise ExcludedError(f"{header.child_id} was refused: {self._banned[header.child_id]}")
-        return state is not ChildState.EXCLUDED
+        return state is not ChildState.EXCLUDED and opened.is_in_time(header)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
         """Say where a child's upload stands."""
         check_run(self.exchange.run_id, request.run_id)
         opened = self._round
-        offset = 0
-        if opened is not None and opened.number == request.round and opened.intake.state_of(request.child_id):
-            offset = opened.intake.offset_of(request.child_id)
-        number = opened.number if opened else -1
+        offset, number = (opened.offset_of(request), opened.number) if opened else (0, -1)
         return pb.LocateUpdateResponse(run_id=self.exchange.run_id, offset=offset, current_round=number)
 
     def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:

@@ -173,7 +173,14 @@ class ReportPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ReportHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReportHeader(_message.Message):
-    __slots__ = ("run_id", "lps_id", "cluster_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256", "term", "now_ns")
+    __slots__ = ("run_id", "lps_id", "cluster_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256", "term", "now_ns", "busy_ns")
+    class BusyNsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +191,7 @@ class ReportHeader(_message.Message):
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     NOW_NS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     lps_id: str
     cluster_id: str
@@ -194,7 +202,8 @@ class ReportHeader(_message.Message):
     model_sha256: str
     term: int
     now_ns: int
-    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ..., term: _Optional[int] = ..., now_ns: _Optional[int] = ...) -> None: ...
+    busy_ns: _containers.ScalarMap[int, int]
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ..., term: _Optional[int] = ..., now_ns: _Optional[int] = ..., busy_ns: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class SubmitReportResponse(_message.Message):
     __slots__ = ("run_id",)

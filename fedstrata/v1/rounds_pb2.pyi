@@ -197,12 +197,14 @@ class UpdateHeader(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("examples", "busy_ns")
+    __slots__ = ("examples", "busy_ns", "computed_ns")
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_NS_FIELD_NUMBER: _ClassVar[int]
     examples: int
     busy_ns: int
-    def __init__(self, examples: _Optional[int] = ..., busy_ns: _Optional[int] = ...) -> None: ...
+    computed_ns: int
+    def __init__(self, examples: _Optional[int] = ..., busy_ns: _Optional[int] = ..., computed_ns: _Optional[int] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")
@@ -299,7 +301,7 @@ class LpsRound(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., lowest_accuracy: _Optional[float] = ..., highest_accuracy: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ...) -> None: ...
 
 class RoundTimes(_message.Message):
-    __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes")
+    __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried")
     BEGINS_NS_FIELD_NUMBER: _ClassVar[int]
     ENDS_NS_FIELD_NUMBER: _ClassVar[int]
     READY_NS_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +313,7 @@ class RoundTimes(_message.Message):
     SLOWEST_FIELD_NUMBER: _ClassVar[int]
     FLOWS_FIELD_NUMBER: _ClassVar[int]
     NEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
     begins_ns: int
     ends_ns: int
     ready_ns: int
@@ -322,7 +325,28 @@ class RoundTimes(_message.Message):
     slowest: str
     flows: _containers.RepeatedCompositeFieldContainer[Flow]
     next_bytes: int
-    def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., next_bytes: _Optional[int] = ...) -> None: ...
+    carried: _containers.RepeatedCompositeFieldContainer[Carried]
+    def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., next_bytes: _Optional[int] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ...) -> None: ...
+
+class Carried(_message.Message):
+    __slots__ = ("link", "direction", "child", "bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    CHILD_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LINK_NS_FIELD_NUMBER: _ClassVar[int]
+    ACHIEVED_LINK_NS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_NS_FIELD_NUMBER: _ClassVar[int]
+    ACHIEVED_LATENCY_NS_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    direction: str
+    child: int
+    bytes: int
+    link_ns: int
+    achieved_link_ns: int
+    latency_ns: int
+    achieved_latency_ns: int
+    def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ...) -> None: ...
 
 class Flow(_message.Message):
     __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream")

@@ -80,11 +80,11 @@ def cut_for_a_moment(proxy: LinkProxy) -> None:
 
 
 def delay(proxy: LinkProxy) -> None:
-    proxy.pace.latency_ms = 3
+    proxy.latency_ns = 3_000_000
 
 
 def limit(proxy: LinkProxy) -> None:
-    proxy.pace.bytes_per_s = 30 * MEGABYTE
+    proxy.rate = 8 * 30 * MEGABYTE
 
 
 def slice_it(proxy: LinkProxy) -> None:

@@ -107,6 +107,27 @@ def test_where_clusters_span_lpss_rounds_are_on_the_timeline_too(tmp_path: Path)
     assert (one / "timeline.csv").read_bytes() == (other / "timeline.csv").read_bytes()
 
 
+LATE = (
+    "clock=virtual", "deadlines.lps={deadline_s: 2, quorum_ratio: 0.5}", "training.global_rounds=2",
+    "links={device-lps: {preset: lte, jitter: 10ms}, overrides: [{devices: [0], up_rate: 10kbit/s}]}",
+    "compute={per_example: 1ms, exponential: 100ms}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("topology", ["topology=null", "topology={lps: 2}"])
+def test_who_misses_a_deadline_is_a_function_of_the_file(topology: str, tmp_path: Path) -> None:
+    folders = [run_in_process(small(topology, *LATE), tmp_path / name).folder for name in ("one", "other")]
+    assert (folders[0] / "timeline.csv").read_bytes() == (folders[1] / "timeline.csv").read_bytes()
+    assert outcome(folders[0]) == outcome(folders[1])
+    # 5 kB at 10 kbit/s are about 4 s: late in the first round, busy in the second, and so on
+    summary = json.loads((folders[0] / "summary.json").read_text())
+    missed = [each for each in summary["excluded"] if each["from"] != "enrolment"]
+    assert {each["device"] for each in missed} == {"device-000"}
+    assert {"round 1", "round 2"} <= {each["from"] for each in missed}
+    at_lps = [row for row in timeline(folders[0]) if row["tier"] == "lps" and row["lps_id"] == "lps-0"]
+    assert float(at_lps[0]["ends_s"]) - float(at_lps[0]["begins_s"]) == pytest.approx(2.0)
+
+
 def test_what_is_trained_for_an_answer_before_training_counts_as_computing(tmp_path: Path) -> None:
     adaptive = "method={name: adaptive, clusters: 1, pretrain_epochs: 3}"
     folder = run_in_process(small(adaptive, "clock=virtual", "compute.per_example=1ms"), tmp_path).folder

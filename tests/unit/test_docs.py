@@ -29,6 +29,7 @@ from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
+from gps.links_record import LINK_COLUMNS
 from gps.record import ROUND_COLUMNS, RunResult, summary
 from gps.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
 
@@ -252,7 +253,8 @@ def test_every_field_of_the_record_is_documented() -> None:
     for file, after, columns in (
         ("rounds.csv", "timeline.csv", ROUND_COLUMNS),
         ("timeline.csv", "flows.csv", TIMELINE_COLUMNS),
-        ("flows.csv", "relevance.csv", FLOW_COLUMNS),
+        ("flows.csv", "links.csv", FLOW_COLUMNS),
+        ("links.csv", "relevance.csv", LINK_COLUMNS),
     ):
         rows = re.findall(r"^\| (`.*?) \|", text.partition(f"## {file}")[2].partition(f"## {after}")[0], re.M)
         assert [name for cell in rows for name in re.findall(r"`(\w+)`", cell)] == list(columns)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.link_calendar import SECOND_NS, Flow, Line, drawn_latency, end_of, fair_ends
+from fedstrata.link_calendar import SECOND_NS, FairLink, Flow, Line, drawn_latency, end_of, fair_ends
 
 FLOWS = st.lists(
     st.builds(
@@ -139,3 +139,44 @@ def test_a_thousand_transfers_of_five_kinds_are_one_calculation(count: int) -> N
     flows = [Flow(start_ns=n * 1_000_003, bits=80_000 + n, rate=kinds[n % 5]) for n in range(count)]
     ends = fair_ends(flows, 50_000_000)
     assert all(end_of(flow.start_ns, flow.bits, flow.rate) <= ended for flow, ended in zip(flows, ends, strict=True))
+
+
+# --- as it happens -------------------------------------------------------------------------------------------
+
+
+def test_marks_are_passed_as_a_flow_goes_on_and_another_slows_it_down() -> None:
+    link = FairLink(1_000)
+    link.begin(0, (500, 1_000, 2_000), None)
+    assert link.advance(SECOND_NS) == [(0, SECOND_NS // 2), (0, SECOND_NS)]
+    link.begin(1, (250, 500), None)  # half the link each from here on
+    assert link.next_ns() == 3 * SECOND_NS // 2
+    assert link.advance(9 * SECOND_NS) == [(1, 3 * SECOND_NS // 2), (1, 2 * SECOND_NS), (0, 5 * SECOND_NS // 2)]
+    assert link.next_ns() is None
+
+
+def test_who_gives_up_leaves_the_link_to_the_others() -> None:
+    link = FairLink(1_000)
+    link.begin(0, (1_000,), None)
+    link.begin(1, (1_000,), None)
+    assert link.advance(SECOND_NS) == []
+    link.drop(1)
+    link.drop(7)  # which never was
+    assert link.advance(2 * SECOND_NS) == [(0, 3 * SECOND_NS // 2)]
+
+
+@given(FLOWS, CAPACITY, st.lists(st.integers(0, 200_000), max_size=5))
+def test_looking_on_meanwhile_and_marks_change_no_end(flows: list[Flow], capacity: int, cuts: list[int]) -> None:
+    link, ends = FairLink(capacity), [flow.start_ns for flow in flows]
+    for number, flow in sorted(enumerate(flows), key=lambda each: each[1].start_ns):
+        for passed, at_ns in link.advance(flow.start_ns):
+            ends[passed] = at_ns
+        if flow.bits:
+            marks = sorted({cut for cut in cuts if 0 < cut < flow.bits} | {flow.bits})
+            link.begin(number, marks, flow.rate)
+    while (at_ns := link.next_ns()) is not None:
+        for passed, passed_ns in link.advance(at_ns):
+            ends[passed] = passed_ns
+    assert all(
+        abs(one - other) <= 2 * len(flows) * (1 + len(cuts))
+        for one, other in zip(ends, fair_ends(flows, capacity), strict=True)
+    )

@@ -180,14 +180,49 @@ def test_a_stored_file_is_the_same_experiment() -> None:
         ("compute={per_example: 1ms, devices: {pi4: [9]}}", "compute.devices: there is no device 9"),
         ("compute.per_example=0.8", "0.8 has no unit"),
         ("compute.minimum=200h", "at most a week"),
-        ("clock=real", "'none' or 'virtual'"),
-        ("deadlines.lps.deadline_s=3", "leave deadlines.lps.deadline_s out"),
+        ("clock=fast", "'none', 'real' or 'virtual'"),
+        ("deadlines.gps.deadline_s=3", "leave deadlines.gps.deadline_s out"),
         ("deadlines.enrolment.deadline_s=3", "leave deadlines.enrolment.deadline_s out"),
         ("method=ifca", "no time for the questions of ifca in rounds"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(override: str, message: str) -> None:
     assert message in refusal(TIMED, override)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("links.shared.device-lps={down_rate: 1Mbit/s, broadcast: true}", "real sends each device its own copy"),
+        ("method=ifca", "clock: real has no time for the questions of ifca in rounds"),
+        ("links.device-lps.up_rate=0Mbit/s", "a rate is from 1bit/s"),
+    ],
+)
+def test_what_the_real_clock_does_not_carry_is_refused_by_name(override: str, message: str) -> None:
+    assert message in refusal(PLAIN, "clock=real", override)
+
+
+def test_the_real_clock_takes_deadlines_and_real_boards_and_is_part_of_the_runs_id() -> None:
+    real = parse_experiment(PLAIN, overrides=["clock=real", "deadlines.lps.deadline_s=3"])
+    faster = parse_experiment(
+        PLAIN, overrides=["clock=real", "deadlines.lps.deadline_s=3", "links.lps-gps.latency=1ms"]
+    )
+    assert real.is_paced
+    assert not real.is_timed
+    assert real.run_id != faster.run_id
+    boards = (
+        "name: boards\nclock: real\npartition: {kind: local, names: [a, b]}\n"
+        "data: {name: folder, input_shape: [4], num_classes: 2}\n"
+    )
+    assert parse_experiment(boards).is_paced
+
+
+def test_a_virtual_deadline_goes_by_own_links_up() -> None:
+    late = ("clock=virtual", "deadlines.lps.deadline_s=3")
+    assert parse_experiment(PLAIN, overrides=[*late, "links.shared.device-lps={down_rate: 1Mbit/s}"]).is_timed
+    for shared in ("{up_rate: 1Mbit/s}", "{down_rate: 1Mbit/s, broadcast: true}"):
+        said = refusal(PLAIN, *late, f"links.shared.device-lps={shared}")
+        assert "deadlines.lps.deadline_s on clock: virtual goes by each device's own link up" in said
 
 
 def test_a_real_board_has_no_virtual_time() -> None:
@@ -202,7 +237,7 @@ def test_a_real_board_has_no_virtual_time() -> None:
     "said", ["links.lps-gps.latency=1ms", "links.overrides=[{devices: [1], preset: lte}]", "compute.minimum=1s"]
 )
 def test_times_that_no_clock_heeds_are_refused(said: str) -> None:
-    assert "add clock: virtual, or clock: none to pass over it" in refusal(PLAIN, said)
+    assert "add clock: virtual or real, or clock: none to pass over it" in refusal(PLAIN, said)
     assert parse_experiment(PLAIN, overrides=[said, "clock=none"]).is_timed is False
 
 

@@ -11,14 +11,15 @@ from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.rounds import ReceivedModel
+from fedstrata.rounds import Intake, OpenRound, ReceivedModel
+from fedstrata.rounds.result import Uploaded
 from fedstrata.streams import streams_of
 from fedstrata.timeline import Exchanged
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.cluster import ClusterSession, LpsParts
 from lps.members import Members
-from lps.times import Times
+from lps.times import Times, lps_wait
 
 S = 10**9
 TEXT = """
@@ -87,3 +88,70 @@ async def test_a_lost_state_is_lost_where_devices_cannot_tell_the_time(tmp_path:
     session = ClusterSession(around, Cluster(cluster_id="lps-0", global_round=2), cast(Any, gps), EventLog("lps"))
     with pytest.raises(StateError, match="clock: virtual a time that devices do not have; put the files back"):
         await session.take_over(session.gathering())
+
+
+# --- deadlines ----------------------------------------------------------------------------------------------
+
+LATE = (
+    "clock=virtual", "deadlines.lps={deadline_s: 2, quorum_ratio: 0.5}", "partition.devices=3",
+    "links={device-lps: {up_rate: 8kbit/s}, overrides: [{devices: [1], up_rate: 2kbit/s}]}",
+)  # fmt: skip
+
+
+class LateRounds:
+    """LPS rounds of three devices whose updates have so many bytes, as an LPS goes through them."""
+
+    def __init__(self) -> None:
+        self.experiment = parse_experiment(TEXT, overrides=LATE)
+        members = [Member(device_id=f"device-00{index}", device_index=index) for index in range(3)]
+        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members))
+        self.report, self.taken = ReportHeader(), dict[str, Exchanged]()
+        self.server = SimpleNamespace(opened=lambda: self.opened, exchanged=lambda gathered: self.taken)
+        self.times = Times(self.experiment, "lps-0", cast(Any, self.server))
+
+    def round(self, number: int, size: int) -> tuple[list[str], list[str]]:
+        """Who has reported in a round, and who has been late; the rest was not asked."""
+        intake = Intake(children=[f"device-00{index}" for index in range(3)], wait=lps_wait(self.experiment))
+        offer = SimpleNamespace(whole_bytes=0)
+        self.opened = OpenRound(number=number, global_round=0, offers=cast(Any, {0: offer}), intake=intake)
+        self.times.opened(self.report, self.members)
+        asked, self.taken = intake.missing, {}
+        for name in asked:
+            header = pb.UpdateHeader(child_id=name, work=pb.Work())
+            header.payload.payload_bytes = size
+            header.payload.payload_bytes -= Uploaded.of(header).up_bytes - size  # its header counts, too
+            if self.opened.is_in_time(header):
+                self.taken[name] = Exchanged(down_bytes=0, up_bytes=size, work=header.work)
+        self.report.lps_rounds.add(lps_round=number)
+        self.times.of_round(self.report, cast(Any, None), self.members)
+        return list(self.taken), [name for name in asked if name not in self.taken]
+
+
+def test_who_is_late_is_left_out_and_busy_until_its_update_is_over() -> None:
+    rounds = LateRounds()
+    # 1,000 bytes: one second at 8 kbit/s, four at 2 kbit/s: late, and busy until the second round is over
+    assert rounds.round(0, 1_000) == (["device-000", "device-002"], ["device-001"])
+    assert dict(rounds.report.busy_ns) == {1: 4 * S}
+    first = rounds.report.lps_rounds[-1].times
+    assert (first.begins_ns, first.ends_ns, first.waiting_ns, first.slowest) == (0, 2 * S, 2 * S, "device-000")
+    assert rounds.round(1, 1_000) == (["device-000", "device-002"], [])
+    assert rounds.report.now_ns == 4 * S
+    # 250 bytes: it is free as the third round begins, and takes one second
+    assert rounds.round(2, 250) == (["device-000", "device-001", "device-002"], [])
+    assert (rounds.report.now_ns, dict(rounds.report.busy_ns)) == (5 * S, {})
+
+
+def test_a_device_that_is_free_in_the_middle_of_a_round_begins_then() -> None:
+    rounds = LateRounds()
+    assert rounds.round(0, 750) == (["device-000", "device-002"], ["device-001"])  # until 3 s
+    assert rounds.round(1, 250) == (["device-000", "device-001", "device-002"], [])  # from 3 s to 4 s, just in time
+    assert rounds.report.now_ns == 4 * S
+    assert rounds.report.lps_rounds[-1].times.slowest == "device-001"
+
+
+def test_what_is_known_of_late_devices_survives_the_lps() -> None:
+    one, other = LateRounds(), LateRounds()
+    one.round(0, 1_000)
+    other.report.CopyFrom(one.report)
+    assert one.round(1, 1_000) == other.round(1, 1_000)
+    assert one.report == other.report

@@ -66,6 +66,7 @@
         rate: (link, direction) => (live && !live.has_record ? this.rate(link, direction) : null),
         relevance: this.parts.relevance ?? null,
         virtualCurve: this.parts.virtual_curve ?? null,
+        realLinks: this.parts.real_links ?? [],
         experiment: this.parts.experiment ?? "",
         sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - toldAt) : 0),
       };

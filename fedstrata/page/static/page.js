@@ -76,6 +76,7 @@
     new Section("Events", { tables: [tables.events], isWhole: true }),
     new Section("Time", { tables: [tables.times] }),
     new Section("Virtual time", { figures: [fedstrata.virtualCurve], tables: [tables.virtualTimes] }),
+    new Section("Links on the real clock", { tables: [tables.realLinks], isWhole: true }),
     new Section("Traffic", { tables: [tables.links] }),
   ];
 

@@ -98,6 +98,20 @@
     return table(`Virtual time: ${seconds(virtual?.seconds)}`, heads, rows);
   }
 
+  /** On the real clock, what each link and device was to do and what it has done; first what was outside. */
+  function realLinks(view) {
+    const sorted = [...view.realLinks].sort((a, b) => Boolean(b.outside) - Boolean(a.outside));
+    const rows = sorted.slice(0, MOST_ROWS).map((row) => [
+      row.link, row.direction, row.child, grouped(row.transfers), rate(row.bits_per_s), rate(row.achieved_bits_per_s),
+      seconds(row.latency_s), seconds(row.achieved_latency_s), row.outside ? `outside: ${row.outside}` : "",
+    ]);
+    const heads = ["Link", "Direction", "Child", "Transfers#", "Rate#", "Achieved#", "Latency, computing#", "Achieved#", ""];
+    const caption = `${grouped(d3.sum(view.realLinks, (row) => !row.outside))} of ${grouped(view.realLinks.length)} as configured`;
+    return table(caption, heads, rows);
+  }
+
+  const rate = (bitsPerS) => (bitsPerS === null ? NO_VALUE : `${(bitsPerS / 1e6).toPrecision(4)}\u00a0Mbit/s`);
+
   function links(view) {
     const byKind = view.summary.bytes_by_kind ?? {};
     const rows = view.links.flatMap((link) => [
@@ -125,5 +139,5 @@
     return table(caption, ["Device", "State", "True task", "Cluster", "LPS", "Accuracy#"], rows);
   }
 
-  Object.assign(fedstrata, { element, tables: { clusters, tasks, times, virtualTimes, links, events, devices } });
+  Object.assign(fedstrata, { element, tables: { clusters, tasks, times, virtualTimes, realLinks, links, events, devices } });
 })();

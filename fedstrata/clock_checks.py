@@ -1,0 +1,42 @@
+"""What a clock cannot carry, refused by name before anything starts."""
+
+from typing import TYPE_CHECKING
+
+from fedstrata.partition_settings import LocalPartition
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+
+
+def check_clock(experiment: "Experiment") -> None:
+    """Refuse what the experiment's clock has no place for. Raises ValueError."""
+    if experiment.clock == "none":
+        return
+    from fedstrata.methods import make_method
+    from fedstrata.streams import asks_in_training
+
+    if experiment.clock == "virtual":
+        _check_virtual(experiment)
+    elif experiment.links.shared is not None and experiment.links.shared.device_lps.broadcast:
+        raise ValueError("clock: real sends each device its own copy; leave broadcast out, or say clock: virtual")
+    if asks_in_training(make_method(experiment)) is not None:
+        asking = f"the questions of {experiment.method.name} in rounds"
+        raise ValueError(f"clock: {experiment.clock} has no time for {asking}; say none")
+
+
+def _check_virtual(experiment: "Experiment") -> None:
+    are_real = isinstance(experiment.partition, LocalPartition)
+    if are_real:
+        raise ValueError("clock: virtual models the time that boards take, and those of partition.kind local are real")
+    for tier in ("enrolment", "gps"):
+        if getattr(experiment.deadlines, tier).deadline_s is not None:
+            raise ValueError(
+                f"clock: virtual has deadlines of LPS rounds only; leave deadlines.{tier}.deadline_s out, or say none"
+            )
+    shared = experiment.links.shared
+    is_shared = shared is not None and (shared.device_lps.up_rate is not None or shared.device_lps.broadcast)
+    if experiment.deadlines.lps.deadline_s is not None and is_shared:
+        raise ValueError(
+            "deadlines.lps.deadline_s on clock: virtual goes by each device's own link up; leave up_rate and broadcast "
+            "of links.shared.device-lps out"
+        )

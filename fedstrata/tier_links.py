@@ -1,0 +1,84 @@
+"""The links between a parent and its children, as the experiment has them: which is whose, and what follows."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fedstrata.experiment import Experiment
+from fedstrata.link_calendar import BEFORE, DEVICE_LINK, DOWN, LPS_LINK
+from fedstrata.link_settings import LinkTimes, SharedRates
+from fedstrata.tensors import CHUNK_BYTES
+
+PIECE_NS = 10_000_000  # of link time: what a payload that is not small is cut into
+LEAST_PIECE_BYTES = 1 << 10
+WAYS = ("down", "up")  # by the numbers of link_calendar
+LPS_NAME = re.compile(r"lps-(\d{1,9})")
+HEADER_BYTES = 4 << 10  # more than the headers of a message have
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierLinks:
+    """The links between a parent and its children: which is whose, and the address of their draws."""
+
+    name: str
+    seed: int
+    tier: int  # in the address of draws
+    index_of: Callable[[str], int | None]  # of a child; None for one that there is not
+    link_of: Callable[[int], LinkTimes]
+    shared: SharedRates
+
+    def capacity(self, way: int) -> int | None:
+        """The rate of the link that all share."""
+        return self.shared.down_rate if way == DOWN else self.shared.up_rate
+
+    def piece_bytes(self, index: int, way: int) -> int:
+        """How large the pieces of a payload are that is not small: at most ten milliseconds of the link."""
+        rates = [each for each in (self.link_of(index).rate(WAYS[way]), self.capacity(way)) if each is not None]
+        if not rates:
+            return CHUNK_BYTES
+        wanted = min(rates) * PIECE_NS // (8 * 10**9)
+        return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
+
+    def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
+        """The longest that a payload takes, down and up, where all children share what is shared."""
+        link, seconds = self.link_of(index), 0.0
+        for way in (0, 1):
+            capacity = self.capacity(way)
+            share = None if capacity is None else max(1, capacity // max(1, children))
+            rates = [each for each in (link.rate(WAYS[way]), share) if each is not None]
+            bits = 8 * (payload_bytes + HEADER_BYTES)
+            seconds += bits / min(rates) if rates else 0.0
+        return seconds + 2 * (link.latency + link.jitter) / 1e9
+
+
+def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
+    """The links of devices, to their LPS, or to the GPS before training."""
+    common, own = experiment.links.device_lps.resolved(), experiment.links.of_devices()
+    indexes: Mapping[str, int] = {name: index for index, name in enumerate(experiment.device_ids())}
+    shared = experiment.links.shared
+    return TierLinks(
+        name="device-gps" if to_gps else "device-lps",
+        seed=experiment.seed,
+        tier=BEFORE if to_gps else DEVICE_LINK,
+        index_of=indexes.get,
+        link_of=lambda index: own.get(index, common),
+        shared=shared.device_lps if shared is not None and not to_gps else SharedRates(),
+    )
+
+
+def lps_links(experiment: Experiment) -> TierLinks:
+    """The links of LPSs, one for each cluster."""
+    link = experiment.links.lps_gps.resolved()
+    return TierLinks(
+        name="lps-gps",
+        seed=experiment.seed,
+        tier=LPS_LINK,
+        index_of=_lps_number,
+        link_of=lambda index: link,
+        shared=SharedRates(),
+    )
+
+
+def _lps_number(name: str) -> int | None:
+    found = LPS_NAME.fullmatch(name)
+    return int(found[1]) if found else None

@@ -1,0 +1,71 @@
+"""The real clock of whole runs: links and boards take their time, and nothing that is learned changes."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tiers import run_in_process, small
+
+LINKS = (
+    "{device-lps: {preset: wifi, jitter: 3ms}, lps-gps: {up_rate: 50Mbit/s, down_rate: 90Mbit/s, latency: 2ms}, "
+    "overrides: [{devices: [4], up_rate: 5Mbit/s}], shared: {device-lps: {up_rate: 30Mbit/s}}}"
+)
+REAL = ("clock=real", f"links={LINKS}", "compute={per_example: 100us, devices: {pi4: [0-1]}}")
+LARGE = "model.hidden=[1100]"  # 330 kB: in pieces, where SMALL's model is one message
+
+
+def assert_same_models(one: Path, other: Path) -> None:
+    models = sorted((one / "models").iterdir())
+    assert models
+    for model in models:
+        found = load_file(other / "models" / model.name)
+        for name, tensor in load_file(model).items():
+            assert np.array_equal(tensor, found[name])
+
+
+@pytest.mark.parametrize(
+    "changes", [(), (LARGE,), (LARGE, "topology={lps: 2}"), ("method={name: adaptive, clusters: 1}",)], ids=str
+)
+def test_the_clock_changes_nothing_that_is_learned(changes: tuple[str, ...], tmp_path: Path) -> None:
+    plain, real = (
+        run_in_process(small(*changes, *clock), tmp_path / name).folder
+        for name, clock in (("plain", ()), ("real", REAL))
+    )
+    assert_same_models(plain, real)
+    assert not (plain / "links.csv").exists()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on the real clock, whose payloads go in pieces."""
+    return run_in_process(small(LARGE, *REAL), tmp_path_factory.mktemp("real")).folder
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "links.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_link_is_told_with_what_was_configured_and_achieved(run: Path) -> None:
+    rows = {(row["link"], row["direction"], row["child"]): row for row in rows_of(run)}
+    devices = [f"device-00{index}" for index in range(5)]
+    assert {child for link, way, child in rows if (link, way) == ("device-lps", "down")} == set(devices)
+    assert {child for link, way, child in rows if (link, way) == ("device-lps", "up")} == set(devices)
+    assert {child for link, way, child in rows if (link, way) == ("device-lps", "compute")} == set(devices)
+    assert {child for link, way, child in rows if (link, way) == ("lps-gps", "up")} == {"lps-0", "lps-1"}
+    slow = rows["device-lps", "up", "device-004"]
+    assert (slow["transfers"], slow["bits_per_s"]) == ("2", "5000000")
+    assert float(slow["achieved_bits_per_s"]) <= 5_000_000  # never faster than it is
+    assert float(slow["achieved_latency_s"]) >= float(slow["latency_s"]) > 0
+    assert int(slow["bytes"]) > 2 * 300_000
+    assert all(row["outside"] in {"", "rate", "latency", "rate latency", "compute"} for row in rows.values())
+
+
+def test_the_summary_says_how_many_links_were_outside(run: Path) -> None:
+    real = json.loads((run / "summary.json").read_text())["real"]
+    rows = rows_of(run)
+    assert real["links"] == len(rows)
+    assert real["outside"] == sum(bool(row["outside"]) for row in rows)

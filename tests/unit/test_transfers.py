@@ -1,0 +1,225 @@
+"""Transfers on the real clock, by a clock that the test sets: when what has arrived, alone and on a shared link."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, cast
+
+import pytest
+
+from fedstrata.errors import SupersededError, UnknownChildError
+from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.link_calendar import DOWN, UP, Flow, fair_ends
+from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.tier_links import device_links, lps_links
+from fedstrata.transfers import Transfers, transfers_of
+from fedstrata.v1 import rounds_pb2 as pb
+
+MS, S = 10**6, 10**9
+TEXT = "name: paced\nclock: real\npartition: {kind: iid, devices: 9, examples_per_device: 10}\n"
+
+
+class SetTime:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now, self._numbers = 0, count()
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+
+    def now_ns(self) -> int:
+        return self.now
+
+    async def until(self, at_ns: int) -> None:
+        come = asyncio.get_running_loop().create_future()
+        self.call_at(at_ns, lambda: come.done() or come.set_result(None))
+        await come
+
+    def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+        entry = (max(at_ns, self.now), next(self._numbers), call)
+        heappush(self._due, entry)
+
+        class Handle:
+            def cancel(this) -> None:  # noqa: N805
+                if entry in self._due:
+                    self._due.remove(entry)
+                    self._due.sort()
+
+        return cast(asyncio.TimerHandle, Handle())
+
+    async def run(self, *work: Any) -> None:
+        """Let time go from one thing that is due to the next until all work is done."""
+        jobs = [asyncio.ensure_future(each) for each in work]
+        while not all(job.done() for job in jobs):
+            for _ in range(8):
+                await asyncio.sleep(0)
+            if self._due:
+                self.now, _, call = heappop(self._due)
+                call()
+        for job in jobs:
+            job.result()
+
+
+def paced(*links: str) -> Experiment:
+    return parse_experiment(TEXT, overrides=[f"links={{{', '.join(links)}}}"])
+
+
+def transfers(clock: SetTime, *links: str) -> Transfers:
+    return Transfers(device_links(paced(*links)), clock)
+
+
+async def carry(
+    held: Transfers, clock: SetTime, child: int, size: int, *, at: Sequence[int] = (), way: int = UP, start: int = 0
+) -> list[int]:
+    """When so many bits, and then all of a transfer, have arrived."""
+    await clock.until(start)
+    times = []
+    with held.under_way(f"device-00{child}", way, 0, size) as transfer:
+        for bits in at:
+            await transfer.arrived(bits)
+            times.append(clock.now)
+        await transfer.all_arrived()
+        times.append(clock.now)
+        await transfer.over()
+    return times
+
+
+async def arrivals(clock: SetTime, *work: Any) -> list[list[int]]:
+    """What `carry` gives, of each of some transfers."""
+    jobs = [asyncio.ensure_future(each) for each in work]
+    await clock.run(*jobs)
+    return [job.result() for job in jobs]
+
+
+async def test_ten_kilobytes_at_a_megabit_take_eighty_milliseconds_and_latency_is_no_pause() -> None:
+    clock = SetTime()
+    held = transfers(clock, "device-lps: {up_rate: 1Mbit/s, latency: 30ms}")
+    [times] = await arrivals(clock, carry(held, clock, 0, 10_000, at=(20_000, 40_000)))
+    assert times == [50 * MS, 70 * MS, 110 * MS]
+
+
+async def test_each_device_has_a_link_of_its_own() -> None:
+    clock = SetTime()
+    held = transfers(clock, "device-lps: {up_rate: 1Mbit/s}", "overrides: [{devices: [3], up_rate: 2Mbit/s}]")
+    found = await arrivals(clock, *(carry(held, clock, child, 10_000) for child in (0, 3, 4)))
+    assert found == [[80 * MS], [40 * MS], [80 * MS]]
+
+
+async def test_a_shared_link_is_divided_as_the_virtual_clock_divides_it() -> None:
+    clock = SetTime()
+    held = transfers(
+        clock,
+        "device-lps: {up_rate: 1Mbit/s, latency: 5ms}",
+        "overrides: [{devices: [0], up_rate: 100kbit/s}]",
+        "shared: {device-lps: {up_rate: 900kbit/s}}",
+    )
+    sizes, starts = (3_000, 50_000, 20_000, 70_000), (0, 0, 90 * MS, 200 * MS)
+    work = (carry(held, clock, n, size, start=at) for n, (size, at) in enumerate(zip(sizes, starts, strict=True)))
+    found = await arrivals(clock, *work)
+    flows = [
+        Flow(start_ns=at, bits=8 * size, rate=100_000 if not n else 10**6)
+        for n, (size, at) in enumerate(zip(sizes, starts, strict=True))
+    ]
+    expected = [end + 5 * MS for end in fair_ends(flows, 900_000)]
+    assert all(abs(one[0] - other) <= 100 for one, other in zip(found, expected, strict=True))  # of rounding: 100 ns
+
+
+async def test_one_that_is_cut_off_leaves_the_shared_link_to_the_others() -> None:
+    clock = SetTime()
+    held = transfers(clock, "shared: {device-lps: {up_rate: 1Mbit/s}}")
+    cut = asyncio.ensure_future(carry(held, clock, 1, 1_000_000))
+
+    async def cut_off() -> None:
+        await clock.until(80 * MS)
+        cut.cancel()
+
+    [times], _ = await arrivals(clock, carry(held, clock, 0, 10_000), cut_off())
+    assert times == 120 * MS  # 40 ms' worth in the first 80, and the rest alone
+
+
+@pytest.mark.parametrize("links", ["device-lps: {up_rate: 1Mbit/s}", "shared: {device-lps: {up_rate: 1Mbit/s}}"])
+async def test_a_child_that_begins_anew_has_one_transfer_on_its_link(links: str) -> None:
+    clock = SetTime()
+    held = transfers(clock, links)
+
+    async def given_up() -> None:
+        with pytest.raises(SupersededError, match="another transfer has begun"):
+            await carry(held, clock, 0, 100_000)
+
+    [_, times] = await arrivals(clock, given_up(), carry(held, clock, 0, 10_000, start=40 * MS))
+    assert times == [120 * MS]
+    assert [each.bytes for each in held.take(0)] == [10_000]
+
+
+async def test_what_was_configured_and_achieved_is_noted_by_round() -> None:
+    clock = SetTime()
+    held = transfers(clock, "device-lps: {up_rate: 1Mbit/s, latency: 30ms}")
+
+    async def late() -> None:
+        with held.under_way("device-002", UP, 4, 10_000) as transfer:
+            await transfer.all_arrived()
+            await clock.until(clock.now + 8 * MS)
+            await transfer.over()
+
+    await clock.run(late())
+    assert held.take(3) == []
+    assert held.take(4) == [
+        pb.Carried(
+            link="device-lps", direction="up", child=2, bytes=10_000, link_ns=80 * MS, achieved_link_ns=88 * MS,
+            latency_ns=30 * MS, achieved_latency_ns=38 * MS,
+        )
+    ]  # fmt: skip
+    assert held.take(4) == []
+
+
+async def test_jitter_is_the_virtual_clocks() -> None:
+    clock = SetTime()
+    held = transfers(clock, "device-lps: {latency: 30ms, jitter: 20ms}")
+    found = await arrivals(clock, *(carry(held, clock, child, 9, way=DOWN) for child in range(3)))
+    assert len({each for [each] in found}) == 3
+    assert all(10 * MS <= each <= 50 * MS for [each] in found)
+
+
+async def test_messages_that_follow_each_other_pay_one_latency() -> None:
+    clock = SetTime()
+    relay = transfers(clock, "device-lps: {down_rate: 1Mbit/s, latency: 30ms}").relay("device-001", 0)
+    times = []
+
+    async def hear() -> None:
+        for _ in range(2):
+            await relay.carry(0, 10_000)
+            times.append(clock.now)
+
+    await clock.run(hear())
+    assert times == [110 * MS, 190 * MS]
+
+
+def test_pieces_are_ten_milliseconds_of_the_slowest_link_and_whole_elements() -> None:
+    links = device_links(
+        paced(
+            "device-lps: {up_rate: 26kbit/s, down_rate: 50Mbit/s}",
+            "overrides: [{devices: [1], up_rate: 7Mbit/s}, {devices: [2], up_rate: 100Gbit/s}]",
+            "shared: {device-lps: {down_rate: 10Mbit/s}}",
+        )
+    )
+    assert [links.piece_bytes(index, UP) for index in (0, 1, 2)] == [1024, 8_744, CHUNK_BYTES]
+    assert links.piece_bytes(0, DOWN) == 12_496
+    assert lps_links(paced()).piece_bytes(0, UP) == CHUNK_BYTES
+
+
+def test_calls_are_given_the_time_that_links_take() -> None:
+    links = device_links(
+        paced("device-lps: {up_rate: 80kbit/s, latency: 1s}", "shared: {device-lps: {down_rate: 100kbit/s}}")
+    )
+    # 1,000,000 bytes and headers: 100.4 s up, and as one of ten 803.3 s down; twice a second of latency
+    assert round(links.slowest_s(0, 1_000_000, 10), 1) == 905.7
+
+
+def test_nothing_is_held_back_without_the_clock_and_nobody_unknown_with_it() -> None:
+    assert transfers_of(parse_experiment(TEXT, overrides=["clock=none"]), device_links(paced())) is None
+    held = transfers(SetTime())
+    with pytest.raises(UnknownChildError, match="is not of this run"):
+        held.piece_bytes("device-9999", UP)
+    for name in ("lps-", "lps--1", "x", "lps-1 "):
+        with pytest.raises(UnknownChildError):
+            Transfers(lps_links(paced()), SetTime()).piece_bytes(name, UP)

@@ -160,7 +160,9 @@ async def attend(address: str, links: str, devices: int, ends: Sequence[End]) ->
     """All devices, on one connection."""
     experiment = experiment_of(links, devices)
     channel, counting = open_channel(address, LinkMeter())
-    stub, began_ns = LpsServiceStub(counting), time.monotonic_ns() + 500_000_000
+    stub = LpsServiceStub(counting)
+    await channel.channel_ready()  # connecting is no transfer
+    began_ns = time.monotonic_ns() + 500_000_000
     timed = await asyncio.gather(*(one(stub, experiment, end, began_ns) for end in ends))
     await channel.close(None)
     return [each for found in timed for each in found]

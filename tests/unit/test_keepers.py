@@ -76,7 +76,7 @@ class Setting:
         return ModelInMemory(self.keeper.layout(global_round), np.float32(values), {})
 
     def sums(self) -> PartialSums:
-        return self.keeper.sums(self.plans.examples())
+        return self.keeper.sums(self.plans.examples(), 0)
 
     def following(self, model: AnyModel, sums: PartialSums, global_round: int = 0) -> list[float]:
         return following(self.keeper, model, sums, global_round)
@@ -248,7 +248,7 @@ def test_where_each_cluster_has_an_lps_only_what_is_shared_everywhere_is_kept(tm
 
 def test_shared_layers_move_by_the_clusters_mean_update_each_by_its_examples(tmp_path: Path) -> None:
     keeper = shared_keeper(tmp_path)
-    model, sums = ModelInMemory(keeper.layout(0), np.float32([1, 2]), {}), keeper.sums({"lps-0": 20, "lps-1": 60})
+    model, sums = ModelInMemory(keeper.layout(0), np.float32([1, 2]), {}), keeper.sums({"lps-0": 20, "lps-1": 60}, 0)
     for name, update, examples in (("lps-0", [4, 0], 20), ("lps-1", [0, 1], 60)):
         sums.fold(name, 0, np.float32(update), [examples])
         sums.count(name, [examples])

@@ -96,7 +96,10 @@ def messages(draw: st.DrawFn, descriptor: Descriptor, depth: int = 4) -> Message
             continue
         if field.is_repeated:
             values = draw(st.lists(value_of(field, depth), max_size=2))
-            getattr(message, field.name).extend(values)
+            if is_nested and field.message_type.GetOptions().map_entry:
+                getattr(message, field.name).update({entry.key: entry.value for entry in values})
+            else:
+                getattr(message, field.name).extend(values)
         elif is_nested:
             getattr(message, field.name).CopyFrom(draw(value_of(field, depth)))
         else:

@@ -9,7 +9,14 @@ from device.enrolment import GpsLink
 from device.round_job import RoundJob
 from device.served import Served
 from device.work import DeviceProcess, DeviceWork
-from fedstrata.errors import NotServedError, ParentAwayError, PayloadError, RunStoppedError, UnknownChildError
+from fedstrata.errors import (
+    HandshakeError,
+    NotServedError,
+    ParentAwayError,
+    PayloadError,
+    RunStoppedError,
+    UnknownChildError,
+)
 from fedstrata.experiment import Encoding
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
@@ -30,6 +37,7 @@ from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import lps_service_pb2 as pb
 
+REFUSALS = 3  # of greetings in a row, before a process believes that an LPS will never take it
 LPS_PATIENCE = 7  # tries, about five seconds, before the GPS is asked where the LPS is now
 
 
@@ -62,6 +70,7 @@ class DeviceAgent:
         )
         await self._enroll(link, data)
         backoff = Backoff()
+        refusals = 0  # of the LPS that the GPS names, one after the other
         while True:
             assignment = await self._assignment(link, data)
             self._log.info("assigned", cluster=assignment.cluster_id, lps=assignment.lps_address)
@@ -70,10 +79,29 @@ class DeviceAgent:
                 return await self._train(served, data)
             except ParentAwayError as error:  # it may have come up again somewhere else, or another serves the cluster
                 self._log.info("lps_away", lps=assignment.lps_address, reason=str(error))
-                await host.channels.check_lps(assignment.lps_id, assignment.lps_address)
+                refusals = await self._count_refusal(assignment, await self._assignment(link, data), refusals)
+                if refusals:
+                    await backoff.pause()
             except NotServedError as error:  # the GPS knows already, or this LPS has not heard of it yet
                 self._log.info("not_served", lps=assignment.lps_address, reason=str(error))
                 await backoff.pause()
+
+    async def _count_refusal(
+        self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
+    ) -> int:
+        """How often in a row the LPS that the GPS names has refused a greeting; its port may be another's for a while.
+
+        Raises:
+            HandshakeError: it has, each time it was asked.
+        """
+        if (now.lps_id, now.lps_address) != (silent.lps_id, silent.lps_address):
+            return 0
+        reason = await self._host.channels.why_lps_refuses(now.lps_id, now.lps_address)
+        if reason is None:
+            return 0
+        if before + 1 == REFUSALS:
+            raise HandshakeError(reason)
+        return before + 1
 
     async def _enroll(self, link: GpsLink, data: DeviceData) -> None:
         was_born = self._store.was_born()
@@ -132,6 +160,7 @@ class DeviceAgent:
             client.held_round = held.round if held else None
             with self._host.bench.listening(served.by.cluster_id):
                 offer = await served.hear(self._exchange(client, goes_up))
+            self._host.channels.lps_reached(served.by.lps_id, served.by.lps_address)
             goes_up = None
             if isinstance(offer, ReceivedModel):
                 self._host.held[served.by.cluster_id] = offer

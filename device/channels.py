@@ -1,13 +1,15 @@
 """The connections of a device process: one to the GPS and one to each LPS, whatever the number of devices."""
 
+import asyncio
 from typing import Any
 
 import grpc
 
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
-from fedstrata.rpc.client import check_greeting, open_channel, until_reached
+from fedstrata.rpc.client import open_channel, until_reached
 from fedstrata.trust.credentials import GPS
+from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
@@ -24,6 +26,8 @@ class Channels:
         self._channels: list[grpc.aio.Channel] = []
         self._gps = GpsServiceStub(self._open(gps_address, GPS))
         self._lps: dict[tuple[str, str], Any] = {}
+        self._reached: set[tuple[str, str]] = set()
+        self._greetings: dict[tuple[str, str], asyncio.Future[str | None]] = {}
 
     def _open(self, address: str, parent: Name) -> Any:
         channel, counting = open_channel(address, self._meter, self._tls, parent)
@@ -44,9 +48,20 @@ class Channels:
             self._lps[lps_id, address] = LpsServiceStub(self._open(address, Name("lps", lps_id)))
         return self._lps[lps_id, address]
 
-    async def check_lps(self, lps_id: str, address: str) -> None:
-        """Raise HandshakeError where an LPS is there, and no connection to it will ever come about."""
-        await check_greeting(address, self._tls, Name("lps", lps_id))
+    def lps_reached(self, lps_id: str, address: str) -> None:
+        """Note that an LPS has answered at an address."""
+        self._reached.add((lps_id, address))
+
+    async def why_lps_refuses(self, lps_id: str, address: str) -> str | None:
+        """Why no connection to an LPS comes about; None where it may, or did before. Asked once for all devices."""
+        where = lps_id, address
+        if where in self._reached:
+            return None
+        greeting = self._greetings.get(where)
+        if greeting is None or greeting.done():
+            greeting = asyncio.ensure_future(why_refused(address, self._tls, Name("lps", lps_id)))
+            self._greetings[where] = greeting
+        return await asyncio.shield(greeting)
 
     async def close(self) -> None:
         for channel in self._channels:

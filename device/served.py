@@ -27,7 +27,7 @@ class Served:
         try:
             while not (await asyncio.wait({hearing}, timeout=self.silence_s))[0]:
                 now = await self._asked_beside(hearing)
-                if now is not None and now.lps_address != self.by.lps_address:
+                if now is not None and (now.lps_id, now.lps_address) != (self.by.lps_id, self.by.lps_address):
                     raise ParentAwayError(f"{self.by.lps_id} is silent, and {now.lps_id} serves {now.cluster_id} now")
             answer = hearing.result()
             self.backoff.reset()

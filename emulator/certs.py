@@ -7,7 +7,7 @@ from pathlib import Path
 from fedstrata.errors import CertificateError
 from fedstrata.quoting import quoted
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA_KEY, CERT
+from fedstrata.trust.files import CA, CERT
 from fedstrata.trust.names import NAMED, ROLES, Name, device_names
 
 AUTHORITY, DEVICES = "authority", "devices"
@@ -16,7 +16,7 @@ AUTHORITY, DEVICES = "authority", "devices"
 def init(folder: Path, run: str) -> Path:
     """Make an authority; gives its folder. Raises CertificateError where there is one already."""
     place = folder / AUTHORITY
-    if (place / CA_KEY).exists():
+    if (place / CA).exists():  # written last
         raise CertificateError(f"{place} has an authority already; go on with certs issue, or give another --folder")
     Authority.new(run).save(place)
     return place

@@ -65,7 +65,8 @@ class Streams:
         gone = tuple(names)
         if not gone:
             return self
-        if gone not in self._without:
+        known = self._without.get(gone)
+        if known is None:
             if unknown := set(gone) - set(self.model.names):
                 raise PayloadError(f"tensors withdrawn that the model has not: {quoted(*sorted(unknown))}")
             channels = [
@@ -74,8 +75,8 @@ class Streams:
             ]
             home = Channel(name="withdrawn", tensors=self.model.select(gone), reach=Reach.DEVICE)
             self._without.clear()  # another round's, and tensors never come back
-            self._without[gone] = Streams(model=self.model, channels=(*channels, home), spans=self.spans)
-        return self._without[gone]
+            known = self._without[gone] = Streams(model=self.model, channels=(*channels, home), spans=self.spans)
+        return known
 
     def _of(self, *reaches: Reach) -> Layout:
         names = [name for channel in self.channels if channel.reach in reaches for name in channel.tensors.names]

@@ -2,6 +2,7 @@
 
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
+from fedstrata.rounds.notes import LATEST_NS
 from fedstrata.rounds.result import Uploaded
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -29,6 +30,7 @@ class Times:
         self._deadline_ns = round(deadline_s * 1e9) if self.is_on and deadline_s is not None else None
         self._there: dict[str, int] | None = None  # with a deadline: when the devices of the round have its model
         self._busy: dict[str, int] = {}  # and until when those are busy that miss it
+        self._drawn: frozenset[int] = frozenset()  # who is of the round
 
     def opened(self, report: gps_pb.ReportHeader, members: Members) -> None:
         """With a deadline, an LPS round is open: who is busy until it is over with an earlier one is left out."""
@@ -37,6 +39,7 @@ class Times:
             return
         indexes, ends_ns = members.indexes, report.now_ns + self._deadline_ns
         awaited = opened.intake.missing
+        self._drawn = frozenset(indexes[name] for name in awaited)
         free = {name: report.busy_ns[indexes[name]] for name in awaited if indexes[name] in report.busy_ns}
         self._busy = {name: free_ns for name, free_ns in free.items() if free_ns >= ends_ns}
         for name in self._busy:
@@ -52,7 +55,7 @@ class Times:
             name, size = header.child_id, Uploaded.of(header).up_bytes
             back_ns = self._devices.back_ns(opened.number, indexes[name], there[name], header.work, size)
             if back_ns > ends_ns:
-                self._busy[name] = back_ns
+                self._busy[name] = min(back_ns, LATEST_NS - 1)
             return back_ns > ends_ns
 
         opened.is_late = is_late
@@ -71,8 +74,9 @@ class Times:
         )
         row.times.CopyFrom(times)
         report.now_ns = row.times.ends_ns
+        elsewhere = {i: free for i, free in report.busy_ns.items() if i not in self._drawn and free > report.now_ns}
         report.busy_ns.clear()
-        report.busy_ns.update({members.index_of(name): free_ns for name, free_ns in self._busy.items()})
+        report.busy_ns.update(elsewhere | {members.index_of(name): free for name, free in self._busy.items()})
 
     def _achieved(self, lps_round: int, gathered: RoundResult, members: Members) -> list[pb.Carried]:
         """On the real clock: what links have carried in a round, and how long devices have computed."""

@@ -10,6 +10,7 @@ Departures: devices compute outputs themselves and send a sketch of their weight
 never has a device's whole model; and how much likelier a batch gets is an option (`growth`).
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -94,8 +95,8 @@ class FedTsdp(Method):
 
     @staticmethod
     def _split(names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
-        """The tensors that so many layers share, floor(2 · L_s) but at least one, and those that they do not."""
-        count = max(1, int(2 * layers))
+        """The tensors that so many layers share, ceil(2 · L_s), and the others: after seven times 4 is 3.5."""
+        count = math.ceil(2 * layers)
         return names[:count], names[count:]
 
     # --- questions ------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
             f"{header.child_id} says {'nothing' if is_timed else 'something'} of its work for a timeline"
         )
     work, longest_ns = header.work, max(header.work.busy_ns, header.work.computed_ns)
-    if not (0 <= work.examples < MOST_MEASURED and min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS):
+    can_be = min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS and work.computed_ns < MOST_COUNTED
+    if not (0 <= work.examples < MOST_MEASURED and can_be):
         raise PayloadError(f"{header.child_id} has worked on {work.examples} examples, {longest_ns} ns")
 
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from typing import Any, Self
 
+from fedstrata.errors import OffsetError
 from fedstrata.fault_points import reach
 from fedstrata.link_calendar import DOWN, UP
 from fedstrata.rounds.offer import Offer
@@ -65,7 +66,11 @@ def arriving(
     transfers: Transfers | None, header: pb.UpdateHeader, parts: AsyncIterator[Any]
 ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
     """The parts of an update that follow its header, which has been checked: held back where links take time."""
-    return nullcontext(parts) if transfers is None else _ArrivingUpdate(transfers, header, parts)
+    if transfers is None:
+        return nullcontext(parts)
+    if not 0 <= header.offset <= header.payload.payload_bytes:
+        raise OffsetError(f"an upload of {header.payload.payload_bytes} bytes goes on at byte {header.offset}")
+    return _ArrivingUpdate(transfers, header, parts)
 
 
 class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):

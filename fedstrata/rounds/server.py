@@ -237,7 +237,9 @@ class RoundServer:
         check_run(self.exchange.run_id, header.run_id)
         try:
             announced = self.check_payload(header)  # of a late one, too
-            async with arriving(self.exchange.transfers, header, parts) as come:
+            check_notes(header, is_timed=self.exchange.is_timed)
+            is_awaited = self._round is not None and self._round.number == header.round
+            async with arriving(self.exchange.transfers if is_awaited else None, header, parts) as come:
                 accepted = await self._take(header, announced, come)
         except PayloadError as error:
             self.ban(header.child_id, str(error))
@@ -250,8 +252,10 @@ class RoundServer:
         """The codec of an update and its weights; what is not taken is still read, in Attend, and so is checked.
 
         Raises:
-            PayloadError: it is not what this parent's children send.
+            PayloadError: it is not what this parent's children send. NotReadyError: nobody knows that yet.
         """
+        if self._round is None and self._finished is None:
+            raise NotReadyError("no round is open here yet; ask what is wanted")
         newest = self._round.number if self._round else 0
         return self.accepts_updates(min(max(header.round, 0), newest)).of(header.payload)
 
@@ -265,7 +269,6 @@ class RoundServer:
             self._metrics.update("late")
             return False
         intake = opened.intake
-        check_notes(header, is_timed=self.exchange.is_timed)
         intake.limits.check_measured(header.evaluations)
         try:
             upload = await intake.begin(header.child_id, *announced, header.offset)

@@ -51,7 +51,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             peer = _named_by(tuple(auth.get("peer_uri", ())))
         except CertificateError as error:
             raise self.refusal("certificate", str(error)) from None
-        if any(version != TLS_1_3 for version in auth.get("ssl_tls_version", ())):
+        if list(auth.get("ssl_tls_version", ())) != [TLS_1_3]:
             raise self.refusal("tls", f"{peer} speaks an older TLS than 1.3; let it take a newer library")
         if peer.domain != self._domain:
             raise self.refusal("run", f"{peer} is of {quoted(peer.domain)}, and this is {quoted(self._domain)}")

@@ -19,17 +19,18 @@ SEAL_BYTES = hashlib.sha256().digest_size
 
 
 @contextmanager
-def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterator[BinaryIO]:
+def write_aside(path: Path, *, durable: bool = True, label: str = "", is_private: bool = False) -> Iterator[BinaryIO]:
     """A file to write that takes its name only when the block ends well; with `durable`, flushed to disk first.
 
-    Writers of one file that may overlap give labels that differ. A block that raises leaves nothing behind.
+    Writers of one file that may overlap give labels that differ. A block that raises leaves nothing behind. One that
+    is private nobody but its owner can open, from its first byte on.
 
     Raises:
         StateError: the disk is full or refuses; what was at `path` is still there.
     """
     aside = path.with_name(f".{path.name}{label}.aside")
     try:
-        with _opened(aside) as file:
+        with _opened(aside, is_private=is_private) as file:
             yield file
             file.flush()
             if durable:
@@ -46,13 +47,22 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
         raise
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path, *, is_private: bool) -> BinaryIO:
     """A new file, in a folder that is made if it is not there."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600 if is_private else 0o666)
+
+    def opened() -> BinaryIO:
+        return open(path, "wb+", opener=opener)
+
+    if is_private:
+        path.unlink(missing_ok=True)  # an earlier one's rights would stay
     try:
-        return when_there_is_room(lambda: path.open("wb+"))
+        return when_there_is_room(opened)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return when_there_is_room(lambda: path.open("wb+"))
+        return when_there_is_room(opened)
 
 
 def _remove(path: Path) -> None:

@@ -1,6 +1,5 @@
 """The files of a certificate in a folder: `ca.pem`, `cert.pem`, `key.pem`, read and checked before they are used."""
 
-import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from fedstrata.store import write_aside
 from fedstrata.trust.names import Name, Peer
 
 CA, CERT, KEY, CA_KEY = "ca.pem", "cert.pem", "key.pem", "ca-key.pem"
-ONLY_THE_OWNER, NOBODY_ELSE = 0o700, 0o600
+ONLY_THE_OWNER = 0o700
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +66,7 @@ def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files to a folder, each of which only its owner may read, in this order."""
     make_private(folder)
     for name, content in files.items():
-        with write_aside(folder / name) as file:
-            os.fchmod(file.fileno(), NOBODY_ELSE)
+        with write_aside(folder / name, is_private=True) as file:
             file.write(content)
 
 

@@ -109,9 +109,9 @@ class LateRounds:
         self.server = SimpleNamespace(opened=lambda: self.opened, exchanged=lambda gathered: self.taken)
         self.times = Times(self.experiment, "lps-0", cast(Any, self.server))
 
-    def round(self, number: int, size: int) -> tuple[list[str], list[str]]:
+    def round(self, number: int, size: int, drawn: tuple[int, ...] = (0, 1, 2)) -> tuple[list[str], list[str]]:
         """Who has reported in a round, and who has been late; the rest was not asked."""
-        intake = Intake(children=[f"device-00{index}" for index in range(3)], wait=lps_wait(self.experiment))
+        intake = Intake(children=[f"device-00{index}" for index in drawn], wait=lps_wait(self.experiment))
         offer = SimpleNamespace(whole_bytes=0)
         self.opened = OpenRound(number=number, global_round=0, offers=cast(Any, {0: offer}), intake=intake)
         self.times.opened(self.report, self.members)
@@ -139,6 +139,16 @@ def test_who_is_late_is_left_out_and_busy_until_its_update_is_over() -> None:
     # 250 bytes: it is free as the third round begins, and takes one second
     assert rounds.round(2, 250) == (["device-000", "device-001", "device-002"], [])
     assert (rounds.report.now_ns, dict(rounds.report.busy_ns)) == (5 * S, {})
+
+
+def test_a_busy_device_that_is_not_drawn_meanwhile_stays_busy() -> None:
+    rounds = LateRounds()
+    assert rounds.round(0, 1_500) == (["device-000", "device-002"], ["device-001"])  # until 6 s
+    assert rounds.round(1, 500, drawn=(0, 2)) == (["device-000", "device-002"], [])
+    assert dict(rounds.report.busy_ns) == {1: 6 * S}
+    assert rounds.round(2, 500) == (["device-000", "device-002"], [])  # it is busy longer than the round may last
+    assert rounds.round(3, 250, drawn=(0, 2))[0] == ["device-000", "device-002"]
+    assert dict(rounds.report.busy_ns) == ({1: 6 * S} if rounds.report.now_ns < 6 * S else {})
 
 
 def test_a_device_that_is_free_in_the_middle_of_a_round_begins_then() -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from fedstrata.errors import NotAllowedError
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rpc.client import plain_or_secure
 from fedstrata.rpc.counting import METHODS
@@ -268,6 +270,17 @@ async def test_an_lps_speaks_for_its_own_cluster_in_its_own_term(
     part = rounds_pb2.UpdatePart(header=rounds_pb2.UpdateHeader(**said))
     async with served.channel_of(Name("lps", OWN)) as channel:
         assert (await called(channel, path, part) == "OK") is is_heard
+
+
+@pytest.mark.parametrize("version", [None, b"TLSv1.2"])
+def test_a_caller_whose_tls_is_not_known_to_be_1_3_is_refused(version: bytes | None) -> None:
+    auth = {"peer_uri": [b"spiffe://run-1/operator"], **({"ssl_tls_version": [version]} if version else {})}
+    refused: list[str] = []
+    guard = Guard("run-1", Clusters(), refused.append)
+    context: Any = SimpleNamespace(auth_context=lambda: auth)
+    with pytest.raises(NotAllowedError, match="speaks an older TLS than"):
+        guard.caller(context, "/fedstrata.v1.RunService/StopRun", TABLE["/fedstrata.v1.RunService/StopRun"])
+    assert refused == ["tls"]
 
 
 async def test_a_certificate_of_another_run_by_the_same_authority_is_refused(served: Served) -> None:

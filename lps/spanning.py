@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fedstrata.errors import PayloadError
+from fedstrata.errors import NotReadyError, PayloadError
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
@@ -95,7 +95,13 @@ class SpanningSession:
         return StreamVector(self._streams, received.clusters, received.flat, received.offers)
 
     def _accepts_updates(self, number: int) -> Acceptance:
-        """What devices send in an LPS round; of rounds before the first that is known here, as in that one."""
+        """What devices send in an LPS round; of rounds before the first that is known here, as in that one.
+
+        Raises:
+            NotReadyError: this LPS is back, and has not heard from the GPS yet what travels.
+        """
+        if not self._updates:
+            raise NotReadyError("no model has come from the GPS yet; ask again")
         layout = next((layout for first, layout in reversed(self._updates) if first <= number), self._updates[0][1])
         if layout not in self._accepted:
             self._accepted[layout] = Acceptance(layout, self._experiment.links.device_lps.up, UPDATE_PART)

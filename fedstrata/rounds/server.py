@@ -252,10 +252,8 @@ class RoundServer:
         """The codec of an update and its weights; what is not taken is still read, in Attend, and so is checked.
 
         Raises:
-            PayloadError: it is not what this parent's children send. NotReadyError: nobody knows that yet.
+            PayloadError: it is not what this parent's children send.
         """
-        if self._round is None and self._finished is None:
-            raise NotReadyError("no round is open here yet; ask what is wanted")
         newest = self._round.number if self._round else 0
         return self.accepts_updates(min(max(header.round, 0), newest)).of(header.payload)
 

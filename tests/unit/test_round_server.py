@@ -56,14 +56,6 @@ async def test_a_round_ends_when_the_last_child_has_reported(tmp_path: Path) -> 
     assert total.mean()[0] == 7.0
 
 
-async def test_a_parent_that_is_back_and_has_no_round_open_is_to_be_asked_again(tmp_path: Path) -> None:
-    known, _ = server_of(tmp_path, children={"a": 2})
-    server = RoundServer(known.exchange, ProcessMetrics("lps"), EventLog("test"), None)
-    with pytest.raises(NotReadyError, match="no round is open here yet"):
-        await submit(server, "a", vector(4.0))
-    assert not server.has_refused("a")
-
-
 async def test_a_deadline_goes_on_without_the_missing_and_names_them(tmp_path: Path) -> None:
     server, total = server_of(tmp_path, children={"a": 2, "b": 2}, wait=SOON)
     await submit(server, "a", vector(4.0))

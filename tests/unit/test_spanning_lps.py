@@ -1,12 +1,15 @@
 """What an LPS holds where clusters span LPSs: its members and their routes, the vector of all streams, its reports."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from gps_parts import TEXT
 from two_layers import MODEL, STREAMS
 
+from fedstrata.errors import NotReadyError
 from fedstrata.experiment import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.store import ModelFile, ModelInMemory, write_model
@@ -17,6 +20,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from lps.members import Members
 from lps.report_files import ReportFiles
+from lps.spanning import SpanningSession
 from lps.stream_vector import StreamVector, UpwardChanges, UpwardSums
 
 ALL = np.float32([1, 2, 3, 10, 11, 20, 21])  # the shared layer, then two clusters' heads
@@ -95,6 +99,12 @@ def test_who_is_offered_some_streams_gets_these_alone_and_is_told_which_they_are
     assert [list(offer.header.offered) for offer in offers.values()] == [[0, 2], [1], [0, 1, 2]]
     assert [part.name for part in offers[0].header.payload.parts] == ["shared", "0/head", "2/head"]
     assert len({offer.header.digest for offer in offers.values()}) == 3
+
+
+def test_an_lps_that_is_back_asks_for_patience_until_it_knows_what_travels() -> None:
+    session: Any = SimpleNamespace(_updates=[])
+    with pytest.raises(NotReadyError, match="ask again"):
+        SpanningSession._accepts_updates(session, 3)
 
 
 def sums_of(**updates: tuple[int, int, Flat]) -> RoutedSums:

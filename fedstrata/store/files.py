@@ -50,14 +50,12 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "", is_private
 def _opened(path: Path, *, is_private: bool) -> BinaryIO:
     """A new file, in a folder that is made if it is not there."""
 
-    def opener(name: str, flags: int) -> int:
-        return os.open(name, flags, 0o600 if is_private else 0o666)
-
     def opened() -> BinaryIO:
-        return open(path, "wb+", opener=opener)
-
-    if is_private:
+        if not is_private:
+            return path.open("wb+")
         path.unlink(missing_ok=True)  # an earlier one's rights would stay
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb+")
+
     try:
         return when_there_is_room(opened)
     except FileNotFoundError:

@@ -17,12 +17,12 @@ NO_RESULT = 4
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 9 MB: enough for the first rounds of two LPSs with models of 1.26 MB, and not for the second."""
+    """A disk of 7 MB: enough for the first rounds of two LPSs with models of 1.26 MB, and not for the second."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk; tests/unit/test_model_file.py has the limit on files instead")
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", str(folder)], check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=7m", "tmpfs", str(folder)], check=False)
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
     yield folder

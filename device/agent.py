@@ -8,7 +8,7 @@ from typing import Any
 from device.enrolment import GpsLink
 from device.round_job import RoundJob
 from device.served import Served
-from device.work import DeviceProcess, DeviceWork
+from device.work import DeviceProcess, DeviceWork, answered
 from fedstrata.errors import (
     HandshakeError,
     NotServedError,
@@ -22,12 +22,10 @@ from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
-from fedstrata.plugins import own_code_of
 from fedstrata.quoting import shown
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
 from fedstrata.rounds.exchanged import Offered
 from fedstrata.rounds.offer import MODEL_PART
-from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.streams import UPDATE_PART, is_offered
@@ -70,18 +68,23 @@ class DeviceAgent:
         )
         await self._enroll(link, data)
         backoff = Backoff()
+        silent: gps_pb.FetchAssignmentResponse | None = None
         refusals = 0  # of the LPS that the GPS names, one after the other
         while True:
             assignment = await self._assignment(link, data)
+            if silent is not None:
+                refusals = await self._count_refusal(silent, assignment, refusals)
+                silent = None
+                if refusals:
+                    await backoff.pause()
+                    continue  # what the GPS says may have changed meanwhile
             self._log.info("assigned", cluster=assignment.cluster_id, lps=assignment.lps_address)
             served = Served(assignment, lambda: self._assignment(link, data), self._silence_s, backoff)
             try:
                 return await self._train(served, data)
             except ParentAwayError as error:  # it may have come up again somewhere else, or another serves the cluster
                 self._log.info("lps_away", lps=assignment.lps_address, reason=str(error))
-                refusals = await self._count_refusal(assignment, await self._assignment(link, data), refusals)
-                if refusals:
-                    await backoff.pause()
+                silent = assignment
             except NotServedError as error:  # the GPS knows already, or this LPS has not heard of it yet
                 self._log.info("not_served", lps=assignment.lps_address, reason=str(error))
                 await backoff.pause()
@@ -134,9 +137,7 @@ class DeviceAgent:
                 continue
             if not (is_late and question.relayed):
                 before, began_ns = work.trained_examples, self._host.clock.now_ns()
-                with own_code_of(method, f"answer {question.name}"):
-                    arrays = await method.answer(question, work, heard)
-                answer = answer_to_proto(question, arrays)
+                answer = await answered(method, question, work, heard)
                 answer.trained_examples = work.trained_examples - before if self._host.experiment.is_timed else 0
                 await self._host.clock.trained(began_ns, self._index, work.trained_examples - before)
                 await link.submit_answer(answer)

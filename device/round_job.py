@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from device.personal import Arrays, KeptInMemory, PersonalStore
-from device.work import DeviceProcess, DeviceWork, put_together
+from device.work import DeviceProcess, DeviceWork, answered, put_together
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
 from fedstrata.partitions import DeviceData
 from fedstrata.plugins import own_code_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
-from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, TOLD, answer_to_proto, arrays_of
+from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, TOLD, arrays_of
 from fedstrata.tensors import Flat, Layout, taken
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
@@ -130,9 +130,7 @@ class RoundJob:
     async def _answer(self) -> answers_pb2.Answer:
         method = self._host.method
         question = next(question for question in method.questions() if question.moment is not Moment.BEFORE)
-        with own_code_of(method, f"answer {question.name}"):
-            arrays = await method.answer(question, self.work, {})
-        answer = answer_to_proto(question, arrays)
+        answer = await answered(method, question, self.work, {})
         if len(answer.data) > LARGEST_IN_A_ROUND:
             raise PluginError(f"an answer to {question.name} of {len(answer.data)} bytes: {LARGEST_IN_A_ROUND} at most")
         return answer

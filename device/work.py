@@ -1,7 +1,7 @@
 """A device's work as its method sees it: data, models, and the means to train and measure."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +19,16 @@ from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
 from fedstrata.datasets import Dataset, Examples, Pixels
 from fedstrata.experiment import Experiment
-from fedstrata.methods import Arrays, Measurement, Method, Trained
+from fedstrata.methods import Arrays, Measurement, Method, Question, Trained
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.partitions import DeviceData, PublicData, public_data
+from fedstrata.plugins import own_code_of
 from fedstrata.rounds import ReceivedModel
+from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.streams import Streams
 from fedstrata.tensors import Flat
+from fedstrata.v1 import answers_pb2
 
 Made = TypeVar("Made")
 
@@ -65,6 +68,15 @@ class DeviceProcess:
             return KeptInMemory()
         run_id = self.experiment.run_id
         return PersonalStore(self.state / run_id / device_id, run_id, device_id)
+
+
+async def answered(
+    method: Method, question: Question, work: "DeviceWork", heard: Mapping[int, Any]
+) -> answers_pb2.Answer:
+    """A device's answer to a question. Raises PluginError where own code fails, or answers otherwise than it said."""
+    with own_code_of(method, f"answer {question.name}"):
+        arrays = await method.answer(question, work, heard)
+    return answer_to_proto(question, arrays)
 
 
 class DeviceWork:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fedstrata.experiment import Experiment
-from fedstrata.link_calendar import BEFORE, DEVICE_LINK, DOWN, LPS_LINK
+from fedstrata.link_calendar import BEFORE, DEVICE_LINK, DOWN, LPS_LINK, UP
 from fedstrata.link_settings import LinkTimes, SharedRates
 from fedstrata.tensors import CHUNK_BYTES
 
@@ -42,7 +42,7 @@ class TierLinks:
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
         """The longest that a payload takes, down and up, where all children share what is shared."""
         link, seconds = self.link_of(index), 0.0
-        for way in (0, 1):
+        for way in (DOWN, UP):
             capacity = self.capacity(way)
             share = None if capacity is None else max(1, capacity // max(1, children))
             rates = [each for each in (link.rate(WAYS[way]), share) if each is not None]

@@ -20,6 +20,7 @@ from fedstrata.link import until_ns
 from fedstrata.link_calendar import (
     DOWN,
     SECOND_NS,
+    UP,
     FairLink,
     Line,
     drawn_latency,
@@ -193,7 +194,7 @@ class Transfers:
         self.links = links
         self._clock = clock or RealTime()
         self._shared: dict[int, _SharedLink] = {}
-        for way in (0, 1):
+        for way in (DOWN, UP):
             capacity = links.capacity(way)
             if capacity is not None:
                 self._shared[way] = _SharedLink(capacity, self._clock)

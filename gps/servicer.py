@@ -94,7 +94,7 @@ class GpsServicer(GpsServiceServicer):
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:
         plan = self._run.plan
-        began_in = plan.clusters_before(self._run.rounds.global_round)
+        began_in = plan.clusters_before(self._run.rounds.global_round) if plan.spans_lps else None
         return pb.Cluster(
             cluster_id=cluster_id,
             members=[self._member(device, began_in) for device in plan.members(cluster_id)],
@@ -104,7 +104,7 @@ class GpsServicer(GpsServiceServicer):
             mixed=plan.mixed,
         )
 
-    def _member(self, device: Device, began_in: Mapping[int, int]) -> pb.Member:
+    def _member(self, device: Device, began_in: Mapping[int, int] | None) -> pb.Member:
         shares = self._run.plan.shares(device)
         return pb.Member(
             device_id=device.device_id,
@@ -113,7 +113,7 @@ class GpsServicer(GpsServiceServicer):
             num_held_out=device.num_held_out,
             from_global_round=device.from_global_round,
             cluster=device.cluster or 0,
-            began_in=began_in.get(device.device_index, device.cluster or 0),
+            began_in=0 if began_in is None else began_in.get(device.device_index, device.cluster or 0),
             shares=[
                 pb.Share(channel=channel, stream=stream, weight=weight)
                 for channel, streams in shares.items()

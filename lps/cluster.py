@@ -235,7 +235,7 @@ class ClusterSession:
     ) -> None:
         number = standing.lps_round
         intake = Intake(
-            children=children, sums=sums, wait=lps_wait(self._experiment), executor=self._around.executor,
+            children=children, sums=sums, wait=self.server.exchange.wait, executor=self._around.executor,
             limits=self._members.limits(),
         )  # fmt: skip
         self.server.open(

@@ -205,7 +205,7 @@ class SpanningSession:
         evaluate_only: bool = False,
     ) -> None:
         intake = Intake(
-            children=children, wait=lps_wait(self._experiment), executor=self._around.executor,
+            children=children, wait=self.server.exchange.wait, executor=self._around.executor,
             limits=self._members.limits(),
         )  # fmt: skip
         self.server.open(

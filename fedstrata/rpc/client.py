@@ -92,18 +92,13 @@ async def until_reached(
     is_told = False
     while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
         if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            await check_greeting(address, tls, parent)
+            reason = await why_refused(address, tls, parent)
+            if reason is not None:
+                raise HandshakeError(reason)
             if not is_told:
                 log.info("parent_away", call="connect", address=address)
             is_told = True
         await channel.wait_for_state_change(state)
-
-
-async def check_greeting(address: str, tls: TlsFiles | None, parent: Name) -> None:
-    """Raise HandshakeError where a parent that is not connected to is there, but never will be."""
-    reason = await why_refused(address, tls, parent)
-    if reason is not None:
-        raise HandshakeError(reason)
 
 
 def is_passing(error: grpc.aio.AioRpcError) -> bool:

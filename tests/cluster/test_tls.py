@@ -1,4 +1,4 @@
-"""Pods that speak TLS: what the network shows, whose key a pod has, and how an unencrypted release becomes an encrypted one.
+"""Pods that speak TLS: what the network shows, whose key a pod has, and how a release in the clear becomes encrypted.
 
 FEDSTRATA_CAPTURE is a command that writes a node's packets to a file: `capture NODE FILE`.
 """

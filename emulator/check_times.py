@@ -12,11 +12,12 @@ from emulator.timeline import PARTS
 from fedstrata.cohort import cohort
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
+from fedstrata.homes import homes_of
 from fedstrata.link_settings import WAYS, LinkTimes
 from fedstrata.methods import make_method
 from fedstrata.partitions import example_counts
 from fedstrata.quantities import written_devices, written_duration, written_rate
-from fedstrata.streams import homes_of, spans_lps
+from fedstrata.streams import spans_lps
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import Experiment
+from fedstrata.homes import home_of, homes_of, lps_known
 from fedstrata.methods import Candidate, Method, Moment, Plan, Question
 from fedstrata.rpc.answers import TOLD, answer_to_proto, arrays_of
-from fedstrata.streams import are_placed_by_index, home_of, homes_of, lps_known, shares_of, spans_lps
+from fedstrata.streams import are_placed_by_index, shares_of, spans_lps
 from fedstrata.v1 import answers_pb2
 from gps.journal import BEFORE, Journal
 from gps.roster import Device, Roster

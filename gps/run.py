@@ -107,7 +107,7 @@ class Run:
     @property
     def largest_payload_bytes(self) -> int:
         """The most that one call brings: an LPS's final model, or a device's answer."""
-        return max(self.streams.model.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
+        return max(self.streams.whole.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
         """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""

@@ -172,8 +172,8 @@ class ClusterSession:
 
     def _initial(self) -> Flat:
         around = self._around
-        whole = around.method.initial(around.model, int(self._cluster_id.rpartition("-")[2]))
-        return taken(whole, around.model.layout.slices_of(self._layout))
+        weights = around.method.initial(around.model, int(self._cluster_id.rpartition("-")[2]))
+        return taken(around.streams.with_tables(weights), around.streams.whole.slices_of(self._layout))
 
     # --- all of it ----------------------------------------------------------------------------
 

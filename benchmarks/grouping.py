@@ -12,8 +12,9 @@ from statistics import fmean, stdev
 from typing import Any, cast
 
 from sklearn.metrics import adjusted_rand_score
+from threadpoolctl import threadpool_limits
 
-from emulator.sweep_file import Place, load_sweep
+from emulator.sweep_file import load_sweep
 from fedstrata.datasets import Dataset, Examples, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Method, Moment, Question, make_method
@@ -45,11 +46,16 @@ async def answers_to(method: Method, question: Question, works: list[Work], give
     return {index: await one(work) for index, work in enumerate(works)}
 
 
-async def index_of(experiment: Experiment, dataset: Dataset) -> float:
+def works_of(experiment: Experiment, dataset: Dataset) -> list[Work]:
+    """The devices of an experiment; they may answer several methods one after the other."""
+    parts = (device_data(experiment, dataset, index).train for index in range(experiment.device_count))
+    return [cast("Work", DataOnly(part)) for part in parts]
+
+
+async def index_of(experiment: Experiment, works: list[Work]) -> float:
     """The adjusted Rand index of a method's first plan with the true groups."""
     method = make_method(experiment)
     count = experiment.device_count
-    works = [cast("Work", DataOnly(device_data(experiment, dataset, index).train)) for index in range(count)]
     given: dict[str, dict[int, Arrays]] = {}
     relayed: dict[int, Arrays] | None = None
     for question in method.questions():
@@ -66,16 +72,19 @@ def main() -> None:
     parser.add_argument("sweep", type=Path)
     sweep = load_sweep(parser.parse_args().sweep)
     dataset = load_dataset(sweep.runs[0].experiment.data)
-    found: dict[Place, list[float]] = {place: [] for place in sweep.places}
-    for run in sweep.runs:
-        found[run.place].append(asyncio.run(index_of(run.experiment, dataset)))
     cells = list(dict.fromkeys(place.cell for place in sweep.places))
     print(f"| {' | '.join([', '.join(sweep.axes), *cells])} |\n|---|{'---:|' * len(cells)}")
     for setting in dict.fromkeys(place.setting for place in sweep.places):
-        values = [found[Place(cell=cell, setting=setting)] for cell in cells]
-        said = [f"{fmean(each):.2f} ± {stdev(each):.2f}".replace("-", "−") for each in values]
-        print(f"| {', '.join(choice for _, choice in setting)} | {' | '.join(said)} |")
+        found: dict[str, list[float]] = {cell: [] for cell in cells}
+        for seed in sweep.seeds:
+            runs = [run for run in sweep.runs if run.place.setting == setting and run.seed == seed]
+            works = works_of(runs[0].experiment, dataset)  # which all cells have in common
+            for run in runs:
+                found[run.place.cell].append(asyncio.run(index_of(run.experiment, works)))
+        said = [f"{fmean(each):.2f} ± {stdev(each):.2f}".replace("-", "−") for each in found.values()]
+        print(f"| {', '.join(choice for _, choice in setting)} | {' | '.join(said)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(1):  # as at a device
+        main()

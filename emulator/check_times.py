@@ -13,7 +13,7 @@ from fedstrata.cohort import cohort
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.homes import homes_of
-from fedstrata.link_settings import LinkTimes
+from fedstrata.link_settings import WAYS, LinkTimes
 from fedstrata.methods import make_method
 from fedstrata.partitions import example_counts
 from fedstrata.quantities import written_devices, written_duration, written_rate
@@ -128,15 +128,15 @@ def _link_table(experiment: Experiment) -> Table:
     table = Table("link", "of", box=None, header_style="dim", pad_edge=False)
     for column in ("down", "up", "latency", "jitter", "loss", "profile"):
         table.add_column(column, justify="right")
-    timeline = DeviceTimeline(experiment)
+    common, own = experiment.links.common(), experiment.links.of_devices()
     factors = experiment.compute.factors() if experiment.compute is not None else {}
     alike: dict[tuple[LinkTimes, float], list[int]] = {}
     for index in range(experiment.device_count):
-        alike.setdefault((timeline.link(index).at(0), factors.get(index, 1.0)), []).append(index)
+        alike.setdefault((own.get(index, common), factors.get(index, 1.0)), []).append(index)
     for (link, factor), indexes in alike.items():
         named = ", ".join(str(each) for each in written_devices(indexes))
         table.add_row("device-lps", Text(f"devices {named}"), *_link_cells(link), f"{factor:g} ×")
-    table.add_row("lps-gps", "each LPS", *_link_cells(experiment.links.lps_gps.resolved()), "")
+    table.add_row("lps-gps", "each LPS", *_link_cells(experiment.links.uplink()), "")
     shared = experiment.links.shared
     if shared is not None:
         rates = LinkTimes(down_rate=shared.device_lps.down_rate, up_rate=shared.device_lps.up_rate)
@@ -144,8 +144,11 @@ def _link_table(experiment: Experiment) -> Table:
     return table
 
 
+def _written(rate: int | None) -> str:
+    return written_rate(rate) if rate is not None else "unlimited"
+
+
 def _link_cells(link: LinkTimes) -> list[str]:
-    rates = [link.rate(way) for way in ("down", "up")]
     loss = f"{100 * link.loss:g} %" if link.loss else "none"
-    shown = [written_rate(rate) if rate is not None else "unlimited" for rate in rates]
+    shown = ["trace" if link.trace(way) is not None else _written(link.rate(way)) for way in WAYS]
     return [*shown, written_duration(link.latency), written_duration(link.jitter), loss]

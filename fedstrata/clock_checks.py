@@ -17,6 +17,8 @@ def check_clock(experiment: "Experiment") -> None:
 
     if experiment.clock == "real" and experiment.schedule:
         raise ValueError("schedule is for clock: virtual; leave it out, or say clock: virtual")
+    if experiment.clock == "real" and experiment.links.has_trace:
+        raise ValueError("links: traces are for clock: virtual; give rates, or say clock: virtual")
     if experiment.clock == "virtual":
         _check_virtual(experiment)
     elif experiment.links.shared is not None and experiment.links.shared.device_lps.broadcast:

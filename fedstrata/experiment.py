@@ -49,6 +49,7 @@ from fedstrata.settings import (
     TrainingSettings,
 )
 from fedstrata.settings_errors import one_line
+from fedstrata.trace_files import with_traces_read
 from fedstrata.yaml_files import read_yaml
 
 __all__ = [
@@ -244,7 +245,7 @@ class Experiment(Settings):
         if self.clock != "none":
             resolved["links"]["times"] = self.links.times()
             if self.schedule:
-                resolved["schedule"] = [entry.of_digest() for entry in self.schedule]
+                resolved["schedule"] = [entry.of_digest(self.links.traces) for entry in self.schedule]
         else:
             del resolved["clock"], resolved["compute"]
         for place in ("folder", "download"):
@@ -289,6 +290,10 @@ def parse_experiment(
         raise ExperimentError(f"{where} must be a mapping of keys to values; {found}")
     for override in overrides:
         _override(document, override)
+    try:
+        document = with_traces_read(document, Path(where).parent)
+    except ExperimentError as error:
+        raise type(error)(f"{where}: {error}") from None
     if seed is not None:
         document["seed"] = seed
     try:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fedstrata.link_rates import AnyRate, course_of
-from fedstrata.link_settings import LinkTimes, SharedRates
+from fedstrata.link_settings import WAYS, LinkTimes, SharedRates
 from fedstrata.schedule_settings import CutLink, ScheduleEntry, SetLink
 
 if TYPE_CHECKING:
@@ -24,11 +24,15 @@ class LinkCourse:
 
     @cached_property
     def _rates(self) -> dict[str, AnyRate]:
-        return {way: course_of([(at, link.rate(way)) for at, link in self.parts], self.cuts) for way in ("down", "up")}
+        return {way: course_of([(at, link.source(way)) for at, link in self.parts], self.cuts) for way in WAYS}
 
-    def rate(self, direction: str) -> AnyRate:
-        """The rate in a direction."""
+    def course(self, direction: str) -> AnyRate:
+        """The rate in a direction as time goes by."""
         return self._rates[direction]
+
+    def drawn(self, address: Sequence[int]) -> "LinkCourse":
+        """The link with what is generated drawn."""
+        return LinkCourse(tuple((at, link.drawn(address)) for at, link in self.parts), self.cuts)
 
     def at(self, now_ns: int) -> LinkTimes:
         """The link as it is at a time."""
@@ -60,18 +64,18 @@ class LinkCourses:
     def of_devices(self) -> tuple[AnyLink, dict[int, AnyLink]]:
         """What devices have in common, and the links of those that have others."""
         links = self._experiment.links
-        common, own = links.device_lps.resolved(), links.of_devices()
+        common, own = links.common(), links.of_devices()
         entries = self._about("device-lps")
         named = sorted({*own, *(index for entry in entries for index in _on(entry).devices or ())})
-        return _course(common, [each for each in entries if _on(each).devices is None]), {
-            index: _course(own.get(index, common), [each for each in entries if _is_for(_on(each).devices, index)])
+        return self._course(common, [each for each in entries if _on(each).devices is None]), {
+            index: self._course(own.get(index, common), [each for each in entries if _is_for(_on(each).devices, index)])
             for index in named
         }
 
     def of_lps(self, number: int) -> AnyLink:
         """The link of an LPS."""
         entries = [entry for entry in self._about("lps-gps") if _is_for(_on(entry).lps, number)]
-        return _course(self._experiment.links.lps_gps.resolved(), entries)
+        return self._course(self._experiment.links.uplink(), entries)
 
     def shared(self) -> AnyShared:
         """What the devices of an LPS share."""
@@ -79,8 +83,8 @@ class LinkCourses:
         rates = links.device_lps if links is not None else SharedRates()
         if not entries:
             return rates
-        course = _course(LinkTimes(down_rate=rates.down_rate, up_rate=rates.up_rate), entries)
-        down, up = (None if was is None else course.rate(way) for way, was in _ways_of(rates))
+        course = self._course(LinkTimes(down_rate=rates.down_rate, up_rate=rates.up_rate), entries)
+        down, up = (None if was is None else course.course(way) for way, was in _ways_of(rates))
         return SharedCourse(down_rate=down, up_rate=up, broadcast=rates.broadcast)
 
     def all_parts(self) -> Iterable[tuple[str, LinkTimes]]:
@@ -92,6 +96,17 @@ class LinkCourses:
         for where, link in named.items():
             if isinstance(link, LinkCourse):
                 yield from ((where, part) for _, part in link.parts)
+
+    def _course(self, link: LinkTimes, entries: Sequence[ScheduleEntry]) -> AnyLink:
+        """A link as entries, in the order of time, change it."""
+        if not entries:
+            return link
+        parts = [(0, link)]
+        for entry in entries:
+            if entry.set_ is not None:
+                parts.append((entry.at, entry.set_.resolved(parts[-1][1], self._experiment.links.traces)))
+        cuts = tuple((entry.at, entry.at + entry.cut.for_) for entry in entries if entry.cut is not None)
+        return LinkCourse(tuple(parts), cuts)
 
     def _about(self, link: str) -> list[ScheduleEntry]:
         return [entry for entry in self._entries if _is_on_link(entry) and _on(entry).link == link]
@@ -114,15 +129,3 @@ def _on(entry: ScheduleEntry) -> SetLink | CutLink:
 
 def _is_for(named: Sequence[int] | None, number: int) -> bool:
     return named is None or number in named
-
-
-def _course(link: LinkTimes, entries: Sequence[ScheduleEntry]) -> AnyLink:
-    """A link as entries, in the order of time, change it."""
-    if not entries:
-        return link
-    parts = [(0, link)]
-    for entry in entries:
-        if entry.set_ is not None:
-            parts.append((entry.at, entry.set_.resolved(parts[-1][1])))
-    cuts = tuple((entry.at, entry.at + entry.cut.for_) for entry in entries if entry.cut is not None)
-    return LinkCourse(tuple(parts), cuts)

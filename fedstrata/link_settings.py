@@ -4,18 +4,21 @@ Times are whole nanoseconds and rates whole bits a second, as `fedstrata.quantit
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedstrata.link_presets import BOARDS, LINK_PRESETS
+from fedstrata.link_rates import AnyRate, Trace, course_of
 from fedstrata.quantities import FASTEST, RATE_UNITS, DeviceList, Duration, Rate
 from fedstrata.settings import Encoding, Settings
+from fedstrata.trace_settings import TRACE_PRESETS, Generated, Traces, TraceSettings, trace_called, written
 
 Clock = Literal["none", "real", "virtual"]
 SEGMENT_BITS = 1460 * 8  # TCP's payload of a packet of 1,500 bytes
+WAYS = ("down", "up")
 NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
 
 
@@ -28,18 +31,51 @@ class LinkTimes:
     latency: int = 0
     jitter: int = 0
     loss: float = 0.0
+    down_trace: Trace | Generated | None = None
+    up_trace: Trace | Generated | None = None
 
     def at(self, now_ns: int) -> Self:
         """The link as it is at any time."""
         return self
 
     def rate(self, direction: str) -> int | None:
-        """The rate in a direction, at most what TCP reaches at this loss (Mathis et al. 1997)."""
-        rate = self.down_rate if direction == "down" else self.up_rate
+        """The rate in a direction but for a trace, at most what TCP reaches at this loss (Mathis et al. 1997)."""
+        rate, reached = (self.down_rate if direction == "down" else self.up_rate), self._reached
+        return rate if reached is None else reached if rate is None else min(rate, reached)
+
+    def source(self, direction: str) -> int | Trace | None:
+        """The rate or the trace in a direction; what is generated has to be drawn before."""
+        trace, reached = self.trace(direction), self._reached
+        if isinstance(trace, Generated):
+            raise TypeError("a generated trace has not been drawn")
+        return self.rate(direction) if trace is None else trace if reached is None else trace.limited(reached)
+
+    def course(self, direction: str) -> AnyRate:
+        """The rate in a direction as time goes by."""
+        return course_of([(0, self.source(direction))])
+
+    def trace(self, direction: str) -> Trace | Generated | None:
+        """The trace in a direction."""
+        return self.down_trace if direction == "down" else self.up_trace
+
+    def drawn(self, address: Sequence[int]) -> "LinkTimes":
+        """The link with what is generated drawn: by the address of seed, tier and child, and the direction."""
+        down, up = (
+            trace.drawn([*address, number]) if isinstance(trace, Generated) else trace
+            for number, trace in enumerate((self.down_trace, self.up_trace))
+        )
+        return replace(self, down_trace=down, up_trace=up)
+
+    @property
+    def _reached(self) -> int | None:
         if not self.loss:
-            return rate
-        reached = max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
-        return reached if rate is None else min(rate, reached)
+            return None
+        return max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
+
+    def of_digest(self) -> dict[str, Any]:
+        """All that can change a timeline, as numbers; without the traces that it has not."""
+        fields = {name: value for name, value in vars(self).items() if not name.endswith("_trace")}
+        return fields | {f"{way}_trace": written(trace) for way in WAYS if (trace := self.trace(way)) is not None}
 
 
 class LinkTiming(Settings):
@@ -51,6 +87,8 @@ class LinkTiming(Settings):
     latency: Duration | None = None  # one way
     jitter: Duration | None = None  # of each transfer's latency, uniform, to either side
     loss: float | None = Field(default=None, ge=0, lt=1)  # share of packets
+    down_trace: str | None = None  # in place of a rate, by its name
+    up_trace: str | None = None
 
     @field_validator("preset")
     @classmethod
@@ -59,15 +97,28 @@ class LinkTiming(Settings):
             raise ValueError(f"no preset is called {value!r}; choose {', '.join(LINK_PRESETS)}")
         return value
 
+    @model_validator(mode="after")
+    def _a_rate_or_a_trace(self) -> Self:
+        for way in WAYS:
+            if getattr(self, f"{way}_trace") is not None and getattr(self, f"{way}_rate") is not None:
+                raise ValueError(f"{way}_rate and {way}_trace both say how fast it is; leave one out")
+        return self
+
     @property
     def said(self) -> dict[str, Any]:
         """The keys that say something."""
         return {name: value for name in LinkTiming.model_fields if (value := getattr(self, name)) is not None}
 
-    def resolved(self, other: LinkTimes | None = None) -> LinkTimes:
-        """The link; without a preset, what this leaves out is as in `other`."""
+    def resolved(self, other: LinkTimes | None = None, traces: Traces | None = None) -> LinkTimes:
+        """The link; without a preset, what this leaves out is as in `other`. Raises ValueError for unknown traces."""
         said = self.said
         said.pop("preset", None)
+        for way in WAYS:
+            trace = said.get(f"{way}_trace")
+            if trace is not None:
+                said |= {f"{way}_trace": trace_called(trace, way, traces or {}), f"{way}_rate": None}
+            elif f"{way}_rate" in said:
+                said[f"{way}_trace"] = None
         return replace(self.preset_times or other or LinkTimes(), **said)
 
     @property
@@ -139,17 +190,35 @@ class Links(Settings):
     lps_gps: LinkSettings = Field(default=LinkSettings(), alias="lps-gps")
     overrides: tuple[LinkOverride, ...] = ()
     shared: SharedLinks | None = None
+    traces: Mapping[str, TraceSettings] | None = None  # by name
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
         _once(entry.devices for entry in self.overrides)
-        for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
-            check_link(link.resolved(), name)
+        for name in self.traces or {}:
+            if name in TRACE_PRESETS:
+                raise ValueError(f"traces.{name} is a trace that there is already; choose another name")
+        for name, link in (("device-lps", self.common()), ("lps-gps", self.uplink())):
+            check_link(link, name)
         for number, entry in enumerate(self.overrides):
-            check_link(entry.resolved(self.device_lps.resolved()), f"overrides.{number}")
+            check_link(entry.resolved(self.common(), self.traces), f"overrides.{number}")
         return self
+
+    def common(self) -> LinkTimes:
+        """The link of devices that no override names."""
+        return self.device_lps.resolved(traces=self.traces)
+
+    def uplink(self) -> LinkTimes:
+        """The link of an LPS."""
+        return self.lps_gps.resolved(traces=self.traces)
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether a rate follows a trace."""
+        every = (self.device_lps, self.lps_gps, *self.overrides)
+        return any(link.down_trace is not None or link.up_trace is not None for link in every)
 
     @property
     def timed_key(self) -> str | None:
@@ -161,16 +230,18 @@ class Links(Settings):
 
     def of_devices(self) -> dict[int, LinkTimes]:
         """The links of those devices that `overrides` names."""
-        common = self.device_lps.resolved()
-        return {index: entry.resolved(common) for entry in self.overrides for index in entry.devices}
+        common = self.common()
+        return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
 
     def times(self) -> dict[str, Any]:
         """All that can change a timeline, with presets as the numbers they stand for."""
-        common = self.device_lps.resolved()
+        common = self.common()
         return {
-            "device-lps": asdict(common),
-            "lps-gps": asdict(self.lps_gps.resolved()),
-            "overrides": [[list(entry.devices), asdict(entry.resolved(common))] for entry in self.overrides],
+            "device-lps": common.of_digest(),
+            "lps-gps": self.uplink().of_digest(),
+            "overrides": [
+                [list(entry.devices), entry.resolved(common, self.traces).of_digest()] for entry in self.overrides
+            ],
             "shared": self.shared.model_dump(by_alias=True) if self.shared is not None else None,
         }
 

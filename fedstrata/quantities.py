@@ -48,6 +48,11 @@ def parsed_rate(value: Any) -> int:
     return rate
 
 
+def parsed_sample_rate(value: Any) -> int:
+    """Bits a second of a trace, which may be none. Raises ValueError."""
+    return 0 if isinstance(value, str) and not _parsed(value, RATE_UNITS, "1.9Mbit/s") else parsed_rate(value)
+
+
 def parsed_duration(value: Any) -> int:
     """Nanoseconds. Raises ValueError."""
     duration = _parsed(value, DURATION_UNITS, "40ms")

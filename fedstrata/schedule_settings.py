@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from fedstrata.link_settings import LinkTiming
+from fedstrata.link_settings import WAYS, LinkTiming
 from fedstrata.quantities import DeviceList, Duration
 from fedstrata.settings import Settings
+from fedstrata.trace_settings import Traces, trace_called, written
 
 ScheduledLink = Literal["device-lps", "lps-gps", "shared"]
 KINDS = ("set", "cut", "leave", "move")
@@ -105,11 +106,14 @@ class ScheduleEntry(Settings):
         what = self.set_ or self.cut
         return (what.lps if what is not None else None) or ()
 
-    def of_digest(self) -> dict[str, Any]:
-        """What it says, with presets as the numbers that they stand for."""
+    def of_digest(self, traces: Traces | None) -> dict[str, Any]:
+        """What it says, with presets and traces as the numbers that they stand for."""
         said: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if self.set_ is not None and self.set_.preset is not None:
-            said["set"]["preset"] = vars(self.set_.preset_times)
+        if self.set_ is not None and self.set_.preset_times is not None:
+            said["set"]["preset"] = self.set_.preset_times.of_digest()
+        for way in WAYS if self.set_ is not None else ():
+            if (trace := getattr(self.set_, f"{way}_trace")) is not None:
+                said["set"][f"{way}_trace"] = written(trace_called(trace, way, traces or {}))
         return said
 
 

@@ -53,7 +53,7 @@ class TierLinks:
 
 def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
     """The links of devices, to their LPS, or to the GPS before training."""
-    common, own = experiment.links.device_lps.resolved(), experiment.links.of_devices()
+    common, own = experiment.links.common(), experiment.links.of_devices()
     indexes: Mapping[str, int] = {name: index for index, name in enumerate(experiment.device_ids())}
     shared = experiment.links.shared
     return TierLinks(
@@ -68,7 +68,7 @@ def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
 
 def lps_links(experiment: Experiment) -> TierLinks:
     """The links of LPSs, one for each cluster."""
-    link = experiment.links.lps_gps.resolved()
+    link = experiment.links.uplink()
     return TierLinks(
         name="lps-gps",
         seed=experiment.seed,

@@ -51,6 +51,7 @@ class DeviceTimeline:
         self._seed = experiment.seed
         courses = LinkCourses(experiment)
         self._common, self._links = courses.of_devices()
+        self._drawn: dict[int, AnyLink] = {}
         self._shared = courses.shared()
         self._compute = experiment.compute
         self._factors = self._compute.factors() if self._compute is not None else {}
@@ -58,7 +59,9 @@ class DeviceTimeline:
 
     def link(self, index: int) -> AnyLink:
         """The link of a device."""
-        return self._links.get(index, self._common)
+        if index not in self._drawn:
+            self._drawn[index] = self._links.get(index, self._common).drawn([self._seed, DEVICE_LINK, index])
+        return self._drawn[index]
 
     def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
         """How long a device computes in an LPS round whose training goes through so many examples."""
@@ -110,7 +113,7 @@ class DeviceTimeline:
         """When the update of a device is at its LPS, by its own link, that has the model at a time."""
         link, ready_ns = self.link(index), there_ns + self.compute_ns(index, lps_round, work.examples)
         latency_ns = _latency(link, ready_ns, [self._seed, DEVICE_LINK, lps_round], index, UP)
-        return end_of(ready_ns, 8 * up_bytes, link.rate("up")) + latency_ns
+        return end_of(ready_ns, 8 * up_bytes, link.course("up")) + latency_ns
 
     def round(
         self,
@@ -153,14 +156,14 @@ class LpsTimeline:
 
     def _link(self, number: int) -> AnyLink:
         if number not in self._links:
-            self._links[number] = self._courses.of_lps(number)
+            self._links[number] = self._courses.of_lps(number).drawn([self._seed, LPS_LINK, number])
         return self._links[number]
 
     def arrival_ns(self, cluster_id: str, global_round: int, begins_ns: int, payload_bytes: int) -> int:
         """When the model of a global round that begins at a time is at the LPS of a cluster."""
         number = _number(cluster_id)
         link, address = self._link(number), [self._seed, LPS_LINK, global_round]
-        sent = end_of(begins_ns, 8 * payload_bytes, link.rate("down"))
+        sent = end_of(begins_ns, 8 * payload_bytes, link.course("down"))
         return sent + _latency(link, begins_ns, address, number, DOWN)
 
     def round(self, global_round: int, begins_ns: int, exchanged: Mapping[str, Exchanged]) -> pb.RoundTimes:
@@ -209,7 +212,7 @@ def _round_times(
     had = _there(children, begins_ns, address, shared) if there is None else [there[child.name] for child in children]
     ready = [arrival + child.busy_ns for child, arrival in zip(children, had, strict=True)]
     uploads = [
-        Flow(start_ns=start, bits=8 * child.exchanged.up_bytes, rate=child.link.rate("up"))
+        Flow(start_ns=start, bits=8 * child.exchanged.up_bytes, rate=child.link.course("up"))
         for child, start in zip(children, ready, strict=True)
     ]
     back = [
@@ -250,7 +253,7 @@ def _flow(child: _Child) -> pb.Flow:
 def _sent(children: Sequence[_Child], begins_ns: int, shared: AnyShared) -> list[int]:
     """When the last bit of each child's model has left its parent; a broadcast is over for all at once."""
     flows = [
-        Flow(start_ns=max(begins_ns, each.free_ns), bits=8 * each.exchanged.down_bytes, rate=each.link.rate("down"))
+        Flow(start_ns=max(begins_ns, each.free_ns), bits=8 * each.exchanged.down_bytes, rate=each.link.course("down"))
         for each in children
     ]
     if not shared.broadcast:

@@ -73,7 +73,7 @@ class _Step:
         question, link = self._question, self._timeline.link(index)
         busy_ns = self._timeline.training_ns(index, question.examples[index])
         start_ns = device.now_ns + busy_ns
-        sent_ns = end_of(start_ns, 8 * question.answer_bytes[index], link.rate("up"))
+        sent_ns = end_of(start_ns, 8 * question.answer_bytes[index], link.course("up"))
         device.now_ns = sent_ns + self._latency_ns(index, UP)
         device.compute_ns += busy_ns
         device.up_ns += device.now_ns - start_ns
@@ -83,11 +83,11 @@ class _Step:
         others = [other for other in self._question.relayed if other != index and other in arrived]
         if not others:
             return
-        line, ready_ns = Line(self._timeline.link(index).rate("down"), free_ns=device.now_ns), 0
+        line, ready_ns = Line(self._timeline.link(index).course("down"), free_ns=device.now_ns), 0
         for other in others:
             ready_ns, bits = max(ready_ns, arrived[other]), 8 * self._question.answer_bytes[other]
-            line.carry(ready_ns, bits)
-            device.down_ns += end_of(0, bits, line.rate)
+            begins_ns = max(ready_ns, line.free_ns)
+            device.down_ns += line.carry(ready_ns, bits) - begins_ns
         latency_ns = self._latency_ns(index, DOWN)
         device.down_ns += latency_ns
         device.now_ns = max(device.now_ns, line.free_ns + latency_ns)

@@ -1,0 +1,173 @@
+"""Traces of links: read from files of three kinds, generated, and refused in one line where they are nonsense."""
+
+import math
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+import numpy as np
+import pytest
+
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment, load_experiment, parse_experiment
+from fedstrata.link_rates import Trace, end_of
+from fedstrata.timeline import DeviceTimeline, Exchanged
+from fedstrata.trace_settings import TRACE_PRESETS, Generated
+from fedstrata.v1 import rounds_pb2 as pb
+
+S = 10**9
+TEXT = "name: traced\npartition: {kind: iid, devices: 3, examples_per_device: 10}\nclock: virtual\n"
+
+
+def traced(folder: Path, content: str, format_: str, after: str = ", after: repeat") -> Experiment:
+    """An experiment whose devices' links down follow a trace file that lies beside it."""
+    (folder / "trace").write_text(content)
+    links = f"links: {{traces: {{bus: {{file: trace, format: {format_}{after}}}}}, device-lps: {{down_trace: bus}}}}\n"
+    (folder / "traced.yaml").write_text(TEXT + links)
+    return load_experiment(folder / "traced.yaml")
+
+
+def trace_of(experiment: Experiment) -> Trace:
+    trace = experiment.links.common().trace("down")
+    assert isinstance(trace, Trace)
+    return trace
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def test_a_csv_has_a_rate_from_each_time_on(tmp_path: Path) -> None:
+    trace = trace_of(traced(tmp_path, "seconds,kbit/s\n0,8\n1.5,16\n\n3,0\n", "csv"))
+    assert trace == Trace((0, 1_500_000_000, 3 * S), (8_000, 16_000, 0), 4_500_000_000)
+
+
+def test_a_mahimahi_line_is_a_packet_of_1500_bytes(tmp_path: Path) -> None:
+    trace = trace_of(traced(tmp_path, "1\n500\n1000\n2250\n2250\n", "mahimahi"))
+    assert trace == Trace((0, S, 2 * S), (36_000, 0, 96_000), 2_250_000_000)  # two packets in the last quarter second
+
+
+def test_a_ghent_line_has_the_bytes_since_the_line_before(tmp_path: Path) -> None:
+    lines = "1453121790686 4 51.03 3.73 500000 1000\n1453121791690 1008 51.03 3.73 125000 500\n"
+    assert trace_of(traced(tmp_path, lines, "ghent")) == Trace((0, S), (4_000_000, 2_000_000), 1_500_000_000)
+
+
+def test_the_resolved_file_needs_no_trace_file_and_is_the_same_run(tmp_path: Path) -> None:
+    experiment = traced(tmp_path, "seconds,kbit/s\n0,8\n1,16\n", "csv")
+    (tmp_path / "trace").unlink()
+    again = parse_experiment(experiment.to_yaml())
+    assert again.digest == experiment.digest
+    assert trace_of(again) == trace_of(experiment)
+    assert traced(tmp_path, "seconds,kbit/s\n0,8\n1,17\n", "csv").digest != experiment.digest
+    assert traced(tmp_path, "seconds,bit/s\n0,8000\n1,16000\n", "csv").digest == experiment.digest
+
+
+@pytest.mark.parametrize(
+    ("content", "format_", "after", "message"),
+    [
+        ("seconds,Mbit/s\n0,1\n2,1\n1,1\n", "csv", ", after: repeat", "line 4: its time is not after the one before"),
+        ("seconds,Mbit/s\n0,1\n1,-1\n", "csv", ", after: repeat", "line 3: a rate is negative"),
+        ("seconds,Mbit/s\n0,1\n1,nan\n", "csv", ", after: repeat", "line 3: 2 numbers are expected"),
+        ("seconds,Mbit/s\n0,1\n1,fast\n", "csv", ", after: repeat", "line 3: 2 numbers are expected"),
+        ("time,rate\n0,1\n", "csv", ", after: repeat", "line 1: begins with a line such as seconds,Mbit/s"),
+        ("", "csv", ", after: repeat", "line 1: begins with"),
+        ("seconds,Mbit/s\n0,1\n", "csv", ", after: repeat", "holds fewer than two samples"),
+        ("seconds,Mbit/s\n1,1\n2,1\n", "csv", ", after: repeat", "the trace begins at 1 s; the first time is 0"),
+        ("seconds,Mbit/s\n0,0\n1,0\n", "csv", ", after: repeat", "the trace carries nothing at any time"),
+        ("seconds,Mbit/s\n0,1\n1,1\n", "csv", "", "the trace ends after 2 s; say after: repeat, or after: hold"),
+        ("seconds,Mbit/s\n0,1\n1,0\n", "csv", ", after: hold", "which after: hold would keep for ever"),
+        ("seconds,Gbit/s\n0,1\n1,9000000\n", "csv", ", after: repeat", "a rate is from 1bit/s to 1000000Gbit/s"),
+        ("1\n5\n4\n", "mahimahi", ", after: repeat", "line 3: 4 ms after 5 ms; whole milliseconds that do not go back"),
+        ("0\n0\n", "mahimahi", ", after: repeat", "holds no packet after its first millisecond"),
+        ("1 2 3\n", "ghent", ", after: repeat", "line 1: 6 numbers are expected"),
+        ("9 5 0 0 1 10\n9 5 0 0 1 10\n", "ghent", ", after: repeat", "line 2: goes back, lasts no time"),
+        ("1\n", "pcap", ", after: repeat", "pcap is none that is read; say csv, mahimahi, ghent"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_one_line_before_anything_starts(
+    tmp_path: Path, content: str, format_: str, after: str, message: str
+) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        traced(tmp_path, content, format_, after)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ("{device-lps: {up_trace: bus}}", "no trace is called 'bus'; choose lte-driving"),
+        ("{device-lps: {up_trace: evdo-driving}}", "trace evdo-driving has no rates for up"),
+        ("{device-lps: {up_trace: lte-driving, up_rate: 1kbit/s}}", "up_rate and up_trace both say how fast it is"),
+        ("{traces: {bus: {file: none, format: csv}}}", "cannot read"),
+        ("{traces: {bus: {after: repeat}}}", "a trace is one of generate, file and samples"),
+        ("{traces: {bus: {generate: {median: 1kbit/s, sigma: 1, lag: 1}}}}", "lag"),
+        ("{traces: {bus: {generate: {median: 1kbit/s, sigma: 1, lag: 0, outage_share: 0.1}}}}", "go together"),
+        ("{traces: {lte-driving: {generate: {median: 1kbit/s, sigma: 1, lag: 0}}}}", "a trace that there is already"),
+    ],
+)  # fmt: skip
+def test_a_trace_that_there_is_not_is_named(links: str, message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        parse_experiment(TEXT, overrides=[f"links={links}"])
+    assert message in str(caught.value)
+
+
+def test_the_real_clock_has_no_traces_yet() -> None:
+    with pytest.raises(ExperimentError, match="traces are for clock: virtual"):
+        parse_experiment(TEXT, overrides=["clock=real", "links={device-lps: {down_trace: lte-driving}}"])
+
+
+# --- generated ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "mean", "deviation", "lag"),
+    [
+        ("lte-driving", "down", 5.2, 2.9, 0.92),
+        ("lte-driving", "up", 0.83, 0.41, 0.84),
+        ("3g-driving", "down", 2.0, 1.6, 0.9),
+    ],
+)
+def test_a_preset_has_the_mean_deviation_and_lag_of_its_source(
+    name: str, way: str, mean: float, deviation: float, lag: float
+) -> None:
+    preset = TRACE_PRESETS[name][way].model_copy(update={"length": 20_000 * S})
+    rates = [rate / 1e6 for number in range(5) for rate in preset.drawn([7, number]).rates]
+    assert fmean(rates) == pytest.approx(mean, rel=0.05)
+    assert stdev(rates) == pytest.approx(deviation, rel=0.1)
+    logs = np.log(np.maximum(rates[:20_000], 1e-3))
+    assert np.corrcoef(logs[:-1], logs[1:])[0, 1] == pytest.approx(lag, abs=0.02)
+
+
+def test_outages_are_as_often_and_as_long_as_said() -> None:
+    said = {"median": "1Mbit/s", "sigma": 0.2, "lag": 0.5, "outage_share": 0.04, "outage": "5s", "length": "20000s"}
+    out = [rate == 0 for n in range(5) for rate in Generated.model_validate(said).drawn([3, n]).rates]
+    begins = sum(now and not before for before, now in zip([False, *out], out, strict=False))
+    assert fmean(out) == pytest.approx(0.04, rel=0.15)
+    assert sum(out) / begins == pytest.approx(5, rel=0.15)
+    rates = [rate for rate in Generated.model_validate(said).drawn([3, 0]).rates if rate]
+    assert median(rates) == pytest.approx(1e6, rel=0.05)
+
+
+def test_every_device_and_direction_has_a_trace_of_its_own_and_the_same_every_time() -> None:
+    links = "links={device-lps: {down_trace: lte-driving, up_trace: lte-driving}}"
+    experiment = parse_experiment(TEXT, overrides=[links])
+    one, other = DeviceTimeline(experiment), DeviceTimeline(experiment)
+    ends = {(i, way): end_of(0, 10**9, one.link(i).course(way)) for i in range(3) for way in ("down", "up")}
+    assert len(set(ends.values())) == 6
+    assert ends == {(i, way): end_of(0, 10**9, other.link(i).course(way)) for i, way in ends}
+    assert parse_experiment(TEXT, overrides=[links], seed=1).digest != experiment.digest
+
+
+def test_a_round_follows_the_trace(tmp_path: Path) -> None:
+    timeline = DeviceTimeline(traced(tmp_path, "seconds,kbit/s\n0,8\n1,0\n2,16\n", "csv"))
+    work = {"device-000": Exchanged(down_bytes=2_500, up_bytes=0, work=pb.Work())}
+    # 8,000 bits in the first second, none in the second, 12,000 more in three quarters of the third
+    assert timeline.round(0, 0, work, {"device-000": 0}).ends_ns == 2_750_000_000
+    assert math.isclose(timeline.round(0, 3 * S, work, {"device-000": 0}).ends_ns, 5_750_000_000)
+
+
+def test_a_schedule_puts_a_rate_in_place_of_a_trace_and_the_other_way_round() -> None:
+    set_ = "schedule=[{at: 5s, set: {down_rate: 8kbit/s}}, {at: 9s, set: {up_trace: lte-driving}}]"
+    links = "links={device-lps: {down_trace: lte-driving, up_rate: 1kbit/s}}"
+    link = DeviceTimeline(parse_experiment(TEXT, overrides=[links, set_])).link(1)
+    assert (link.at(5 * S).down_rate, link.at(5 * S).down_trace) == (8_000, None)
+    assert (link.at(9 * S).up_rate, isinstance(link.at(9 * S).up_trace, Trace)) == (None, True)

@@ -57,6 +57,11 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     check_partition(experiment, dataset)  # who cannot have its data is not ready, not even for a moment
     method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
     metrics.links.questions = frozenset(question.name for question in method.questions())
+    proofs = None
+    if experiment.secure_aggregation is not None:
+        from device.proofs import Proofs
+
+        proofs = Proofs(experiment.run_id, channels.tls)
     return DeviceProcess(
         experiment=experiment,
         dataset=dataset,
@@ -70,6 +75,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
         state=state,
         clock=DeviceClock(experiment),
+        proofs=proofs,
     )
 
 

@@ -39,6 +39,7 @@ from fedstrata.settings import (
     MethodSettings,
     ModelSettings,
     Schedule,
+    SecureAggregation,
     Settings,
     SgdSettings,
     TierDeadline,
@@ -69,6 +70,7 @@ __all__ = [
     "Partition",
     "PublicSettings",
     "Schedule",
+    "SecureAggregation",
     "SgdSettings",
     "Task",
     "TaskPartition",
@@ -106,6 +108,7 @@ class Experiment(Settings):
     compute: ComputeSettings | None = None
     deadlines: Deadlines = Deadlines()
     bounds: Bounds | None = None
+    secure_aggregation: SecureAggregation | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
 
     @field_validator("method", mode="before")
@@ -120,9 +123,11 @@ class Experiment(Settings):
         if isinstance(self.partition, LocalPartition) != (self.data.name == "folder"):
             raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
         from fedstrata.methods import make_method
+        from fedstrata.privacy_checks import check_secure_aggregation
         from fedstrata.streams import check_streams
 
         check_streams(self, make_method(self))
+        check_secure_aggregation(self, make_method(self))
         return self
 
     @model_validator(mode="after")
@@ -210,6 +215,8 @@ class Experiment(Settings):
             del resolved["data"][place]
         if self.bounds is None:
             del resolved["bounds"]
+        if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
+            del resolved["secure_aggregation"]
         for section, key in LATER_KEYS:
             if resolved[section].get(key) is None:
                 resolved[section].pop(key, None)

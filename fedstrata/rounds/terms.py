@@ -1,0 +1,27 @@
+"""What all rounds of one parent have in common."""
+
+from dataclasses import dataclass
+
+from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.rounds.roster import KeyRing
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.tensors import Layout
+from fedstrata.transfers import Transfers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTerms:
+    """What all rounds of one parent have in common."""
+
+    run_id: str
+    layout: Layout
+    part: str  # what the one part of an update is called
+    link: LinkSettings
+    wait: TierDeadline
+    is_timed: bool = False  # whether updates say what their senders have done, for a timeline
+    transfers: Transfers | None = None  # on the real clock
+    keys: KeyRing | None = None  # under secure aggregation
+
+    def updates(self) -> Acceptance:
+        """What an update has to be; a masked one lies on the grid of sums, whatever the link's encoding."""
+        return Acceptance(self.layout, self.link.up if self.keys is None else "exact", self.part)

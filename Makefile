@@ -21,7 +21,7 @@ demo: setup ## run experiments/digits.yaml on this machine, to a finished record
 	$(BIN)/fedstrata run experiments/digits.yaml --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: setup ## unit, service and chart tests: no root, no Kubernetes
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more
 	$(BIN)/python -m pytest tests/services -m kills

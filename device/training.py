@@ -175,7 +175,8 @@ def limit_threads() -> None:
     torch.set_num_threads(1)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
-    torch.use_deterministic_algorithms(True)
+    # as torch.use_deterministic_algorithms(True) does, which loads torch's compiler, too: 4 s of CPU time a process
+    torch.set_deterministic_debug_mode("error")
     # else every new tensor is filled first, for programs that read what they have not written
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set by property
 

@@ -18,7 +18,7 @@ from fedstrata.server_optimiser import Move, server_optimiser
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
 from fedstrata.streams import UPDATE_PART
-from fedstrata.tensors import SMALL_BYTES, Flat, Layout, Sums
+from fedstrata.tensors import Flat, Layout, Sums
 from fedstrata.tier_links import lps_links
 from fedstrata.transfers import transfers_of
 from gps.asking import Asking
@@ -118,7 +118,7 @@ class GlobalRounds:
         following, layout = self.global_round + 1, self._keeper.layout(self.global_round + 1)
         self._optimiser.save(following, layout, partial(self._moves, model, sums))
         pieces = self._optimiser.moved(self._moves(model, sums))
-        if layout.float32_bytes > SMALL_BYTES:
+        if not layout.is_small:
             self._save(following, layout, pieces)
             return ModelFile(self._path(following), layout)
         moved = ModelInMemory(layout, joined(pieces), self._metadata(following))

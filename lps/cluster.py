@@ -308,7 +308,7 @@ class ClusterSession:
 
     async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
         """Some arithmetic on the model, in a thread unless the model is small: then the way there takes longer."""
-        if self._state.is_small:
+        if self._state.layout.is_small:
             return work(*arguments)
         return await asyncio.to_thread(work, *arguments)
 

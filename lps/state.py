@@ -20,7 +20,7 @@ from fedstrata.server_optimiser import ServerOptimiser, server_optimiser
 from fedstrata.settings import NoOptimiserSettings
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
 from fedstrata.store.model_file import joined
-from fedstrata.tensors import SMALL_BYTES, Flat, Layout
+from fedstrata.tensors import Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 
 FINAL = "final.pb"
@@ -64,9 +64,8 @@ class ClusterState:
         self._term = term
         self.folder = self._folder_of(term)
         self._metadata = {"format": "fedstrata", "run_id": run_id, "cluster_id": cluster_id}
-        self._layout = layout
+        self.layout = layout
         self.rounds_per_global = rounds_per_global
-        self.is_small = layout.float32_bytes <= SMALL_BYTES
         self.optimiser = OptimiserFiles(
             optimiser or server_optimiser(NoOptimiserSettings(name="none")), self.folder, self._metadata_of
         )
@@ -92,7 +91,7 @@ class ClusterState:
             if self._folder_of(term).exists():
                 run_id, rounds = self._metadata["run_id"], self.rounds_per_global
                 earlier = ClusterState(
-                    self._first, run_id=run_id, cluster_id=self._cluster_id, layout=self._layout,
+                    self._first, run_id=run_id, cluster_id=self._cluster_id, layout=self.layout,
                     rounds_per_global=rounds, term=term,
                 )  # fmt: skip
                 if found := earlier.newest(log):
@@ -117,14 +116,14 @@ class ClusterState:
         """Write the start of an LPS round that does not count before the start of its global round is there, too."""
         write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=durable)
         metadata = self._metadata_of(lps_round)
-        write_model(self.path_of(lps_round), self._layout, pieces, metadata, durable=durable, digest=digest)
+        write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)
 
     def _metadata_of(self, lps_round: int) -> dict[str, str]:
         return self._metadata | {"lps_round": str(lps_round)}
 
     def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
         """The start of an LPS round of a small model, before `keep` has written it."""
-        model = ModelInMemory(self._layout, joined(pieces), self._metadata_of(lps_round))
+        model = ModelInMemory(self.layout, joined(pieces), self._metadata_of(lps_round))
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
@@ -146,11 +145,11 @@ class ClusterState:
 
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
         """A model that needs to outlive nothing; on disk unless it is small."""
-        if self.is_small:
-            return ModelInMemory(self._layout, joined(pieces))
+        if self.layout.is_small:
+            return ModelInMemory(self.layout, joined(pieces))
         path = self.folder / "scratch.safetensors"
-        write_model(path, self._layout, pieces, self._metadata, durable=False)
-        return ModelFile(path, self._layout)
+        write_model(path, self.layout, pieces, self._metadata, durable=False)
+        return ModelFile(path, self.layout)
 
     def newest(self, log: EventLog) -> RoundStart | None:
         """The newest state that is whole; what is damaged is named in the log and passed over."""
@@ -159,7 +158,7 @@ class ClusterState:
                 lps_round = int(path.stem.removeprefix("round-"))
                 for number in {lps_round, self._base_round(lps_round)}:
                     self._check_whole(number)
-                self.optimiser.begin(lps_round, self._layout)
+                self.optimiser.begin(lps_round, self.layout)
                 return self.open(lps_round)
             except (StateError, ValueError) as error:
                 log.warning("state_passed_over", reason=str(error))
@@ -199,7 +198,7 @@ class ClusterState:
         return self._path(lps_round, "safetensors")
 
     def _file(self, lps_round: int) -> ModelFile:
-        return ModelFile(self.path_of(lps_round), self._layout)
+        return ModelFile(self.path_of(lps_round), self.layout)
 
     def _path(self, lps_round: int, ending: str) -> Path:
         return self.folder / f"round-{lps_round:06d}.{ending}"

@@ -22,7 +22,7 @@ class Writing:
     async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
         """The start of an LPS round, to be opened at once; on disk when `done` comes back."""
         await self.done()
-        if not self._state.is_small:
+        if not self._state.layout.is_small:
             return await asyncio.to_thread(self._state.save, lps_round, pieces, report)
         standing = self._state.begun(lps_round, pieces, report)
         model = standing.model

@@ -17,7 +17,7 @@ from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, refusal
 from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES, Flat, Layout, PayloadCodec
+from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.tier_links import TierLinks
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
@@ -281,7 +281,7 @@ class RoundClient:
             yield pb.UpdatePart(header=header)
             return
         chunks = update.codec.chunks(update.read, offset)
-        if update.codec.payload_bytes <= SMALL_BYTES:
+        if update.codec.is_small:
             yield serialised_whole(pb.UpdatePart, header, next(chunks, b""))
             reach("upload", update.round)
             return

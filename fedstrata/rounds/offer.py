@@ -8,7 +8,7 @@ from fedstrata.rounds.shared_chunks import SharedChunks
 from fedstrata.rpc.chunk import serialised_whole
 from fedstrata.rpc.payload import PartLayouts, parts_header
 from fedstrata.store import AnyModel
-from fedstrata.tensors import SMALL_BYTES, PayloadCodec
+from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -60,7 +60,7 @@ class Offer:
             self.header.told.CopyFrom(self.told)
         self.header.offers.extend(pb.ClusterNumbers(clusters=offered) for offered in self.offers)
         self.chunks = SharedChunks(self.codec, self.model)
-        if self.codec.payload_bytes <= SMALL_BYTES:
+        if self.codec.is_small:
             self.small_reply = serialised_whole(
                 pb.ModelPart, self.header, next(self.codec.chunks(self.model.read), b"")
             )

@@ -34,7 +34,7 @@ from fedstrata.rounds.terms import RoundTerms
 from fedstrata.rounds.turns import Turns
 from fedstrata.rounds.upload import Upload
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.tensors import SMALL_BYTES, PayloadCodec, Sums
+from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.timeline import Exchanged
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
@@ -285,7 +285,7 @@ class RoundServer:
 
     async def _fold_chunks(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[pb.UpdatePart]) -> None:
         """Add what follows an update's header to the sum; of what is not small each chunk in a turn of its own."""
-        if upload.codec.payload_bytes <= SMALL_BYTES or self.exchange.transfers is not None:
+        if upload.codec.is_small or self.exchange.transfers is not None:
             async for part in parts:  # on the real clock pieces are small, and wait for their links, not for turns
                 await self._fold(opened, upload, part)
             return

@@ -1,8 +1,8 @@
 """Tensors: their layout in a flat vector, their bytes on the wire, and their exact sums."""
 
-from fedstrata.tensors.codec import CHUNK_BYTES, SMALL_BYTES, PayloadCodec
+from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.exact_sum import ExactSum
-from fedstrata.tensors.layout import Flat, Layout, TensorSpec, taken
+from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout, TensorSpec, taken
 from fedstrata.tensors.stream_sums import MaskedSum, OneSum, PartialSums, RoutedSums, Sums
 
 __all__ = [

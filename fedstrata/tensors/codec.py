@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Encoding
-from fedstrata.tensors.layout import Flat, Layout
+from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout
 
 CHUNK_BYTES = 1 << 20
-SMALL_BYTES = 256 << 10  # a payload of no more travels in one message with its header
 # Beside what an experiment may choose: partial sums between servers, int64 on the exact sum's grid.
 AnyEncoding = Encoding | Literal["exact"]
 ELEMENT_BYTES: dict[AnyEncoding, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "exact": 8}
@@ -83,6 +82,11 @@ class PayloadCodec:
         self.scales = tuple(scales)
         self.element_bytes = ELEMENT_BYTES[encoding]
         self.payload_bytes = layout.size * self.element_bytes
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the payload travels in one message with its header."""
+        return self.payload_bytes <= SMALL_BYTES
 
     @classmethod
     def for_vector(cls, layout: Layout, encoding: Encoding, flat: Flat) -> "PayloadCodec":

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Flat = NDArray[np.float32]
+SMALL_BYTES = 256 << 10  # a payload of no more travels in one message with its header
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,11 @@ class Layout:
     def float32_bytes(self) -> int:
         """The size of a flat vector as it is kept, and sent where a link does not encode it."""
         return 4 * self.size
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a flat vector of it is kept in memory, and written while its round is open already."""
+        return self.float32_bytes <= SMALL_BYTES
 
     def select(self, names: Iterable[str]) -> "Layout":
         """The layout of some of the tensors, in this layout's order."""

@@ -297,3 +297,11 @@ def test_limiting_threads_twice_leaves_one() -> None:
     limit_threads()
     assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (1, 1)
     assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def test_limiting_threads_loads_nothing_of_torchs_compiler() -> None:
+    """It would cost each device process more than torch itself does."""
+    said = "import sys, device.training as t; t.limit_threads(); print('torch._inductor' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=120)
+    assert told.stdout.strip() == "False"

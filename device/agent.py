@@ -267,11 +267,13 @@ class DeviceAgent:
         link = host.experiment.links.device_lps
         layout = host.streams.travelling
         client = RoundClient(calls, identity, layout, link=link, part=UPDATE_PART, log=self._log)
-        client.masks = self._masks
+        if self._masks is not None:
+            client.mask_by(self._masks)
         client.accepts_model = partial(_acceptance, host, link.down)
         if host.experiment.is_paced:
             links, devices = device_links(host.experiment), host.experiment.device_count
-            client.keep_to(links, payload_bytes=layout.float32_bytes, children=devices)
+            largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
+            client.keep_to(links, payload_bytes=largest, children=devices)
         return client
 
     async def _measure(self, lps: Any, client: RoundClient) -> None:

@@ -93,6 +93,11 @@ class RoundClient:
         self._timeout_s += links.slowest_s(index, payload_bytes, children)
         self._piece_bytes = links.piece_bytes(index, UP)
 
+    def mask_by(self, masks: Masker) -> None:
+        """Have updates go up masked, on the grid of sums: twice as large as they would be."""
+        self.masks = masks
+        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes)
+
     def close(self) -> None:
         """Nothing more is asked of the parent."""
         self._calls.close()

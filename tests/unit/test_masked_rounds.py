@@ -82,7 +82,7 @@ class Child:
         identity = Identity(run_id=RUN_ID, child_id=device_id, cluster_id="lps-0")
         calls = Wire(parent.server, **cuts).calls()
         self.client = RoundClient(calls, identity, LAYOUT, link=LinkSettings(), part=PART, log=EventLog("device"))
-        self.client.masks = self.masks
+        self.client.mask_by(self.masks)
         self.sent: Update | None = None
         self.uploads = 0
 

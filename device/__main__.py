@@ -20,7 +20,8 @@ from device.identity import device_indexes  # noqa: E402
 from device.stacked import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
 from device.work import DeviceProcess  # noqa: E402
-from fedstrata.datasets import dataset_info, load_dataset  # noqa: E402
+from fedstrata.architectures import Architectures  # noqa: E402
+from fedstrata.datasets import load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
 from fedstrata.experiment import Experiment, load_experiment  # noqa: E402
 from fedstrata.heap import keep_for_training  # noqa: E402
@@ -28,10 +29,8 @@ from fedstrata.http import StatusServer  # noqa: E402
 from fedstrata.logs import EventLog  # noqa: E402
 from fedstrata.methods import make_method  # noqa: E402
 from fedstrata.metrics import ProcessMetrics  # noqa: E402
-from fedstrata.models import build_model  # noqa: E402
 from fedstrata.partitions import check_partition  # noqa: E402
 from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
-from fedstrata.streams import streams_of  # noqa: E402
 from fedstrata.trust.credentials import load_tls  # noqa: E402
 from fedstrata.trust.names import Name  # noqa: E402
 
@@ -55,7 +54,9 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     keep_for_training()
     dataset = load_dataset(experiment.data)
     check_partition(experiment, dataset)  # who cannot have its data is not ready, not even for a moment
-    method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
+    method = make_method(experiment)
+    architectures = Architectures(experiment, method)
+    _ = architectures.all  # own code that fails does so now
     metrics.links.questions = frozenset(question.name for question in method.questions())
     proofs = None
     if experiment.secure_aggregation is not None:
@@ -65,9 +66,8 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     return DeviceProcess(
         experiment=experiment,
         dataset=dataset,
-        model=model,
+        architectures=architectures,
         method=method,
-        streams=streams_of(experiment, method, model),
         bench=Bench(Stacked()),
         channels=channels,
         metrics=metrics,

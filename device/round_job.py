@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from device.personal import Arrays, KeptInMemory, PersonalStore
-from device.work import DeviceProcess, DeviceWork, answered, put_together
+from device.work import DeviceProcess, DeviceWork, answered, put_into, put_together
+from fedstrata.architectures import Architecture
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
 from fedstrata.partitions import DeviceData
@@ -42,18 +43,24 @@ class RoundJob:
         self._store = store
         self.received = received
         self._began_ns = host.clock.now_ns()
+        self._architecture = host.architectures.at(device_index, received.global_round)
+        self._streams = self._architecture.streams.without(received.withdrawn)
         kept = store.at(received.round) if host.keeps_state else None
         self._kept: Arrays = kept[1] if kept else {}
-        self._streams = host.streams.without(received.withdrawn)
+        rounds = host.experiment.training.lps_rounds_per_global_round
+        trained_in = (kept[0] - 1) // rounds if kept else received.global_round
+        self._kept_of = host.architectures.at(device_index, trained_in)
         self._travelling = self._by_cluster()
-        own = self._own_layers()
+        own, size = self._own_layers(), self._streams.model.size
+        wholes = [put_together(self._streams, flat, own) for flat in self._travelling]
         self.work = DeviceWork(
             host,
             data,
             device_index,
             group=client.identity.cluster_id,
             made=made,
-            received=[put_together(self._streams, flat, own) for flat in self._travelling],
+            received=[whole[:size] for whole in wholes],
+            tables=[self._streams.tables.views(whole[size:]) for whole in wholes],
             offered=received.offered,
             cluster=received.cluster,
             told=told(host.method, received),
@@ -72,24 +79,30 @@ class RoundJob:
         return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
 
     def _own_layers(self) -> Flat | None:
-        """The layers that never leave this device, those of the initial weights at first; None where there are none."""
-        streams, host = self._streams, self._host
+        """The tensors that never leave this device, as they are at first or were kept; None where there are none."""
+        streams, kept = self._streams, self._kept.get(OWN_LAYERS)
         if not streams.own.size:
             return None
-        kept: Flat | None = self._kept.get(OWN_LAYERS)
-        if kept is None:
-            return taken(host.method.initial(host.model, 0), streams.model.slices_of(streams.own))
-        return taken(kept, self._kept_layout.slices_of(streams.own))
+        was = self._kept_layout(self._kept_of)
+        if kept is not None and self._kept_of is self._architecture:
+            return taken(kept, was.slices_of(streams.own))
+        own = taken(self._initial(), streams.whole.slices_of(streams.own)).copy()
+        if kept is not None:  # another model than before begins anew; the device's own tables go on
+            tables = streams.own.select(streams.tables.names)
+            put_into(own, streams.own.slices_of(tables), taken(kept, was.slices_of(tables)))
+        return own
 
-    @property
-    def _kept_layout(self) -> Layout:
+    def _initial(self) -> Flat:
+        return self._streams.with_tables(self._host.method.initial(self._architecture.model, 0))
+
+    def _kept_layout(self, architecture: Architecture) -> Layout:
         """Of the own layers as they are kept: with layers to be withdrawn, of the whole model."""
-        host = self._host
-        return host.model.layout if host.method.withdraws else host.streams.own
+        streams = architecture.streams
+        return streams.whole if self._host.method.withdraws else streams.own
 
     def _base(self) -> Flat:
         """What the update is relative to."""
-        return self._travelling[self.work.offered.index(self.work.cluster) if len(self._travelling) > 1 else 0]
+        return self._travelling[self.work.own_place]
 
     # --- stages -------------------------------------------------------------------------------
 
@@ -138,7 +151,8 @@ class RoundJob:
     def _difference(self, outcome: Outcome) -> Flat:
         """The update: trained minus received, of what travels."""
         streams = self._streams
-        difference: Flat = taken(outcome.weights, streams.model.slices_of(streams.travelling)) - self._base()
+        whole = streams.with_tables(outcome.weights, outcome.tables)
+        difference: Flat = taken(whole, streams.whole.slices_of(streams.travelling)) - self._base()
         return difference
 
     async def _update(self, outcome: Outcome) -> Update:
@@ -176,8 +190,10 @@ class RoundJob:
         if not host.keeps_state:
             return
         kept: dict[str, np.ndarray] = dict(outcome.personal)
-        if self._kept_layout.size:
-            kept[OWN_LAYERS] = taken(outcome.weights, host.streams.model.slices_of(self._kept_layout))
+        layout, streams = self._kept_layout(self._architecture), self._architecture.streams
+        if layout.size:
+            whole = streams.with_tables(outcome.weights, outcome.tables)
+            kept[OWN_LAYERS] = taken(whole, streams.whole.slices_of(layout))
         await asyncio.to_thread(self._save, kept)
 
     def _save(self, kept: Mapping[str, np.ndarray]) -> None:

@@ -38,7 +38,7 @@ class Stacked:
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if job.model.dense:
+            if job.model.dense and job.targets is None:
                 alike[_alike(job)].append(place)
             else:
                 self._say_why_not(job)
@@ -70,7 +70,7 @@ class Stacked:
         return (places[start : start + most] for start in range(0, len(places), most))
 
     def _say_why_not(self, job: TrainingJob) -> None:
-        if not self._has_said_why_not:
+        if not self._has_said_why_not and not job.model.dense:
             self._has_said_why_not = True
             log.info("devices_train_one_by_one", reason="the model is not a plain dense network")
 

@@ -46,6 +46,7 @@ class TrainingJob:
     beside: tuple[Flat, ...] = ()  # what `correct` is given beside the weights, each of the shape of `start`
     stream: int = 0  # tells the batch orders of a device's several trainings in one LPS round apart
     epochs: int | None = None  # in place of the steps or epochs that `training` says
+    targets: NDArray[np.float32] | None = None  # in place of labels: a distribution over classes for each example
 
     def __post_init__(self) -> None:
         size = self.model.layout.size
@@ -56,6 +57,8 @@ class TrainingJob:
             raise PluginError(f"{len(self.beside)} vectors beside the weights and no correction to use them: give both")
         if not isinstance(self.correct, Hashable):
             raise PluginError(f"the correction {self.correct!r} has no hash: make it a function or a frozen dataclass")
+        if self.targets is not None and (len(self.targets), self.targets.ndim) != (len(self.examples), 2):
+            raise PluginError(f"targets of shape {self.targets.shape} for {len(self.examples)} examples: one row each")
         if not len(self.examples):
             raise DataError(f"device {self.device_index} has no examples to train on; it needs at least one")
 
@@ -197,10 +200,11 @@ def batch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and labels, batch after batch; examples are gathered some batches at once."""
+    """Inputs and labels or targets, batch after batch; examples are gathered some batches at once."""
     orders = batch_orders(job)
     while slab := list(islice(orders, SLAB_BATCHES)):
         examples, at = job.examples.take(np.concatenate(slab)), 0
         for order in slab:
             here, at = slice(at, at + len(order)), at + len(order)
-            yield torch.tensor(examples.inputs[here]), torch.tensor(examples.labels[here])
+            wanted = examples.labels[here] if job.targets is None else job.targets[order]
+            yield torch.tensor(examples.inputs[here]), torch.tensor(wanted)

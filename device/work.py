@@ -17,6 +17,7 @@ from device.clock import DeviceClock
 from device.evaluation import Evaluation, EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
+from fedstrata.architectures import Architectures
 from fedstrata.datasets import Dataset, Examples, Pixels
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Measurement, Method, Question, Trained
@@ -43,9 +44,8 @@ class DeviceProcess:
 
     experiment: Experiment
     dataset: Dataset
-    model: Model
+    architectures: Architectures
     method: Method
-    streams: Streams
     bench: Bench
     channels: Channels
     metrics: ProcessMetrics
@@ -57,6 +57,16 @@ class DeviceProcess:
     # what devices received last, one model an LPS and cluster: for an LPS that has lost it or never had it
     held: dict[str, ReceivedModel] = field(default_factory=dict)
 
+    @property
+    def model(self) -> Model:
+        """That of the experiment, which some devices may have others than."""
+        return self.architectures.main.model
+
+    @property
+    def streams(self) -> Streams:
+        """What travels, the same for all devices, and what the experiment's model has of a device's own."""
+        return self.architectures.main.streams
+
     @cached_property
     def public(self) -> PublicData:
         """The examples that belong to nobody."""
@@ -65,7 +75,7 @@ class DeviceProcess:
     @property
     def keeps_state(self) -> bool:
         """Whether devices keep something from round to round that never leaves them."""
-        return self.method.has_personal_state or self.streams.own.size > 0
+        return self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
 
     def masks_of(self, device_id: str) -> "Masks | None":
         """Under secure aggregation, a device's masks, with a new key."""
@@ -107,6 +117,7 @@ class DeviceWork:
         offered: Sequence[int] = (),
         cluster: int = 0,
         personal: Arrays | None = None,
+        tables: Sequence[Arrays] = (),
         told: Arrays | None = None,
         lps_round: int = -1,
         global_round: int = 0,
@@ -116,7 +127,7 @@ class DeviceWork:
         self._data = data
         self._group = group
         self._made = made if made is not None else {}
-        self.model = host.model
+        self.model = host.architectures.at(device_index, global_round).model
         self.examples: Examples | Pixels = data.train
         self.device_index = device_index
         self.seed = host.experiment.seed
@@ -130,6 +141,7 @@ class DeviceWork:
         self.trained: Flat = np.empty(0, np.float32)
         self.update: Flat = np.empty(0, np.float32)
         self.personal: Arrays = personal or {}
+        self._tables = tables
         self.trained_examples = 0  # how many examples all its training has gone through
 
     @property
@@ -137,7 +149,17 @@ class DeviceWork:
         """The model received of its own cluster; before training, the initial weights."""
         if not self.received:
             return self._host.method.initial(self.model, 0)
-        return self.received[self.offered.index(self.cluster)] if len(self.received) > 1 else self.received[0]
+        return self.received[self.own_place]
+
+    @property
+    def tables(self) -> Arrays:
+        """The tables received of its own cluster, and the device's own; before training, none."""
+        return self._tables[self.own_place] if self._tables else {}
+
+    @property
+    def own_place(self) -> int:
+        """Where its own cluster's model is among those received."""
+        return self.offered.index(self.cluster) if len(self.received) > 1 else 0
 
     async def train(
         self,
@@ -148,6 +170,7 @@ class DeviceWork:
         stream: int = 0,
         epochs: int | None = None,
         on: Examples | Pixels | None = None,
+        targets: NDArray[np.float32] | None = None,
     ) -> Trained:
         """Train on the device's examples, or on others, from some weights on, as `fedstrata.methods.Work` says."""
         training = self._host.experiment.training
@@ -166,6 +189,7 @@ class DeviceWork:
             beside=beside,
             stream=stream,
             epochs=epochs,
+            targets=targets,
         )
         self.trained_examples += job.trained_examples
         result = await self._host.bench.train(job, self._group)
@@ -201,16 +225,17 @@ def _measurement(evaluation: Evaluation) -> Measurement:
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
-    """The whole model, of what was received and of the device's own layers."""
+    """All tensors, of what was received and of the device's own."""
     if own is None:
         return travelling
-    whole = np.empty(streams.model.size, np.float32)
-    _put(whole, streams.model.slices_of(streams.travelling), travelling)
-    _put(whole, streams.model.slices_of(streams.own), own)
+    whole = np.empty(streams.whole.size, np.float32)
+    put_into(whole, streams.whole.slices_of(streams.travelling), travelling)
+    put_into(whole, streams.whole.slices_of(streams.own), own)
     return whole
 
 
-def _put(whole: Flat, places: Sequence[slice], values: Flat) -> None:
+def put_into(whole: Flat, places: Sequence[slice], values: Flat) -> None:
+    """Write values into stretches of a vector, one after the other."""
     start = 0
     for place in places:
         whole[place] = values[start : start + place.stop - place.start]

@@ -9,8 +9,8 @@ import yaml
 from emulator.sizing import LPS_PROCESS_BYTES, MIB, device_memory, lps_memory
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
+from fedstrata.homes import lps_known
 from fedstrata.methods import make_method
-from fedstrata.streams import lps_known
 
 CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
 

@@ -9,11 +9,14 @@ from rich.text import Text
 from emulator.check_times import Payloads, print_times
 from emulator.report.units import counted, grouped, human_bytes
 from emulator.sizing import device_memory, lps_memory
+from fedstrata.architectures import Architectures
 from fedstrata.datasets import DatasetInfo, dataset_info
 from fedstrata.experiment import Experiment, TaskPartition
+from fedstrata.homes import lps_known
 from fedstrata.methods import Method, Moment, make_method
+from fedstrata.quantities import written_devices
 from fedstrata.rpc.answers import largest_bytes
-from fedstrata.streams import are_placed_by_index, lps_known, streams_of
+from fedstrata.streams import are_placed_by_index, streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 
 
@@ -151,6 +154,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
         "data": f"{experiment.data.name}, {shape}, {info.num_classes} classes",
         "method": _method(experiment),
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
+        **_architectures(experiment),
         "shared by all": ", ".join(model.shared_layers) or "nothing",
         "stays on devices": ", ".join(model.own_layers) or "no layer",
         "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} beside what an idle one has",
@@ -160,6 +164,20 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), Text(value))
     return table
+
+
+def _architectures(experiment: Experiment) -> dict[str, str]:
+    """Other models than `model`, and whose they are."""
+    if not experiment.architectures:
+        return {}
+    _, *others = Architectures(experiment, make_method(experiment)).all
+    said = [
+        f"{', '.join(map(str, written_devices(entry.devices)))}"
+        + (f" from global round {entry.from_global_round}" if entry.from_global_round > 1 else "")
+        + f": {entry.model.name}, {grouped(other.model.layout.size)} weights"
+        for entry, other in zip(experiment.architectures, others, strict=True)
+    ]
+    return {"other models": "devices " + "; ".join(said)}
 
 
 def _method(experiment: Experiment) -> str:

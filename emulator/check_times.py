@@ -12,11 +12,12 @@ from emulator.timeline import PARTS
 from fedstrata.cohort import cohort
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
+from fedstrata.homes import homes_of
 from fedstrata.link_settings import LinkTimes
 from fedstrata.methods import make_method
 from fedstrata.partitions import example_counts
 from fedstrata.quantities import written_devices, written_duration, written_rate
-from fedstrata.streams import homes_of, spans_lps
+from fedstrata.streams import spans_lps
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -131,7 +132,7 @@ def _link_table(experiment: Experiment) -> Table:
     factors = experiment.compute.factors() if experiment.compute is not None else {}
     alike: dict[tuple[LinkTimes, float], list[int]] = {}
     for index in range(experiment.device_count):
-        alike.setdefault((timeline.link(index), factors.get(index, 1.0)), []).append(index)
+        alike.setdefault((timeline.link(index).at(0), factors.get(index, 1.0)), []).append(index)
     for (link, factor), indexes in alike.items():
         named = ", ".join(str(each) for each in written_devices(indexes))
         table.add_row("device-lps", Text(f"devices {named}"), *_link_cells(link), f"{factor:g} ×")

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from fedstrata.architectures import Architectures
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Moment, make_method
@@ -45,18 +46,20 @@ def device_memory(experiment: Experiment) -> PodMemory:
         FedstrataError: the model or the method cannot be made.
     """
     info = dataset_info(experiment.data)
-    model = build_model(experiment.model, info)
     elements = math.prod(info.input_shape) or DEFAULT_ELEMENTS
     examples = examples_of_a_device(experiment)
     method = make_method(experiment)
+    architectures = Architectures(experiment, method).all
+    is_dense = all(each.model.dense for each in architectures)
+    largest = max(each.streams.whole.size for each in architectures)
     asks_before = any(question.moment is Moment.BEFORE for question in method.questions())
     received = (method.most_offered or method.clusters_known) if method.fetches_all else 1
     others = max(0, received - 1)  # models that it receives beside its own
     # its own data as they are kept, and in float64 while it answers what is asked before training
     data = examples * elements * (9 if asks_before else 1)
     return PodMemory(
-        process=PROCESS_BYTES + _data_set_bytes(experiment, elements) + (0 if model.dense else CONVOLUTIONS_BYTES),
-        device=(MODELS_OF_A_DEVICE + others) * 4 * model.layout.size + data + OTHER_BYTES_OF_A_DEVICE,
+        process=PROCESS_BYTES + _data_set_bytes(experiment, elements) + (0 if is_dense else CONVOLUTIONS_BYTES),
+        device=(MODELS_OF_A_DEVICE + others) * 4 * largest + data + OTHER_BYTES_OF_A_DEVICE,
     )
 
 

@@ -7,7 +7,7 @@ what its sections must have in common, and what follows from them.
 
 import hashlib
 from collections.abc import Container, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,9 +29,12 @@ from fedstrata.partition_settings import (
     Task,
     TaskPartition,
 )
+from fedstrata.schedule_checks import check_schedule
+from fedstrata.schedule_settings import Entries
 from fedstrata.settings import (
     DATASETS,
     MODELS,
+    ArchitectureSettings,
     Bounds,
     DataSettings,
     Deadlines,
@@ -85,7 +88,9 @@ __all__ = [
 # Keys that came later: left out of the digest where they say nothing, so that older experiments keep their run's id.
 LATER_KEYS = (
     ("data", "orientations"),
+    ("architectures",),
     ("partition", "test_share"),
+    ("partition", "public", "tests"),
     ("partition", "public"),
     ("model", "channels"),
     ("model", "activation"),
@@ -100,12 +105,14 @@ class Experiment(Settings):
     data: DataSettings = DataSettings()
     partition: Partition
     model: ModelSettings = ModelSettings()
+    architectures: tuple[ArchitectureSettings, ...] = ()  # of devices that have another model
     method: SerializeAsAny[MethodSettings] = Field(default=None, validate_default=True)
     topology: TopologySettings | None = None
     training: TrainingSettings = TrainingSettings()
     clock: Clock = "none"
     links: Links = Links()
     compute: ComputeSettings | None = None
+    schedule: Entries = ()
     deadlines: Deadlines = Deadlines()
     bounds: Bounds | None = None
     secure_aggregation: SecureAggregation | None = None
@@ -122,12 +129,36 @@ class Experiment(Settings):
     def _consistent(self) -> Self:
         if isinstance(self.partition, LocalPartition) != (self.data.name == "folder"):
             raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
+        from fedstrata.architectures import Architectures
         from fedstrata.methods import make_method
         from fedstrata.privacy_checks import check_secure_aggregation
         from fedstrata.streams import check_streams
 
-        check_streams(self, make_method(self))
-        check_secure_aggregation(self, make_method(self))
+        method = make_method(self)
+        check_streams(self, method)
+        check_secure_aggregation(self, method)
+        Architectures(self, method).check()
+        return self
+
+    @model_validator(mode="after")
+    def _architectures_are_had(self) -> Self:
+        begun: set[tuple[int, int]] = set()
+        for entry in self.architectures:
+            if max(entry.devices) >= self.device_count:
+                raise ValueError(
+                    f"architectures: there is no device {max(entry.devices)}; the partition has 0 to "
+                    f"{self.device_count - 1}"
+                )
+            if entry.from_global_round > self.training.global_rounds:
+                raise ValueError(
+                    f"architectures: from_global_round is {entry.from_global_round}, and training.global_rounds "
+                    f"{self.training.global_rounds}"
+                )
+            starts = {(device, entry.from_global_round) for device in entry.devices}
+            if twice := begun & starts:
+                device, first = min(twice)
+                raise ValueError(f"architectures: device {device} begins with two models in global round {first}")
+            begun |= starts
         return self
 
     @model_validator(mode="after")
@@ -141,11 +172,12 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _timed_where_it_can_be(self) -> Self:
         check_known(self.links, self.compute, self.device_count)
-        timed = self.links.timed_key or ("compute" if self.compute is not None else None)
+        timed = self.links.timed_key or ("compute" if self.compute else "schedule" if self.schedule else None)
         if timed and "clock" not in self.model_fields_set:
             raise ValueError(
                 f"{timed} says how long something takes: add clock: virtual or real, or clock: none to pass over it"
             )
+        check_schedule(self)
         check_clock(self)
         return self
 
@@ -182,6 +214,12 @@ class Experiment(Settings):
         """The true task or group of each device by index; None where the partition has neither."""
         return self.partition.true_groups
 
+    def model_of(self, device_index: int, global_round: int) -> ModelSettings:
+        """The model that a device has in a global round, counted from 0."""
+        own = [each for each in self.architectures if device_index in each.devices]
+        begun = [each for each in own if each.from_global_round <= global_round + 1]
+        return max(begun, key=lambda each: each.from_global_round).model if begun else self.model
+
     @property
     def public(self) -> PublicSettings | None:
         """The examples that belong to nobody, if there are any."""
@@ -207,8 +245,11 @@ class Experiment(Settings):
         del resolved["faults"]
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
+        del resolved["schedule"]
         if self.clock != "none":
             resolved["links"]["times"] = self.links.times()
+            if self.schedule:
+                resolved["schedule"] = [entry.of_digest() for entry in self.schedule]
         else:
             del resolved["clock"], resolved["compute"]
         for place in ("folder", "download"):
@@ -217,9 +258,10 @@ class Experiment(Settings):
             del resolved["bounds"]
         if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
             del resolved["secure_aggregation"]
-        for section, key in LATER_KEYS:
-            if resolved[section].get(key) is None:
-                resolved[section].pop(key, None)
+        for *sections, key in LATER_KEYS:
+            section = reduce(lambda found, name: found.get(name) or {}, sections, resolved)
+            if not section.get(key):
+                section.pop(key, None)
         return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()
 
     @property

@@ -26,6 +26,7 @@ class PublicSettings(Settings):
     labels: Labels | None = None  # of the data set; null: all
     source: Literal["train", "test"] = "train"  # of what no device owns in this part of the data set
     labelled: bool = False  # whether devices see their labels
+    tests: bool = False  # whether devices are tested on those of the labels that they own, and on nothing else
 
 
 class SplitPartition(Settings):
@@ -34,6 +35,12 @@ class SplitPartition(Settings):
     kind: str
     test_share: float | None = Field(default=None, gt=0, lt=1)  # of a device's own; null: of the data set's tests
     public: PublicSettings | None = None
+
+    @model_validator(mode="after")
+    def _one_kind_of_tests(self) -> Self:
+        if self.test_share is not None and self.public is not None and self.public.tests:
+            raise ValueError("test_share and public.tests both say what devices are tested on; leave one out")
+        return self
 
 
 class Task(Settings):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fedstrata.quantities import DeviceList
 from fedstrata.settings_errors import nearest
 
 Encoding = Literal["float32", "float16", "bfloat16", "int8"]
@@ -87,6 +88,14 @@ class ModelSettings(Settings):
         if is_fixed and (self.channels is not None or self.activation is not None):
             raise ValueError(f"{self.name} has channels and activations of its own; leave them out, or choose convnet")
         return self
+
+
+class ArchitectureSettings(Settings):
+    """Devices that have another model than `model`, from some global round on."""
+
+    devices: DeviceList
+    from_global_round: int = Field(default=1, ge=1)  # counted from 1
+    model: ModelSettings
 
 
 class MethodSettings(Settings):

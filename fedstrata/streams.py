@@ -1,5 +1,7 @@
 """The streams of a run: which tensors travel how far, and where each stream lies in the vectors that travel.
 
+Tensors are the model's, or tables: tensors of a method's own, such as scores of public examples.
+
 A channel that is shared everywhere has one stream, a cluster's channel one for each cluster, a device's none. Where
 each cluster hangs on an LPS of its own, that LPS keeps the cluster's streams, and only what is shared everywhere meets
 at the GPS. Where clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum for each.
@@ -9,12 +11,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
 from fedstrata.quoting import quoted
-from fedstrata.tensors.layout import Layout, TensorSpec
+from fedstrata.tensors.layout import Flat, Layout, TensorSpec
 
 if TYPE_CHECKING:
     from fedstrata.experiment import Experiment
@@ -43,18 +48,49 @@ class Stream:
 class Streams:
     """The channels of a run, by layout."""
 
-    model: Layout  # of the whole model, as devices have it
+    model: Layout  # as a device has it
     channels: tuple[Channel, ...]
     spans: bool  # whether clusters span LPSs
     _without: "dict[tuple[str, ...], Streams]" = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        named = sorted(name for channel in self.channels for name in channel.tensors.names)
-        if named != sorted(self.model.names):
+        named = [tensor for channel in self.channels for tensor in channel.tensors.tensors]
+        of_model = [tensor.name for tensor in named if tensor.name in self.model.names]
+        if sorted(of_model) != sorted(self.model.names):
             raise PluginError(
                 f"a method says of every tensor of the model once how far it travels; of {', '.join(self.model.names)} "
-                f"this one names {', '.join(named) or 'none'}"
+                f"this one names {', '.join(sorted(tensor.name for tensor in named)) or 'none'}"
             )
+        known = {*self.model.tensors, *self.tables.tensors}
+        if len(named) != len(known) or known != set(named):
+            raise PluginError(
+                f"a method names a tensor twice, or one of the model's with another shape: {', '.join(map(str, named))}"
+            )
+
+    @cached_property
+    def tables(self) -> Layout:
+        """The tensors that are not the model's, channel by channel."""
+        tensors = (tensor for channel in self.channels for tensor in channel.tensors.tensors)
+        return Layout(tuple(tensor for tensor in tensors if tensor.name not in self.model.names))
+
+    @cached_property
+    def whole(self) -> Layout:
+        """The model's tensors and then the tables: all that a device begins a round with."""
+        return Layout((*self.model.tensors, *self.tables.tensors)) if self.tables.tensors else self.model
+
+    def with_tables(self, weights: Flat, tables: "Mapping[str, NDArray[Any]] | None" = None) -> Flat:
+        """The whole vector, of the model's weights and of tables; None: of tables as they are at first, 0.
+
+        Raises:
+            PluginError: they are not the tables that the method's channels name.
+        """
+        if tables is None:
+            tables = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in self.tables.tensors}
+        shapes = {tensor.name: tensor.shape for tensor in self.tables.tensors}
+        given = {name: np.shape(table) for name, table in tables.items()}
+        if given != shapes:
+            raise PluginError(f"an outcome has tables of {given}; the method's channels have {shapes}")
+        return np.concatenate([weights, self.tables.flatten(tables)]) if tables else weights
 
     def without(self, names: Iterable[str]) -> "Streams":
         """The streams once these tensors travel no more: they stay at devices.
@@ -67,20 +103,20 @@ class Streams:
             return self
         known = self._without.get(gone)
         if known is None:
-            if unknown := set(gone) - set(self.model.names):
+            if unknown := set(gone) - set(self.whole.names):
                 raise PayloadError(f"tensors withdrawn that the model has not: {quoted(*sorted(unknown))}")
             channels = [
                 replace(each, tensors=each.tensors.select(name for name in each.tensors.names if name not in gone))
                 for each in self.channels
             ]
-            home = Channel(name="withdrawn", tensors=self.model.select(gone), reach=Reach.DEVICE)
+            home = Channel(name="withdrawn", tensors=self.whole.select(gone), reach=Reach.DEVICE)
             self._without.clear()  # another round's, and tensors never come back
             known = self._without[gone] = Streams(model=self.model, channels=(*channels, home), spans=self.spans)
         return known
 
     def _of(self, *reaches: Reach) -> Layout:
         names = [name for channel in self.channels if channel.reach in reaches for name in channel.tensors.names]
-        return self.model.select(names)
+        return self.whole.select(names)
 
     @cached_property
     def everywhere(self) -> Layout:
@@ -309,33 +345,3 @@ def check_streams(experiment: "Experiment", method: Method) -> None:
             f"links.lps-gps.up is {experiment.links.lps_gps.up}: where clusters span LPSs partial sums travel, "
             "which are exact; say float32"
         )
-
-
-def homes_of(experiment: "Experiment", method: Method, clusters: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """By LPS the indexes of the devices that hang on it."""
-    if not are_placed_by_index(experiment, method):
-        return [tuple(cluster) for cluster in clusters]
-    there = sorted(index for cluster in clusters for index in cluster)
-    return [
-        tuple(index for index in there if home_of(experiment, index) == home) for home in range(lps_count(experiment))
-    ]
-
-
-def home_of(experiment: "Experiment", device_index: int) -> int:
-    """The number of the LPS that a device hangs on, where clusters do not say."""
-    topology = experiment.topology
-    if topology is None:
-        return 0
-    if topology.devices is None:
-        return device_index % topology.lps
-    return next(number for number, devices in enumerate(topology.devices) if device_index in devices)
-
-
-def lps_count(experiment: "Experiment") -> int:
-    """How many LPSs there are where clusters do not say."""
-    return experiment.topology.lps if experiment.topology is not None else 1
-
-
-def lps_known(experiment: "Experiment", method: Method) -> int:
-    """How many LPSs a run needs, as far as its experiment tells; 0 where the plan has to."""
-    return lps_count(experiment) if are_placed_by_index(experiment, method) else method.clusters_known

@@ -63,6 +63,7 @@ class SharedKeeper:
         self._experiment = experiment
         self._method = method
         self._model = model
+        self._streams = streams
         self._layout = streams.everywhere
         self._acceptance = Acceptance(self._layout, experiment.links.lps_gps.up, part)
 
@@ -72,8 +73,8 @@ class SharedKeeper:
 
     def initial(self) -> Iterator[Flat]:
         """The shared layers of the initial weights."""
-        initial = self._method.initial(self._model, 0)
-        return (initial[place] for place in self._model.layout.slices_of(self._layout))
+        initial = self._streams.with_tables(self._method.initial(self._model, 0))
+        return (initial[place] for place in self._streams.whole.slices_of(self._layout))
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
         """The shared layers."""
@@ -126,8 +127,8 @@ class StreamsKeeper:
     def initial(self) -> Iterator[Flat]:
         """Each cluster's initial weights; what is shared everywhere is that of the first."""
         for stream in self._at(0).streams(self._clusters(0)):
-            whole = self._method.initial(self._model, stream.cluster or 0)
-            for place in self._model.layout.slices_of(stream.tensors):
+            whole = self._streams.with_tables(self._method.initial(self._model, stream.cluster or 0))
+            for place in self._streams.whole.slices_of(stream.tensors):
                 yield whole[place]
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:

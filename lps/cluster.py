@@ -185,8 +185,8 @@ class ClusterSession:
 
     def _initial(self) -> Flat:
         around = self._around
-        whole = around.method.initial(around.model, int(self._cluster_id.rpartition("-")[2]))
-        return taken(whole, around.model.layout.slices_of(self._layout))
+        weights = around.method.initial(around.model, int(self._cluster_id.rpartition("-")[2]))
+        return taken(around.streams.with_tables(weights), around.streams.whole.slices_of(self._layout))
 
     # --- all of it ----------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class ClusterSession:
     async def _lps_round(self, standing: RoundStart) -> RoundStart:
         started = time.monotonic()
         number = standing.lps_round
-        children = self._members.in_round(number // self._rounds_per_global, number)
+        children = self._members.in_round(number // self._rounds_per_global, number, standing.report.now_ns)
         sums = self._sums_of(children)
         try:
             self._open(standing, children, sums)

@@ -62,7 +62,13 @@ class Reach(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """Tensors that are shared alike. Its streams are its current values: one, one a cluster, or one a device."""
+    """Tensors that are shared alike. Its streams are its current values: one, one a cluster, or one a device.
+
+    They are the model's, or **tables**, tensors of the method's own with names of their own, which begin at 0: scores
+    of public examples, for instance. Devices find tables in `work.tables` and give them back in `Outcome.tables`. A
+    stream moves by the mean of what devices send, trained minus received; one whose shares a plan says (`weights`)
+    becomes the mean of whole values.
+    """
 
     name: str
     tensors: Layout
@@ -191,6 +197,7 @@ class Facts:
     num_classes: int = 0
     public_examples: int = 0  # that belong to nobody
     public_labelled: bool = False  # whether devices are told their labels
+    public_tests: bool = False  # whether devices are tested on them
     true_groups: int | None = None  # how many groups the partition itself has, where it has any
     training: TrainingSettings = field(default_factory=TrainingSettings)
     make_model: "Callable[[], Model] | None" = field(default=None, repr=False, compare=False)
@@ -244,7 +251,7 @@ class Method:
         return None
 
     def channels(self, model: "Model") -> tuple[Channel, ...]:
-        """What travels how far; together all tensors of the model."""
+        """What travels how far; together all tensors of the model, and tables, if there are any."""
         return shared_and_rest(model, Reach.CLUSTER)
 
     def initial(self, model: "Model", cluster: int) -> Flat:

@@ -138,6 +138,7 @@ def facts_of(experiment: "Experiment") -> Facts:
         num_classes=info.num_classes,
         public_examples=public.examples if public is not None else 0,
         public_labelled=public is not None and public.labelled,
+        public_tests=public is not None and public.tests,
         true_groups=len(set(groups)) if groups else None,
         training=experiment.training,
         make_model=partial(build_model, experiment.model, info),

@@ -53,6 +53,7 @@ class Outcome:
     measured: Measurement | None = None  # of what the device would use as the round began
     measured_received: Measurement | None = None  # of what it received, where that is something else
     personal: Mapping[str, Array] = field(default_factory=dict)  # beside its own layers, kept for the next round
+    tables: Mapping[str, Array] = field(default_factory=dict)  # those of the method's channels, by name
 
     @classmethod
     def of(cls, trained: Trained) -> "Outcome":
@@ -72,7 +73,7 @@ class Pull:
 
 
 class Work(Protocol):
-    """A device's data and means, given to whatever a method does there. Vectors have the model's layout."""
+    """A device's data and means, given to whatever a method does there. Vectors have the layout of its model."""
 
     model: "Model"
     examples: "Examples | Pixels"  # its own, to train on
@@ -92,17 +93,24 @@ class Work(Protocol):
         """The model received of its own cluster; before training, the initial weights."""
 
     @property
+    def tables(self) -> Arrays:
+        """By name, the tables of the method's channels: received with `start`, or its own; none before training."""
+
+    @property
     def public(self) -> "PublicData":
         """The examples that belong to nobody. Raises ExperimentError where there are none."""
 
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),
         stream: int = 0, epochs: int | None = None, on: "Examples | Pixels | None" = None,
+        targets: Array | None = None,
     ) -> Trained:  # fmt: skip
         """Train on the device's examples, or on those given as `on`, from some weights on.
 
         `correct(gradient, weights, *beside)` gives what the optimiser takes for the gradient, elementwise. A round's
         second training takes another `stream` of random numbers. `epochs` stands in for what the experiment says.
+        With `targets`, float32 of shape (n, num_classes), each example is to be given this distribution and not its
+        label.
         """
 
     async def measure(

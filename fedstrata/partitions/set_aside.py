@@ -24,11 +24,24 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
     aside = split if share is None else _with_own_tests(split, share, seed)
     if partition.public is None:
         return aside
+    if partition.public.tests:
+        return _with_public_tests(aside, partition.public, dataset, seed)
     if partition.public.source == "train":
         owned, part = split.train, dataset.train
     else:
         owned, part = split.test if share is None else [no_indices()], dataset.test
     return replace(aside, public=_public(partition.public, part, np.concatenate(owned), dataset.num_classes, seed))
+
+
+def _with_public_tests(split: Assignment, public: PublicSettings, dataset: Dataset, seed: int) -> Assignment:
+    """Each device is tested on the public examples of the labels that it has; no other test example is anybody's."""
+    if any(shift.changes for shift in split.shifts or ()):
+        raise ExperimentError("partition.public.tests goes with data as they are, and here some devices' are shifted")
+    part, owned = (dataset.train, split.train) if public.source == "train" else (dataset.test, [no_indices()])
+    found = _public(public, part, np.concatenate(owned), dataset.num_classes, seed)
+    own = [np.unique(dataset.train.labels[indices]) for indices in split.train]
+    tests = [found[np.isin(part.labels[found], labels)] for labels in own]
+    return replace(split, public=found, test=tests, tests_on_training_data=public.source == "train")
 
 
 def _with_own_tests(split: Assignment, share: float, seed: int) -> Assignment:

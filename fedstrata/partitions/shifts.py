@@ -19,6 +19,11 @@ class Shift:
     quarter_turns: int = 0
     new_labels: NDArray[np.int64] | None = None
 
+    @property
+    def changes(self) -> bool:
+        """Whether it does anything to examples."""
+        return bool(self.quarter_turns) or self.new_labels is not None
+
     def apply(self, examples: Examples | Pixels) -> Examples | Pixels:
         """The examples, turned and renamed."""
         if self.quarter_turns:

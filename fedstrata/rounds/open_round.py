@@ -58,6 +58,11 @@ class OpenRound:
         """Whether a child's update of a round, against the model of a digest if it says one, is one of this round."""
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
+    @property
+    def knows_masks(self) -> bool:
+        """Whether children can be told whom to mask for, or need not be."""
+        return self.masking is None or self.masking.is_formed
+
     def is_masked_for(self, header: pb.UpdateHeader) -> bool:
         """Whether an update is masked for those who are in the round now, or is not to be."""
         return self.masking is None or (self.masking.is_formed and header.roster_digest == self.masking.digest)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.link import Changes
 from fedstrata.quoting import quoted
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.intake import Intake
@@ -103,9 +104,9 @@ class Masking:
         """Whether there is a roster."""
         return bool(self.digest)
 
-    @property
-    def without_key(self) -> tuple[str, ...]:
-        """Those of the round who have shown no key."""
+    async def without_key(self, changes: Changes, deadline_s: float | None) -> tuple[str, ...]:
+        """Wait until all of the round have shown their keys, or for its deadline: then those who have not."""
+        await changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s)
         return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
 
     def heard(self, child_id: str) -> bool:

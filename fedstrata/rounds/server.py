@@ -12,6 +12,7 @@ from typing import Any
 from fedstrata.errors import (
     ExcludedError,
     NotReadyError,
+    NotServedError,
     PayloadError,
     RunStoppedError,
     SupersededError,
@@ -23,13 +24,12 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.quoting import brief, quoted
 from fedstrata.rounds.child import ChildState
-from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.offered import offered
 from fedstrata.rounds.open_round import OpenRound, answered_round
 from fedstrata.rounds.paced import arriving
 from fedstrata.rounds.result import RoundResult
-from fedstrata.rounds.roster import Masking, is_shown
+from fedstrata.rounds.roster import is_shown
 from fedstrata.rounds.terms import RoundTerms
 from fedstrata.rounds.turns import Turns
 from fedstrata.rounds.upload import Upload
@@ -57,6 +57,7 @@ class RoundServer:
         self._turns = Turns()
         updates = exchange.updates()
         self.accepts_updates: Callable[[int], Acceptance] = lambda number: updates  # of a round up to the open one
+        self.serves: Callable[[str], bool] = lambda child_id: True  # false of a child that another parent has now
         self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
 
     # --- the parent's own calls ---------------------------------------------------------------
@@ -77,6 +78,10 @@ class RoundServer:
     def finish(self, reason: str = "") -> None:
         """Tell every child from now on that the run is over, and why if it was not completed."""
         self._finished = reason
+        self._changes.tell()
+
+    def look_again(self) -> None:
+        """Have held calls look whether there is news for them: who is served here has changed."""
         self._changes.tell()
 
     def release(self) -> None:
@@ -100,20 +105,14 @@ class RoundServer:
         for child_id in self._banned:
             intake.exclude(child_id)
         if opened.masking is not None:
-            await self._gather_keys(opened.masking, intake)
+            for child_id in await opened.masking.without_key(self._changes, wait.deadline_s):
+                self._log.warning("no_key", child=child_id, round=opened.number)
+                intake.exclude(child_id)
         while not await wait_until(intake.reported, lambda: intake.is_complete, wait.deadline_s):
             self._log.warning("deadline_reached", round=opened.number, missing=list(intake.exclude_late()))
         intake.check_quorum(self._banned)
         reach("aggregation", opened.number)
         return await intake.close()
-
-    async def _gather_keys(self, masking: Masking, intake: Intake) -> None:
-        """Wait until all children of the open round have shown their keys for masks, or for its deadline."""
-        deadline_s = self.exchange.wait.deadline_s
-        if not await self._changes.wait_until(lambda: masking.is_formed or intake.is_complete, deadline_s):
-            for child_id in masking.without_key:
-                self._log.warning("no_key", child=child_id, round=self.opened().number)
-                intake.exclude(child_id)
 
     async def gather_answers(self) -> Mapping[str, answers_pb2.Answer]:
         """Wait until all children of the open round have answered its question, or for its deadline.
@@ -177,6 +176,8 @@ class RoundServer:
             raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
         self._show_key(request)
         await self._changes.wait_until(lambda: self._is_released or self._has_news(request), HOLD_S)
+        if self._finished is None and not self.serves(child_id):
+            raise NotServedError(f"{quoted(child_id)} has moved to another parent; ask for the assignment")
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
             if self._round is not None and self._round.intake.state_of(child_id) is not None:
@@ -190,12 +191,12 @@ class RoundServer:
                 del part  # a chunk; the next may be long in coming
 
     def _has_news(self, request: pb.FetchModelRequest) -> bool:
-        if self._finished is not None:
+        if self._finished is not None or not self.serves(request.child_id):
             return True
         opened, child_id = self._round, request.child_id
         if opened is None or opened.intake.is_closed or opened.intake.state_of(child_id) is not ChildState.AWAITED:
             return False
-        if opened.masking is not None and not opened.masking.is_formed:
+        if not opened.knows_masks:
             return False
         asking = opened.asking
         return asking is None or not asking.holds_back(child_id, answered_round(request), opened.number)

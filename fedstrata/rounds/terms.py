@@ -11,7 +11,7 @@ from fedstrata.transfers import Transfers
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """What all rounds of one parent have in common."""
+    """What does not change from round to round."""
 
     run_id: str
     layout: Layout

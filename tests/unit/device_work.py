@@ -5,12 +5,12 @@ from typing import Any
 from device.bench import Bench
 from device.training import OneByOne
 from device.work import DeviceProcess, DeviceWork
+from fedstrata.architectures import Architectures
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Method, make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
-from fedstrata.streams import streams_of
 
 
 class Devices:
@@ -19,15 +19,14 @@ class Devices:
     def __init__(self, experiment: Experiment) -> None:
         dataset = load_dataset(experiment.data)
         self.experiment = experiment
-        self.model = build_model(experiment.model, dataset.info)
         self.method: Method = make_method(experiment)
+        self.model = build_model(experiment.model, dataset.info)
         self.dataset = dataset
         self._host = DeviceProcess(
             experiment=experiment,
             dataset=dataset,
-            model=self.model,
+            architectures=Architectures(experiment, self.method),
             method=self.method,
-            streams=streams_of(experiment, self.method, self.model),
             bench=Bench(OneByOne()),
             channels=None,  # type: ignore[arg-type]  # nothing is sent
             metrics=None,  # type: ignore[arg-type]

@@ -267,9 +267,9 @@ def test_the_digest_covers_everything_else(override: str) -> None:
 def test_keys_that_came_later_are_no_part_of_the_digest_where_they_say_nothing() -> None:
     resolved = yaml.safe_load(small().to_yaml())
     del resolved["faults"], resolved["data"]["folder"], resolved["data"]["download"], resolved["data"]["orientations"]
-    del resolved["partition"]["test_share"], resolved["partition"]["public"]
+    del resolved["partition"]["test_share"], resolved["partition"]["public"], resolved["architectures"]
     del resolved["model"]["channels"], resolved["model"]["activation"], resolved["bounds"]
-    del resolved["clock"], resolved["compute"], resolved["secure_aggregation"]
+    del resolved["clock"], resolved["compute"], resolved["schedule"], resolved["secure_aggregation"]
     resolved["links"] = {link: {way: resolved["links"][link][way] for way in ("up", "down")} for link in LINKS}
     assert hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest() == small().digest
     for override in (
@@ -277,6 +277,7 @@ def test_keys_that_came_later_are_no_part_of_the_digest_where_they_say_nothing()
         "partition.test_share=0.5",
         "partition.public={examples: 1}",
         "bounds={max_update_norm: 9}",
+        "architectures=[{devices: [0], model: {name: mlp}}]",
     ):
         assert small(override).digest != small().digest
 

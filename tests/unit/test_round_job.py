@@ -12,16 +12,18 @@ from device.__main__ import load
 from device.personal import KeptInMemory, PersonalStore
 from device.round_job import OWN_LAYERS, RoundJob
 from device.work import DeviceProcess, DeviceWork, put_together
+from fedstrata.architectures import Architectures
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import LinkSettings, parse_experiment
 from fedstrata.logs import EventLog
-from fedstrata.methods import Arrays, Facts, Method, Moment, Outcome, Plan, Question, Reach, Work, all_layers
+from fedstrata.methods import Arrays, Channel, Facts, Method, Moment, Outcome, Plan, Question, Reach, Work, all_layers
 from fedstrata.metrics import ProcessMetrics
+from fedstrata.models import Model
 from fedstrata.partitions import device_data
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
-from fedstrata.streams import UPDATE_PART, streams_of
-from fedstrata.tensors import Flat, taken
+from fedstrata.streams import UPDATE_PART
+from fedstrata.tensors import Flat, Layout, taken
 from fedstrata.v1.answers_pb2 import Answer
 
 TEXT = """
@@ -40,7 +42,7 @@ def host_of(method: str, *, own: type[Method] | None = None, **fields: Any) -> D
     if own is None:
         return host
     made = own.of({"name": "own:Method"}, Facts(device_count=3))
-    changed = {"method": made, "streams": streams_of(experiment, made, host.model)}
+    changed = {"method": made, "architectures": Architectures(experiment, made)}
     return DeviceProcess(**{**vars(host), **changed})
 
 
@@ -367,6 +369,36 @@ async def test_a_method_that_keeps_state_says_so() -> None:
     host = host_of("fedavg", own=Secretive)
     with pytest.raises(PluginError, match="say has_personal_state = True"):
         await job_of(host, host.model.initial(0)).begin()
+
+
+class Diary(Method):
+    """Has a table that everybody shares and one that a device keeps: how many rounds it has worked."""
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        return (
+            *all_layers(model, Reach.EVERYWHERE),
+            Channel(name="shared", tensors=Layout.of({"shared": (2,)}), reach=Reach.EVERYWHERE),
+            Channel(name="rounds", tensors=Layout.of({"rounds": (1,)}), reach=Reach.DEVICE),
+        )
+
+    async def local(self, work: Work) -> Outcome:
+        tables = {"shared": work.tables["shared"] * 3, "rounds": work.tables["rounds"] + 1}
+        return Outcome(weights=work.start, train_loss=0.0, tables=tables)
+
+
+async def test_a_table_travels_as_a_difference_and_one_of_the_devices_own_is_kept(tmp_path: Path) -> None:
+    host, store = host_of("fedavg", own=Diary), PersonalStore(tmp_path, "run", "device-001")
+    received = np.concatenate([host.model.initial(1), np.float32([2, 5])])
+    for number in range(2):
+        job = job_of(host, received, lps_round=number, store=store)
+        assert job.work.start.size == host.model.layout.size
+        assert job.work.tables["rounds"].tolist() == [number]
+        sent = values_of(await job.begin())
+        assert sent[-2:].tolist() == [4, 10]
+        assert not sent[:-2].any()
+    kept = store.at(2)
+    assert kept is not None
+    assert kept[1][OWN_LAYERS].tolist() == [2]
 
 
 # --- putting models together ----------------------------------------------------------------------

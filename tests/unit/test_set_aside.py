@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from splits import all_devices, experiment, identities, label_counts, numbered
 
 from fedstrata.datasets import Dataset, Pixels
@@ -139,6 +140,30 @@ def test_more_than_devices_leave_is_refused(keys: dict[str, Any], message: str) 
     with pytest.raises(DataError) as raised:
         check_partition(plan("iid", public=keys), data())
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("source", ["train", "test"])
+def test_devices_are_tested_on_the_public_examples_of_their_labels(source: str) -> None:
+    public = {"examples": 9, "source": source, "tests": True, "labelled": True}
+    found = plan("tasks", public=public, minority_ratio=0)
+    before = all_devices(plan("tasks", minority_ratio=0), data())
+    shared = public_data(found, data())
+    assert shared.labels is not None
+    for device, own, was in zip(all_devices(found, data()), ([0, 1], [0, 1], [2]), before, strict=True):
+        assert identities([device.train]) == identities([was.train])
+        rows = np.isin(shared.labels, own)
+        assert device.test.labels.tolist() == shared.labels[rows].tolist()
+        assert device.test.inputs.tobytes() == shared.inputs[rows].tobytes()
+    assert len(shared.labels) == 9  # of fifteen test examples: none is a device's
+
+
+def test_public_tests_go_with_data_as_they_are_and_no_other_tests() -> None:
+    public = {"examples": 6, "tests": True}
+    with pytest.raises(ValidationError, match=r"test_share and public\.tests both say what devices are tested on"):
+        plan("iid", public=public, test_share=0.5)
+    turned = {"groups": [{"name": "a", "devices": 1, "examples_per_device": 10, "label_permutation": [1, 0, 2]}]}
+    with pytest.raises(ExperimentError, match=r"public\.tests goes with data as they are"):
+        check_partition(experiment({"kind": "groups", **turned, "public": public}), data())
 
 
 def test_a_public_label_that_is_not_there_is_refused() -> None:

@@ -1,10 +1,14 @@
 """Streams: which tensors travel how far, where they lie, into which sums an update goes, and what is refused by key."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from gps_parts import TEXT
 
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.homes import home_of, homes_of
 from fedstrata.methods import (
     Candidate,
     Channel,
@@ -23,8 +27,6 @@ from fedstrata.streams import (
     Streams,
     asks_in_training,
     check_streams,
-    home_of,
-    homes_of,
     shares_of,
     spans_lps,
 )
@@ -71,6 +73,48 @@ def test_a_clusters_model_lies_in_the_vector_of_all_streams_in_stretches() -> No
 def test_a_method_says_of_every_tensor_once_how_far_it_travels(channels: tuple[Channel, ...]) -> None:
     with pytest.raises(PluginError, match=r"once how far it travels; of fc1, fc1.bias, fc2, own this one names"):
         Streams(model=MODEL, channels=channels, spans=False)
+
+
+TABLES = (
+    *CHANNELS,
+    Channel(name="scores", tensors=Layout.of({"scores": (2, 2), "weights": (2,)}), reach=Reach.EVERYWHERE),
+    Channel(name="diary", tensors=Layout.of({"diary": (1,)}), reach=Reach.DEVICE),
+)
+
+
+def test_tables_lie_behind_the_models_tensors_and_travel_as_far_as_their_channel_says() -> None:
+    streams = Streams(model=MODEL, channels=TABLES, spans=True)
+    assert streams.whole.names == (*MODEL.names, "scores", "weights", "diary")
+    assert streams.everywhere.names == ("fc1.bias", "scores", "weights")
+    assert streams.own.names == ("own", "diary")
+    assert [stream.name for stream in streams.streams(2)] == ["shared", "scores", "0/head", "1/head"]
+    assert streams.layout(1).names == ("fc1.bias", "scores", "weights", "0/fc1", "0/fc2")
+
+
+def test_tables_begin_at_zero_and_are_put_behind_the_weights() -> None:
+    streams, weights = Streams(model=MODEL, channels=TABLES, spans=True), np.arange(10, dtype=np.float32)
+    assert streams.with_tables(weights).tolist() == [*range(10), *[0] * 7]
+    tables = {"diary": np.ones(1), "scores": np.full((2, 2), 2.0), "weights": np.full(2, 3.0)}
+    assert streams.with_tables(weights, tables).tolist() == [*range(10), 2, 2, 2, 2, 3, 3, 1]
+    assert STREAMS.with_tables(weights) is weights
+
+
+@pytest.mark.parametrize(
+    "tables", [{}, {"scores": np.ones((2, 2)), "weights": np.ones(3), "diary": np.ones(1)}], ids=["none", "shape"]
+)
+def test_an_outcome_without_the_methods_tables_is_refused(tables: dict[str, Any]) -> None:
+    with pytest.raises(PluginError, match=r"an outcome has tables of .*'weights': \(2,\)"):
+        Streams(model=MODEL, channels=TABLES, spans=True).with_tables(np.zeros(10, np.float32), tables)
+
+
+@pytest.mark.parametrize("shapes", [{"scores": (2, 2)}, {"fc2": (4,)}], ids=["twice", "shape"])
+def test_a_table_has_a_name_of_its_own(shapes: dict[str, tuple[int, ...]]) -> None:
+    kept = [channel for channel in TABLES if not set(shapes) & set(channel.tensors.names) or "fc2" not in shapes]
+    again = Channel(name="again", tensors=Layout.of(shapes), reach=Reach.EVERYWHERE)
+    other = Channel(name="head", tensors=MODEL.select(["fc1"]), reach=Reach.CLUSTER)
+    channels = (*kept, again) if "fc2" not in shapes else (*kept, other, again)
+    with pytest.raises(PluginError, match="names a tensor twice, or one of the model's with another shape"):
+        Streams(model=MODEL, channels=channels, spans=True)
 
 
 # --- routes -------------------------------------------------------------------------------------------------

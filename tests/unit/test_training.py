@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from device.evaluation import BATCH_EXAMPLES, evaluate
+from device.stacked import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, learning_rate, limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
-from fedstrata.errors import DataError, PayloadError
+from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import Layer, Model, build_model, from_module
 
@@ -239,6 +240,36 @@ def test_pixels_train_as_the_examples_they_stand_for() -> None:
     scaled = Examples(inputs=pixels.inputs, labels=pixels.labels)
     local = job()
     assert sha256(replace(local, examples=pixels)) == sha256(replace(local, examples=scaled))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_targets_are_learnt_in_place_of_labels_beside_jobs_without(name: str) -> None:
+    plain = job(name, local_epochs=2)
+    logits = np.random.default_rng(1).normal(size=(70, 10))
+    soft = (np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)).astype(np.float32)
+    taught, alone = Stacked().train([replace(plain, targets=soft), plain])
+    model = {"mlp": mlp_module, "cnn": cnn_module}[name]()
+    with torch.no_grad():
+        for parameter, view in zip(model.parameters(), plain.model.layout.views(plain.start).values(), strict=True):
+            parameter.copy_(torch.tensor(view))
+    descent, rng = torch.optim.SGD(model.parameters(), lr=0.05), np.random.default_rng([5, 2, 7])
+    for _ in range(2):
+        order = rng.permutation(70)
+        for start in range(0, 70, 16):
+            here = order[start : start + 16]
+            descent.zero_grad()
+            shares = model(torch.tensor(plain.examples.take(here).inputs)).log_softmax(1)
+            (-(torch.tensor(soft[here]) * shares).sum(1).mean()).backward()
+            descent.step()
+    expected = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
+    assert np.abs(taught.weights - expected).max() < 1e-5
+    (same,) = Stacked().train([plain])
+    assert alone.weights.tobytes() == same.weights.tobytes() != taught.weights.tobytes()
+
+
+def test_targets_of_other_examples_are_refused() -> None:
+    with pytest.raises(PluginError, match=r"targets of shape \(3, 10\) for 70 examples: one row each"):
+        replace(job(), targets=np.zeros((3, 10), np.float32))
 
 
 def test_a_job_without_examples_is_refused() -> None:

@@ -41,7 +41,7 @@ def _check_shared(experiment: "Experiment", said: "dict[str, object]", where: st
 def _check_lps(experiment: "Experiment") -> None:
     """Refuse LPSs that there are not; where clusters tell how many there are, nobody knows yet."""
     from fedstrata.methods import make_method
-    from fedstrata.streams import lps_known
+    from fedstrata.homes import lps_known
 
     known = lps_known(experiment, make_method(experiment))
     for number, entry in enumerate(experiment.schedule):
@@ -53,7 +53,7 @@ def _check_lps(experiment: "Experiment") -> None:
 
 def _check_moves(experiment: "Experiment") -> None:
     """Refuse moves where devices hang on their cluster's LPS, or that leave an LPS without devices."""
-    from fedstrata.streams import home_of
+    from fedstrata.homes import home_of
 
     homes = Homes(experiment.schedule)
     if homes.times and experiment.topology is None:

@@ -40,8 +40,8 @@ def _check_shared(experiment: "Experiment", said: "dict[str, object]", where: st
 
 def _check_lps(experiment: "Experiment") -> None:
     """Refuse LPSs that there are not; where clusters tell how many there are, nobody knows yet."""
-    from fedstrata.methods import make_method
     from fedstrata.homes import lps_known
+    from fedstrata.methods import make_method
 
     known = lps_known(experiment, make_method(experiment))
     for number, entry in enumerate(experiment.schedule):

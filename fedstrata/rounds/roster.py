@@ -106,7 +106,8 @@ class Masking:
 
     async def without_key(self, changes: Changes, deadline_s: float | None) -> tuple[str, ...]:
         """Wait until all of the round have shown their keys, or for its deadline: then those who have not."""
-        await changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s)
+        if await changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s):
+            return ()
         return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
 
     def heard(self, child_id: str) -> bool:

@@ -12,6 +12,7 @@ GROUPS = {
     "adaptive_pairs": (16, 8),
     "adaptive_overlap": (16, 4),
     "fedtsdp": (20, None),
+    "scores": (3, 3),
     "user_centric_label": (20, None),
     "user_centric_covariate": (20, 4),
     "user_centric_concept": (20, 4),
@@ -39,6 +40,19 @@ def test_the_user_centric_table_has_its_papers_baselines_and_local_training_and_
     methods = {run.experiment.method.name for run in sweep.runs}
     assert (len(sweep.runs), sweep.baseline) == (runs, "local")
     assert {"local", "fedavg", "cfl", "fedfomo", "user_centric"} <= methods
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "readings"),
+    [("scores", {"rows", "columns", "alone"}), ("scores_held_out", {"rows", "columns", "alone", "labels"})],
+)
+def test_the_tables_of_scores_have_what_needs_no_exchange_and_no_seed_that_was_tuned_on(
+    name: str, readings: set[str]
+) -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
+    assert (len(sweep.runs), sweep.baseline) == (5 * 5, "local")
+    assert {run.experiment.method.model_dump()["reading"] for run in sweep.runs} == readings
     assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
 
 

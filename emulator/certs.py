@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from emulator.place import Release
 from fedstrata.errors import CertificateError
 from fedstrata.quoting import quoted
 from fedstrata.trust.authority import Authority, Issued
@@ -22,13 +23,16 @@ def init(folder: Path, run: str) -> Path:
     return place
 
 
-def issue(folder: Path, role: str, ids: Sequence[str], days: int) -> Path:
+def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Release | None = None) -> Path:
     """Issue a certificate of who is in a role; gives its folder, to be copied to where the process will run.
+
+    By the authority of the folder, or by that of a release on Kubernetes.
 
     Raises:
         CertificateError: there is no authority, nobody can have such a name, or it has a certificate already.
     """
-    authority, names = Authority.load(folder / AUTHORITY), names_of(role, ids)
+    names = names_of(role, ids)
+    authority = Authority.load(folder / AUTHORITY) if release is None else _authority_of(release)
     place = folder / (names[0].id or role)
     if role == "device":
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
@@ -36,6 +40,13 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int) -> Path:
         raise CertificateError(f"{place} has a certificate already; fedstrata certs renew makes a new one")
     authority.issue(names, place, days=days)
     return place
+
+
+def _authority_of(release: Release) -> Authority:
+    from emulator.kubernetes import InstalledRelease
+    from emulator.release_certificates import ReleaseCertificates
+
+    return ReleaseCertificates(release, InstalledRelease(release)).existing_authority()
 
 
 def names_of(role: str, ids: Sequence[str]) -> list[Name]:

@@ -132,7 +132,7 @@ def _link_table(experiment: Experiment) -> Table:
     factors = experiment.compute.factors() if experiment.compute is not None else {}
     alike: dict[tuple[LinkTimes, float], list[int]] = {}
     for index in range(experiment.device_count):
-        alike.setdefault((timeline.link(index), factors.get(index, 1.0)), []).append(index)
+        alike.setdefault((timeline.link(index).at(0), factors.get(index, 1.0)), []).append(index)
     for (link, factor), indexes in alike.items():
         named = ", ".join(str(each) for each in written_devices(indexes))
         table.add_row("device-lps", Text(f"devices {named}"), *_link_cells(link), f"{factor:g} ×")

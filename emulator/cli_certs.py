@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from emulator.cli_remote import Context, Kubeconfig, Namespace
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -30,17 +32,29 @@ def init(
 
 @certs.command()
 def issue(
+    *,
     role: Annotated[str, typer.Argument(metavar="ROLE", help="gps, operator, lps or device.")],
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME...", help="Of an LPS, or of all devices of a process.")
     ] = None,
     folder: Folder = CERTS,
     days: Days = 365,
+    release: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="By the authority of this Helm release instead of the folder's."),
+    ] = None,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Issue a certificate: a folder to copy to where the process will run, for its --tls."""
     from emulator.certs import issue as make
+    from emulator.place import Release
 
-    print(make(folder, role, names or [], days))
+    where = None
+    if release is not None:
+        where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    print(make(folder, role, names or [], days, where))
 
 
 @certs.command()

@@ -53,6 +53,7 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
     """Print the result."""
     from emulator.progress import print_json
     from emulator.report.units import counted, human_seconds
+    from emulator.sweep_results import COSTS_SAID
 
     cost, results = outcome.cost, outcome.results
     if is_json:
@@ -65,6 +66,8 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
     _print_table(console, "Mean ± sample standard deviation over seeds", results.table())
     if results.sweep.baseline is not None:
         _print_table(console, f"Minus {results.sweep.baseline}, seed by seed", results.differences())
+    if results.costs:
+        _print_table(console, COSTS_SAID, results.cost_table())
     if cost.ratio is not None:
         busy = f"{cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}"
         console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}, {busy}")
@@ -76,7 +79,7 @@ def _print_table(console: "Console", title: str, given: tuple[list[str], list[li
     from rich.table import Table
     from rich.text import Text
 
-    from emulator.sweep_results import is_number
+    from emulator.measures import is_number
     from fedstrata.quoting import printable
 
     head, rows = given

@@ -3,8 +3,9 @@
 With `emulator/forward.py` the only module of the emulator that speaks to the Kubernetes API.
 """
 
+import base64
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,14 +13,19 @@ import urllib3
 
 from emulator.forward import PodPort
 from emulator.place import Release
+from emulator.release_certificates import tls_of_secret
 from emulator.rollout import COMPONENT, Progress, Seen, listed, outdated_pods, progress
-from fedstrata.errors import AddressError, RunStoppedError
+from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.link import pass_time
+from fedstrata.trust.files import TlsFiles
 
 OURS = "app.kubernetes.io/name=fedstrata"
 INSTANCE = "app.kubernetes.io/instance"
 REQUEST_S = 15
 LOOK_S = 1
+OPERATOR_CERTIFICATE = "fedstrata.io/operator-certificate"  # of the GPS's pod: which Secret holds it
+OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of their Secrets
+NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
 GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
 
 
@@ -185,10 +191,106 @@ class InstalledRelease:
                 self._core.delete_namespaced_persistent_volume_claim(name, self._namespace, _request_timeout=REQUEST_S)
         return names
 
+    # --- its Secrets --------------------------------------------------------------------------
+
+    def ensure_namespace(self) -> None:
+        """Make the release's namespace, if it is not there; Helm would make it too late for Secrets."""
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                self._core.create_namespace({"metadata": {"name": self._namespace}}, _request_timeout=REQUEST_S)
+            except client.ApiException as error:
+                if error.status not in {CONFLICT, FORBIDDEN}:  # who may not make one has one
+                    raise
+
+    def read_secret(self, name: str) -> dict[str, bytes] | None:
+        """What a Secret holds; None where there is none. Raises AddressError where this account may not read it."""
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                found = self._core.read_namespaced_secret(name, self._namespace, _request_timeout=REQUEST_S)
+            except client.ApiException as error:
+                if error.status == FORBIDDEN:
+                    raise AddressError(
+                        f"this account may not read Secret {name} in namespace {self._namespace}, which holds the "
+                        "certificate that is needed here; ask for the verb get on it"
+                    ) from None
+                if error.status != NOT_FOUND:
+                    raise
+                return None
+        return {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
+
+    def write_secret(self, name: str, data: Mapping[str, bytes]) -> None:
+        """Make a Secret of the release that holds a certificate, or put this in its place."""
+        from kubernetes import client
+
+        labels = dict(part.split("=") for part in self._selector.split(",")) | OF_CERTIFICATES
+        secret = client.V1Secret(
+            metadata=client.V1ObjectMeta(name=name, labels=labels),
+            type="Opaque",
+            data={key: base64.b64encode(value).decode() for key, value in data.items()},
+        )
+        with self._answering():
+            try:
+                self._core.create_namespaced_secret(self._namespace, secret, _request_timeout=REQUEST_S)
+            except client.ApiException as error:
+                if error.status != CONFLICT:
+                    raise
+                self._core.replace_namespaced_secret(name, self._namespace, secret, _request_timeout=REQUEST_S)
+
+    def certificate_secrets(self) -> list[str]:
+        """Names of the release's Secrets that hold certificates, whoever made them."""
+        selector = ",".join([self._selector, *(f"{key}={value}" for key, value in OF_CERTIFICATES.items())])
+        with self._answering():
+            found = self._core.list_namespaced_secret(
+                self._namespace, label_selector=selector, _request_timeout=REQUEST_S
+            )
+        return [str(secret.metadata.name) for secret in found.items]
+
+    def delete_secret(self, name: str) -> None:
+        """Delete a Secret, if it is there."""
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                self._core.delete_namespaced_secret(name, self._namespace, _request_timeout=REQUEST_S)
+            except client.ApiException as error:
+                if error.status != NOT_FOUND:
+                    raise
+
+    def delete_certificates(self) -> None:
+        """Delete the Secrets of the release's certificates, its authority's key included."""
+        for name in self.certificate_secrets():
+            self.delete_secret(name)
+
+    @contextmanager
+    def operator_tls(self) -> Iterator[TlsFiles | None]:
+        """The operator's certificate of the release, while the block lasts; None where its pods speak in the clear.
+
+        Raises:
+            AddressError: this account may not read it. CertificateError: it is not there, or not to be used.
+        """
+        name = (self._gps().metadata.annotations or {}).get(OPERATOR_CERTIFICATE)
+        if name is None:
+            yield None
+            return
+        found = self.read_secret(name)
+        if found is None:
+            raise CertificateError(f"namespace {self._namespace} has no Secret {name}; fedstrata up makes it")
+        with tls_of_secret(found, name) as tls:
+            yield tls
+
     # --- the way to the GPS -------------------------------------------------------------------
 
     def gps_pod(self, port: str = "grpc") -> tuple[str, int]:
-        """Name of the running GPS pod, and its port; waits for a moment for one that has just been replaced.
+        """Name of the running GPS pod, and its port. Raises AddressError as `_gps` does."""
+        pod = self._gps()
+        return pod.metadata.name, _port_of(pod, port)
+
+    def _gps(self) -> Any:
+        """The running GPS pod; waits for a moment for one that has just been replaced.
 
         Raises:
             AddressError: there is none, or it does not run; says why.
@@ -204,7 +306,7 @@ class InstalledRelease:
                 )
             running = [p for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
             if running:
-                return running[0].metadata.name, _port_of(running[0], port)
+                return running[0]
             if time.monotonic() > deadline:
                 why = "; ".join(progress(seen).reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"
                 raise AddressError(f"the GPS's pod {pods[0].metadata.name} is {pods[0].status.phase}: {why}")

@@ -69,6 +69,16 @@ class Replanning:
 
 
 @checked_dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A device that hangs on another LPS from a global round on, by the schedule."""
+
+    device: str
+    came_from: str = Field(alias="from")
+    to: str
+    global_round: PositiveInt
+
+
+@checked_dataclass(frozen=True, kw_only=True)
 class Summary:
     """`summary.json`. A failed run may leave out what it never came to; unknown keys are passed over."""
 
@@ -93,6 +103,7 @@ class Summary:
     excluded: tuple[Exclusion, ...] = ()
     adoptions: tuple[Adoption, ...] = ()
     replanned: tuple[Replanning, ...] = ()
+    moves: tuple[Moved, ...] = ()
     lost_state: tuple[str, ...] = ()
     device_tasks: dict[str, str] | None = None
     homes: dict[str, tuple[str, ...]] | None = None  # devices by LPS, where clusters span LPSs

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.browser import keep_page, show_page
-from emulator.chart_values import asked_values, merge_values, with_code, with_lps_count, with_memory
+from emulator.chart_values import asked_values, load_values, merge_values, with_code, with_lps_count, with_memory
 from emulator.client import RunClient
 from emulator.faults import refuse_faults
 from emulator.follow import Outcome, follow
@@ -20,9 +20,12 @@ from emulator.kubernetes import InstalledRelease
 from emulator.output import new_folder
 from emulator.place import Release
 from emulator.progress import Display, Quiet
+from emulator.release_certificates import ReleaseCertificates, holders_of, with_mode
+from emulator.rollout import listed
 from emulator.share import CHART
 from fedstrata.errors import AddressError, ExperimentError, FedstrataError, PluginError, RunStoppedError
 from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -73,11 +76,35 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
         tell(f"memory of the pods is the chart's or as given, since it cannot be worked out here: {error}")
     merged["again"] = _again(kept, request)
     merged["experiment"] = request.experiment.to_yaml()
-    helm.upgrade(chart, merged)
+    merged = with_mode(merged)
+    certificates = _make_certificates(release, cluster, chart, merged, request.experiment)
+    try:
+        helm.upgrade(chart, merged)
+    except FedstrataError:
+        if not is_there:
+            cluster.delete_certificates()
+        raise
+    if certificates:
+        tell(f"made certificates for {listed(certificates)}")
     tell(f"{'upgraded' if is_there else 'installed'} {release.name} in namespace {release.namespace}: "
          f"run {request.experiment.run_id}")  # fmt: skip
     cluster.wait_ready(request.timeout_s, tell)
     tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+
+
+def _make_certificates(
+    release: Release, cluster: InstalledRelease, chart: Path, values: dict[str, Any], experiment: Experiment
+) -> list[str]:
+    """Make the Secrets that the pods will mount, where the values leave them to us; gives whose were made."""
+    try:
+        whole = merge_values([load_values(chart / "values.yaml"), values])
+        if whole["tls"]["mode"] != "generated":
+            return []
+        holders = holders_of(whole, experiment, whole["lps"]["replicas"] or 0)
+    except (KeyError, TypeError, ValueError):
+        return []  # of a shape that the chart refuses
+    cluster.ensure_namespace()
+    return ReleaseCertificates(release, cluster).ensure(holders)
 
 
 def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
@@ -129,18 +156,18 @@ def status(release: Release, display: Display, *, once: bool, shows_page: bool =
         RunStoppedError: the run failed.
     """
 
-    async def watch(address: str) -> Outcome:
-        async with RunClient(address) as client:
+    async def watch(address: str, tls: TlsFiles | None) -> Outcome:
+        async with RunClient(address, tls) as client:
             if once:
                 return Outcome(status=await _first(client, display), failure=None)
             return await follow(client, _Elsewhere(), display.show)
 
     installed = InstalledRelease(release)
-    with installed.gps_address() as address, ExitStack() as stack:
+    with installed.operator_tls() as tls, installed.gps_address() as address, ExitStack() as stack:
         if shows_page:
             show_page(display, stack.enter_context(installed.gps_address("http")))
         with display.open():
-            outcome = run_interruptibly(watch(address))
+            outcome = run_interruptibly(watch(address, tls))
         if shows_page:
             keep_page()
     if outcome.failure is not None:
@@ -178,15 +205,16 @@ def collect(release: Release, out: Path, display: Display) -> Path:
 
     new_folder(out)  # now, and not after hours of waiting
 
-    async def fetch(address: str) -> Outcome:
-        async with RunClient(address) as client:
+    async def fetch(address: str, tls: TlsFiles | None) -> Outcome:
+        async with RunClient(address, tls) as client:
             outcome = await follow(client, _Elsewhere(), display.show)
             if outcome.status.has_record:
                 await client.fetch_record(outcome.status.run_id, out)
             return outcome
 
-    with InstalledRelease(release).gps_address() as address, display.open():
-        outcome = run_interruptibly(fetch(address))
+    installed = InstalledRelease(release)
+    with installed.operator_tls() as tls, installed.gps_address() as address, display.open():
+        outcome = run_interruptibly(fetch(address, tls))
     report = write_report(out)
     if outcome.failure is not None:
         raise _failed(release, outcome.failure)
@@ -222,6 +250,7 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
     if was_installed:
         helm.uninstall()
         cluster.delete_tests()
+        cluster.delete_certificates()
     deleted = cluster.delete_claims() if deletes_records else []
     cluster.wait_gone(timeout_s, tell, pods=True)
     return Removed(was_installed=was_installed, deleted=deleted, kept=[] if deletes_records else cluster.claims())

@@ -16,6 +16,7 @@ from emulator.timeline import VIRTUAL, Virtual
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.methods import make_method
+from fedstrata.schedule_settings import Entries, changes_who_trains
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.timeline_before import Asked, before_training
 from fedstrata.v1 import rounds_pb2 as pb
@@ -113,6 +114,8 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
         raise ExperimentError("clock: none has no timeline; change links and compute only")
     if experiment.deadlines.lps.deadline_s is not None:
         raise ExperimentError("deadlines.lps.deadline_s: elsewhere others are late, and models differ; run it anew")
+    if changes_who_trains(experiment.schedule) or changes_who_trains(_schedule_of(record)):
+        raise ExperimentError("schedule: elsewhere others are away or have moved, and models differ; run it anew")
     was, now = (
         parse_experiment(text, overrides=["clock=none"]).digest
         for text in (record.experiment_yaml, experiment.to_yaml())
@@ -121,6 +124,10 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
         raise ExperimentError(
             f"--set {' --set '.join(changes)} changes what was run, not only how long it takes; run it anew"
         )
+
+
+def _schedule_of(record: RunRecord) -> Entries:
+    return parse_experiment(record.experiment_yaml).schedule
 
 
 def write_retimed(retimed: Retimed, out: Path) -> None:

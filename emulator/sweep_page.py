@@ -6,13 +6,14 @@ from string import Template
 from urllib.parse import quote
 
 from emulator.comparison import MEAN
+from emulator.measures import ACCURACIES, DEVICES, LOWEST, is_number
 from emulator.report.comparison import Columns, Series
 from emulator.report.page import write_page
 from emulator.report.style import inline_svg
 from emulator.report.tables import Markup, html, table
 from emulator.report.units import NO_VALUE, counted, percent
 from emulator.sweep_file import Place, SweepRun
-from emulator.sweep_results import ARI, SweepResults, is_number
+from emulator.sweep_results import COSTS_SAID, SweepResults
 from emulator.sweep_results import Table as TextTable
 from fedstrata.errors import OutputError
 
@@ -36,26 +37,34 @@ def write_results(results: SweepResults, out: Path) -> None:
 
 
 def figure_of(results: SweepResults) -> Columns:
-    """Accuracy of the cells: by true task where there is one setting, else the mean by setting."""
+    """Accuracy of the cells: by true task where there is one setting, else the mean over devices by setting."""
+    mean = DEVICES if DEVICES in results.measures else MEAN
     places = [place for place in results.sweep.places if results.values(place, MEAN)]
     settings = list(dict.fromkeys(place.setting for place in results.sweep.places))
     if len(settings) == 1:
-        names = [measure for measure in (*results.measures, MEAN) if measure not in (ARI, MEAN)] + [MEAN]
+        names = _shown(results)
         series = [
             Series(label=place.cell, values={m: [*results.values(place, m).values()] for m in names})
             for place in places
         ]
-        return Columns(title="Accuracy by task, %", names=names, series=series)
+        return Columns(title="Accuracy, %", names=names, series=series)
     headings = {setting: ", ".join(choice for _, choice in setting) for setting in settings}
     series = [
         Series(
             label=cell,
-            values={headings[p.setting]: [*results.values(p, MEAN).values()] for p in places if p.cell == cell},
+            values={headings[p.setting]: [*results.values(p, mean).values()] for p in places if p.cell == cell},
         )
         for cell in dict.fromkeys(place.cell for place in places)
     ]
     axes = ", ".join(results.sweep.axes)
     return Columns(title=f"Mean accuracy by {axes}, %", names=[*headings.values()], series=series)
+
+
+def _shown(results: SweepResults) -> list[str]:
+    """What a figure of one setting shows: true tasks and their mean, or the mean over devices and the worst of them."""
+    tasks = [name for name in results.measures if name not in ACCURACIES]
+    devices = [name for name in (DEVICES, LOWEST) if name in results.measures]
+    return [*tasks, MEAN] if tasks else devices or [MEAN]
 
 
 def render_page(results: SweepResults, figure: Columns) -> str:
@@ -72,7 +81,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
         ),
         figure=_figure(figure),
         table=_table("Mean ± sample standard deviation over seeds", results.table()),
-        differences=_differences(results),
+        differences=Markup(f"{_differences(results)}{_costs(results)}"),
         runs=_run_table(results),
         text=html(sweep.text),
     )
@@ -98,6 +107,15 @@ def _differences(results: SweepResults) -> Markup:
         return Markup("")
     caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is above"
     return Markup(f"<section><h2>Differences</h2>{_table(caption, results.differences())}</section>")
+
+
+def _costs(results: SweepResults) -> Markup:
+    if not results.costs:
+        return Markup("")
+    caption = (
+        "Of all devices, to and fro; a dash where nothing that devices said grouped them, or where none was measured"
+    )
+    return Markup(f"<section><h2>{COSTS_SAID}</h2>{_table(caption, results.cost_table())}</section>")
 
 
 def _table(caption: str, given: TextTable) -> Markup:

@@ -15,6 +15,8 @@ def check_clock(experiment: "Experiment") -> None:
     from fedstrata.methods import make_method
     from fedstrata.streams import asks_in_training
 
+    if experiment.clock == "real" and experiment.schedule:
+        raise ValueError("schedule is for clock: virtual; leave it out, or say clock: virtual")
     if experiment.clock == "virtual":
         _check_virtual(experiment)
     elif experiment.links.shared is not None and experiment.links.shared.device_lps.broadcast:

@@ -29,6 +29,8 @@ from fedstrata.partition_settings import (
     Task,
     TaskPartition,
 )
+from fedstrata.schedule_checks import check_schedule
+from fedstrata.schedule_settings import Entries
 from fedstrata.settings import (
     DATASETS,
     MODELS,
@@ -108,6 +110,7 @@ class Experiment(Settings):
     clock: Clock = "none"
     links: Links = Links()
     compute: ComputeSettings | None = None
+    schedule: Entries = ()
     deadlines: Deadlines = Deadlines()
     bounds: Bounds | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
@@ -164,11 +167,12 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _timed_where_it_can_be(self) -> Self:
         check_known(self.links, self.compute, self.device_count)
-        timed = self.links.timed_key or ("compute" if self.compute is not None else None)
+        timed = self.links.timed_key or ("compute" if self.compute else "schedule" if self.schedule else None)
         if timed and "clock" not in self.model_fields_set:
             raise ValueError(
                 f"{timed} says how long something takes: add clock: virtual or real, or clock: none to pass over it"
             )
+        check_schedule(self)
         check_clock(self)
         return self
 
@@ -236,8 +240,11 @@ class Experiment(Settings):
         del resolved["faults"]
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
+        del resolved["schedule"]
         if self.clock != "none":
             resolved["links"]["times"] = self.links.times()
+            if self.schedule:
+                resolved["schedule"] = [entry.of_digest() for entry in self.schedule]
         else:
             del resolved["clock"], resolved["compute"]
         for place in ("folder", "download"):

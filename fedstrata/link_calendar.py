@@ -9,16 +9,14 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-SECOND_NS = 10**9
+from fedstrata.link_rates import SECOND_NS, AnyRate, end_of, rate_at
+from fedstrata.quantities import FASTEST
+
 SCALE = 1 << 32  # of rates in a shared link: a fair share is rounded down to so small a part of a bit a second
 JITTER = 0x6A697474  # "jitt": tells these draws from all others
 DEVICE_LINK, LPS_LINK, BEFORE = 0, 1, 2  # of whose round, or what before training, a draw is, in its address
 DOWN, UP = 0, 1
-
-
-def end_of(start_ns: int, bits: int, rate: int | None) -> int:
-    """When the last bit has left that began at `start_ns` on a link of its own; None limits nothing."""
-    return start_ns if rate is None else start_ns - (-bits * SECOND_NS // rate)
+WHOLE_LINK = -1  # in place of a flow's number
 
 
 def drawn_latency(latency_ns: int, jitter_ns: int, address: Sequence[int]) -> int:
@@ -33,7 +31,7 @@ def drawn_latency(latency_ns: int, jitter_ns: int, address: Sequence[int]) -> in
 class Line:
     """One direction of a link, which carries one transfer after the other."""
 
-    rate: int | None
+    rate: AnyRate
     free_ns: int = 0
 
     def carry(self, now_ns: int, bits: int) -> int:
@@ -48,7 +46,7 @@ class Flow:
 
     start_ns: int
     bits: int
-    rate: int | None
+    rate: AnyRate
 
 
 @dataclass
@@ -65,7 +63,7 @@ class _UnderWay:
     """A flow in a shared link."""
 
     group: _Group
-    since: int  # what the group had been given as the flow began
+    since: int  # what the group had been given as the flow began, or would have been
     marks: Sequence[int]  # in bits, ascending, the last its end
     passed: int = 0  # how many of them
 
@@ -87,28 +85,58 @@ class FairLink:
 
     def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
         """Let a flow begin now, whose own link has this rate; `marks` are bits at which its passing is noted."""
-        most = SCALE * (self._capacity if rate is None else min(rate, self._capacity))
-        group = self._groups.setdefault(most, _Group(most))
-        self._flows[number] = flow = _UnderWay(group, group.served, marks)
-        heappush(group.flows, (flow.target, number))
-        self._rates = None
+        group = self._group(rate)
+        self._enter(number, _UnderWay(group, group.served, marks))
+
+    def change(self, number: int, rate: int | None) -> None:
+        """Let the own link of a flow, if it is under way, have another rate from now on."""
+        flow = self._flows.get(number)
+        if flow is not None:
+            served = flow.group.served - flow.since
+            self._leave(number, flow)
+            flow.group = self._group(rate)
+            flow.since = flow.group.served - served
+            self._enter(number, flow)
+
+    def resize(self, capacity: int) -> None:
+        """Let the link have another rate from now on."""
+        self._capacity, self._rates = capacity, None
 
     def drop(self, number: int) -> None:
         """Let a flow go before its end, if it is under way; the others share what it leaves."""
         flow = self._flows.pop(number, None)
         if flow is not None:
-            flow.group.flows = [each for each in flow.group.flows if each[1] != number]
-            heapify(flow.group.flows)
-            self._rates = None
-            self._forget_if_empty(flow.group)
+            self._leave(number, flow)
+
+    def has(self, number: int) -> bool:
+        """Whether a flow is under way."""
+        return number in self._flows
+
+    def _group(self, rate: int | None) -> _Group:
+        most = SCALE * (FASTEST if rate is None else rate)
+        return self._groups.setdefault(most, _Group(most))
+
+    def _enter(self, number: int, flow: _UnderWay) -> None:
+        self._flows[number] = flow
+        heappush(flow.group.flows, (flow.target, number))
+        self._rates = None
+
+    def _leave(self, number: int, flow: _UnderWay) -> None:
+        flow.group.flows = [each for each in flow.group.flows if each[1] != number]
+        heapify(flow.group.flows)
+        self._rates = None
+        self._forget_if_empty(flow.group)
 
     def next_ns(self) -> int | None:
-        """When the next mark is passed if nobody begins or gives up before; None where no flow is under way."""
-        if not self._groups:
-            return None
+        """When the next mark is passed if nothing changes before; None where no flow is under way, or none moves."""
         rates = self._rates_now()
         return min(
-            self._now - (-(group.flows[0][0] - group.served) // rates[most]) for most, group in self._groups.items()
+            (
+                self._now - (-(group.flows[0][0] - group.served) // rates[most])
+                for most, group in self._groups.items()
+                if rates[most]
+            ),
+            default=None,
         )
 
     def advance(self, until_ns: int) -> list[tuple[int, int]]:
@@ -151,21 +179,57 @@ class FairLink:
         return self._rates
 
 
-def fair_ends(flows: Sequence[Flow], capacity: int | None) -> list[int]:
+def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
     """When each flow's last bit has left a link that all share max-min fairly; each alone where nothing limits it."""
     if capacity is None:
         return [end_of(flow.start_ns, flow.bits, flow.rate) for flow in flows]
-    ends, link = [flow.start_ns for flow in flows], FairLink(capacity)
-    passed: list[tuple[int, int]] = []
-    for number, flow in sorted(enumerate(flows), key=lambda each: each[1].start_ns):
-        if flow.bits:
-            passed += link.advance(flow.start_ns)
-            link.begin(number, (flow.bits,), flow.rate)
-    while (at_ns := link.next_ns()) is not None:
-        passed += link.advance(at_ns)
-    for number, at_ns in passed:
-        ends[number] = at_ns
-    return ends
+    return _Sharing(flows, capacity).ends()
+
+
+class _Sharing:
+    """Flows through a shared link, from the first start to the last end."""
+
+    def __init__(self, flows: Sequence[Flow], capacity: AnyRate) -> None:
+        self._flows = flows
+        self._capacity = capacity
+        self._link = FairLink(0)
+        self._changes = [(flow.start_ns, number) for number, flow in enumerate(flows) if flow.bits]
+        self._to_begin = len(self._changes)
+        if self._changes:
+            self._changes.append((min(self._changes)[0], WHOLE_LINK))
+        heapify(self._changes)
+        self._begun: set[int] = set()
+
+    def ends(self) -> list[int]:
+        """When each flow has ended."""
+        ends, passed = [flow.start_ns for flow in self._flows], list[tuple[int, int]]()
+        while self._changes:
+            at_ns, number = heappop(self._changes)
+            passed += self._link.advance(at_ns)
+            if not self._to_begin and len(passed) == len(self._begun):
+                break
+            self._change(at_ns, number)
+        while (next_ns := self._link.next_ns()) is not None:
+            passed += self._link.advance(next_ns)
+        for number, at_ns in passed:
+            ends[number] = at_ns
+        return ends
+
+    def _change(self, at_ns: int, number: int) -> None:
+        """Begin a flow, or let its own link, or the shared one, have another rate."""
+        rate, next_ns = rate_at(self._capacity if number == WHOLE_LINK else self._flows[number].rate, at_ns)
+        if number == WHOLE_LINK:
+            self._link.resize(FASTEST if rate is None else rate)
+        elif number not in self._begun:
+            self._begun.add(number)
+            self._to_begin -= 1
+            self._link.begin(number, (self._flows[number].bits,), rate)
+        elif self._link.has(number):
+            self._link.change(number, rate)
+        else:
+            return
+        if next_ns is not None:
+            heappush(self._changes, (next_ns, number))
 
 
 def _fair_rates(groups: Iterable[_Group], capacity: int) -> dict[int, int]:

@@ -5,7 +5,7 @@ Times are whole nanoseconds and rates whole bits a second, as `fedstrata.quantit
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -28,6 +28,10 @@ class LinkTimes:
     latency: int = 0
     jitter: int = 0
     loss: float = 0.0
+
+    def at(self, now_ns: int) -> Self:
+        """The link as it is at any time."""
+        return self
 
     def rate(self, direction: str) -> int | None:
         """The rate in a direction, at most what TCP reaches at this loss (Mathis et al. 1997)."""
@@ -63,12 +67,16 @@ class LinkTiming(Settings):
     def resolved(self, other: LinkTimes | None = None) -> LinkTimes:
         """The link; without a preset, what this leaves out is as in `other`."""
         said = self.said
-        preset = said.pop("preset", None)
-        base = asdict(LINK_PRESETS[preset]) if preset is not None else asdict(other or LinkTimes())
-        return LinkTimes(**{**base, **said})
+        said.pop("preset", None)
+        return replace(self.preset_times or other or LinkTimes(), **said)
+
+    @property
+    def preset_times(self) -> LinkTimes | None:
+        """The link that the preset stands for, if there is one."""
+        return None if self.preset is None else LinkTimes(**asdict(LINK_PRESETS[self.preset]))
 
 
-def _check_link(link: LinkTimes, where: str) -> None:
+def check_link(link: LinkTimes, where: str) -> None:
     """Refuse a link that contradicts itself. Raises ValueError."""
     if link.jitter > link.latency:
         raise ValueError(f"{where}: the jitter is larger than the latency, which would go below zero; lower one")
@@ -138,9 +146,9 @@ class Links(Settings):
     def _coherent(self) -> Self:
         _once(entry.devices for entry in self.overrides)
         for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
-            _check_link(link.resolved(), name)
+            check_link(link.resolved(), name)
         for number, entry in enumerate(self.overrides):
-            _check_link(entry.resolved(self.device_lps.resolved()), f"overrides.{number}")
+            check_link(entry.resolved(self.device_lps.resolved()), f"overrides.{number}")
         return self
 
     @property

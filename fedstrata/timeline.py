@@ -12,8 +12,10 @@ import numpy as np
 
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
-from fedstrata.link_calendar import DEVICE_LINK, DOWN, LPS_LINK, UP, Flow, drawn_latency, end_of, fair_ends
-from fedstrata.link_settings import LinkTimes, SharedRates
+from fedstrata.link_calendar import DEVICE_LINK, DOWN, LPS_LINK, UP, Flow, drawn_latency, fair_ends
+from fedstrata.link_course import AnyLink, AnyShared, LinkCourses
+from fedstrata.link_rates import end_of
+from fedstrata.link_settings import SharedRates
 from fedstrata.v1 import rounds_pb2 as pb
 
 SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws from all others
@@ -35,7 +37,7 @@ class _Child:
     """A child in a round: the address of its link's draws, and how long it is busy."""
 
     name: str
-    link: LinkTimes
+    link: AnyLink
     index: int
     busy_ns: int
     exchanged: Exchanged
@@ -47,15 +49,14 @@ class DeviceTimeline:
 
     def __init__(self, experiment: Experiment) -> None:
         self._seed = experiment.seed
-        self._common = experiment.links.device_lps.resolved()
-        self._links = experiment.links.of_devices()
-        shared = experiment.links.shared
-        self._shared = shared.device_lps if shared is not None else SharedRates()
+        courses = LinkCourses(experiment)
+        self._common, self._links = courses.of_devices()
+        self._shared = courses.shared()
         self._compute = experiment.compute
         self._factors = self._compute.factors() if self._compute is not None else {}
         self._per_example: dict[int, Fraction] = {}
 
-    def link(self, index: int) -> LinkTimes:
+    def link(self, index: int) -> AnyLink:
         """The link of a device."""
         return self._links.get(index, self._common)
 
@@ -108,7 +109,7 @@ class DeviceTimeline:
     def back_ns(self, lps_round: int, index: int, there_ns: int, work: pb.Work, up_bytes: int) -> int:
         """When the update of a device is at its LPS, by its own link, that has the model at a time."""
         link, ready_ns = self.link(index), there_ns + self.compute_ns(index, lps_round, work.examples)
-        latency_ns = _latency(link, [self._seed, DEVICE_LINK, lps_round], index, UP)
+        latency_ns = _latency(link, ready_ns, [self._seed, DEVICE_LINK, lps_round], index, UP)
         return end_of(ready_ns, 8 * up_bytes, link.rate("up")) + latency_ns
 
     def round(
@@ -118,12 +119,14 @@ class DeviceTimeline:
         exchanged: Mapping[str, Exchanged],
         indexes: Mapping[str, int],
         *,
+        free: Mapping[str, int] | None = None,
         there: Mapping[str, int] | None = None,
         ends_ns: int | None = None,
     ) -> pb.RoundTimes:
         """An LPS round, of what went between the LPS and its devices; `indexes` are theirs.
 
-        With a deadline `there` says when each had the model, and `ends_ns` when the round ended for those who are late.
+        `free` says from when on those listen that are not there as it begins. With a deadline `there` says when each
+        had the model, and `ends_ns` when the round ended for those who are late.
         """
         children = [
             _Child(
@@ -132,6 +135,7 @@ class DeviceTimeline:
                 index=indexes[name],
                 busy_ns=self.compute_ns(indexes[name], lps_round, each.work.examples),
                 exchanged=each,
+                free_ns=(free or {}).get(name, 0),
             )
             for name, each in exchanged.items()
         ]
@@ -144,19 +148,30 @@ class LpsTimeline:
 
     def __init__(self, experiment: Experiment) -> None:
         self._seed = experiment.seed
-        self._link = experiment.links.lps_gps.resolved()
+        self._courses = LinkCourses(experiment)
+        self._links: dict[int, AnyLink] = {}
+
+    def _link(self, number: int) -> AnyLink:
+        if number not in self._links:
+            self._links[number] = self._courses.of_lps(number)
+        return self._links[number]
 
     def arrival_ns(self, cluster_id: str, global_round: int, begins_ns: int, payload_bytes: int) -> int:
         """When the model of a global round that begins at a time is at the LPS of a cluster."""
-        sent = end_of(begins_ns, 8 * payload_bytes, self._link.rate("down"))
-        return sent + _latency(self._link, [self._seed, LPS_LINK, global_round], _number(cluster_id), DOWN)
+        number = _number(cluster_id)
+        link, address = self._link(number), [self._seed, LPS_LINK, global_round]
+        sent = end_of(begins_ns, 8 * payload_bytes, link.rate("down"))
+        return sent + _latency(link, begins_ns, address, number, DOWN)
 
     def round(self, global_round: int, begins_ns: int, exchanged: Mapping[str, Exchanged]) -> pb.RoundTimes:
         """A global round, of what went between the GPS and the LPSs, by cluster."""
         children = [
-            _Child(name=name, link=self._link, index=_number(name), busy_ns=each.work.busy_ns, exchanged=each)
+            _Child(
+                name=name, link=self._link(number := _number(name)), index=number, busy_ns=each.work.busy_ns,
+                exchanged=each,
+            )
             for name, each in exchanged.items()
-        ]
+        ]  # fmt: skip
         return _round_times(children, begins_ns, [self._seed, LPS_LINK, global_round], SharedRates())
 
 
@@ -164,14 +179,18 @@ def _number(cluster_id: str) -> int:
     return int(cluster_id.rpartition("-")[2])
 
 
-def _latency(link: LinkTimes, address: Sequence[int], index: int, direction: int) -> int:
-    return drawn_latency(link.latency, link.jitter, [*address, index, direction])
+def _latency(link: AnyLink, start_ns: int, address: Sequence[int], index: int, direction: int) -> int:
+    """The latency of a transfer that starts at a time."""
+    now = link.at(start_ns)
+    return drawn_latency(now.latency, now.jitter, [*address, index, direction])
 
 
-def _there(children: Sequence[_Child], begins_ns: int, address: Sequence[int], shared: SharedRates) -> list[int]:
+def _there(children: Sequence[_Child], begins_ns: int, address: Sequence[int], shared: AnyShared) -> list[int]:
     """When each child has its model."""
     return [
-        end + _latency(child.link, address, child.index, DOWN) if child.exchanged.down_bytes else end
+        end + _latency(child.link, max(begins_ns, child.free_ns), address, child.index, DOWN)
+        if child.exchanged.down_bytes
+        else end
         for child, end in zip(children, _sent(children, begins_ns, shared), strict=True)
     ]
 
@@ -180,7 +199,7 @@ def _round_times(
     children: Iterable[_Child],
     begins_ns: int,
     address: Sequence[int],
-    shared: SharedRates,
+    shared: AnyShared,
     *,
     there: Mapping[str, int] | None = None,
     ends_ns: int | None = None,
@@ -194,8 +213,8 @@ def _round_times(
         for child, start in zip(children, ready, strict=True)
     ]
     back = [
-        end + _latency(child.link, address, child.index, UP)
-        for child, end in zip(children, fair_ends(uploads, shared.up_rate), strict=True)
+        end + _latency(child.link, upload.start_ns, address, child.index, UP)
+        for child, upload, end in zip(children, uploads, fair_ends(uploads, shared.up_rate), strict=True)
     ]
     ends_ns = max(back, default=begins_ns) if ends_ns is None else ends_ns
     if ends_ns >= LAST_NS or (ends_ns - begins_ns) * len(back) >= LAST_NS:
@@ -228,7 +247,7 @@ def _flow(child: _Child) -> pb.Flow:
     )
 
 
-def _sent(children: Sequence[_Child], begins_ns: int, shared: SharedRates) -> list[int]:
+def _sent(children: Sequence[_Child], begins_ns: int, shared: AnyShared) -> list[int]:
     """When the last bit of each child's model has left its parent; a broadcast is over for all at once."""
     flows = [
         Flow(start_ns=max(begins_ns, each.free_ns), bits=8 * each.exchanged.down_bytes, rate=each.link.rate("down"))
@@ -240,6 +259,7 @@ def _sent(children: Sequence[_Child], begins_ns: int, shared: SharedRates) -> li
     bits = {child.exchanged.stream: 0 for child in children}
     for child, flow in zip(children, flows, strict=True):
         bits[child.exchanged.stream] = max(bits[child.exchanged.stream], flow.bits)
+    begins_ns = min((flow.start_ns for flow in flows), default=begins_ns)
     streams = [Flow(start_ns=begins_ns, bits=size, rate=None) for size in bits.values()]
     over = dict(zip(bits, fair_ends(streams, shared.down_rate), strict=True))
     return [max(end, over[child.exchanged.stream]) for child, end in zip(children, alone, strict=True)]

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedstrata.experiment import Experiment
-from fedstrata.link_calendar import BEFORE, DOWN, UP, Line, drawn_latency, end_of
+from fedstrata.link_calendar import BEFORE, DOWN, UP, Line, drawn_latency
+from fedstrata.link_rates import end_of
 from fedstrata.timeline import DeviceTimeline
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -35,7 +36,7 @@ class _Device:
 
 def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundTimes:
     """From the first question to the last answer; the parts are summed over the devices that have answered."""
-    timeline = DeviceTimeline(experiment)
+    timeline = DeviceTimeline(experiment.model_copy(update={"schedule": ()}))  # which begins as training does
     devices = {index: _Device() for question in asked for index in sorted(question.answer_bytes)}
     for number, question in enumerate(asked):
         step = _Step(timeline, question, [experiment.seed, BEFORE, number])
@@ -92,5 +93,5 @@ class _Step:
         device.now_ns = max(device.now_ns, line.free_ns + latency_ns)
 
     def _latency_ns(self, index: int, direction: int) -> int:
-        link = self._timeline.link(index)
+        link = self._timeline.link(index).at(0)
         return drawn_latency(link.latency, link.jitter, [*self._address, index, direction])

@@ -17,15 +17,8 @@ from typing import Protocol
 from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment
 from fedstrata.link import until_ns
-from fedstrata.link_calendar import (
-    DOWN,
-    SECOND_NS,
-    UP,
-    FairLink,
-    Line,
-    drawn_latency,
-    end_of,
-)
+from fedstrata.link_calendar import DOWN, UP, FairLink, Line, drawn_latency
+from fedstrata.link_rates import SECOND_NS, end_of
 from fedstrata.quoting import quoted
 from fedstrata.tier_links import WAYS, TierLinks
 from fedstrata.v1 import rounds_pb2 as pb

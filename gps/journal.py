@@ -220,15 +220,17 @@ class Journal:
         rows = self._rows("SELECT global_round, plan, affinity FROM plans ORDER BY global_round")
         return {made_in: (plan, bytes(affinity)) for made_in, plan, affinity in rows}
 
-    def forget_plans_after(self, global_round: int, places: Iterable[tuple[int | None, int]], *, versions: int) -> None:
-        """Forget what was asked and planned in later global rounds, and note devices' places as (cluster, index).
+    def forget_plans_after(
+        self, global_round: int, places: Iterable[tuple[int | None, int | None, int]], *, versions: int
+    ) -> None:
+        """Forget what was asked, planned and moved in later global rounds, and note places as (cluster, home, index).
 
         `versions` says by how much the plan's version would else be less in another life.
         """
         with self.together(durable=True):
-            for table in ("plans", "answers", "bundles"):
+            for table in ("plans", "answers", "bundles", "moves"):
                 self._db.execute(f"DELETE FROM {table} WHERE global_round > ?", (global_round,))  # noqa: S608  # our own
-            self._db.executemany("UPDATE devices SET cluster = ? WHERE device_index = ?", places)
+            self._db.executemany("UPDATE devices SET cluster = ?, home = ? WHERE device_index = ?", places)
             self._db.execute("INSERT INTO taken_back (global_round, versions) VALUES (?, ?)", (global_round, versions))
 
     def versions_taken_back(self) -> int:
@@ -239,6 +241,17 @@ class Journal:
     def place(self, index: int, cluster: int, home: int) -> None:
         """Note the cluster of a late device, and the LPS that it hangs on."""
         self._write("UPDATE devices SET cluster = ?, home = ? WHERE device_index = ?", cluster, home, index)
+
+    def move(self, global_round: int, moves: Iterable[tuple[int, int, int]]) -> None:
+        """Note that devices hang on another LPS from a global round on, each as (index, LPS before, LPS then)."""
+        with self.together():
+            for index, came_from, home in moves:
+                self._write("INSERT INTO moves VALUES (?, ?, ?, ?, NULL)", global_round, index, came_from, home)
+                self._write("UPDATE devices SET home = ? WHERE device_index = ?", home, index)
+
+    def moves(self) -> list[tuple[int, int, int, int]]:
+        """(global round, device index, LPS before, LPS from then on) in the order noted."""
+        return self._rows("SELECT global_round, device_index, came_from, home FROM moves ORDER BY rowid")
 
     # --- LPSs and rounds ------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ TABLES: Mapping[str, str] = {
     "exclusions": "device_id TEXT NOT NULL, stage TEXT NOT NULL, reason TEXT NOT NULL",
     "plans": "global_round INTEGER PRIMARY KEY, plan TEXT NOT NULL, affinity BLOB NOT NULL",
     "taken_back": "global_round INTEGER NOT NULL, versions INTEGER NOT NULL",
+    "moves": "global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, came_from INTEGER NOT NULL, "
+    "home INTEGER NOT NULL",
     "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
     "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
@@ -29,6 +31,7 @@ TABLES: Mapping[str, str] = {
     "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
+LATER_TABLES = ("round_times", "moves")  # which journals of earlier versions do not have
 UNIQUE = {
     "answers": "question, global_round, device_index",
     "bundles": "global_round, cluster_id",
@@ -56,7 +59,8 @@ def connect(path: Path) -> sqlite3.Connection:
         raise sqlite3.DatabaseError("the file is empty")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.create_function("seal_of", -1, _seal_of, deterministic=True)
-    database.execute(_creation("round_times"))  # which journals of earlier versions do not have
+    for table in LATER_TABLES:
+        database.execute(_creation(table))
     for table in TABLES:
         columns = _columns(table)
         for event in ("INSERT", f"UPDATE OF {columns}"):

@@ -36,8 +36,10 @@ class Plans:
         self._made = {made_in: _plan(*row) for made_in, row in journal.plans().items()}
         placed_late = sum(device.is_late and device.cluster is not None for device in roster.devices.values())
         self._moved: dict[int, int] = {}  # by the global round of a plan, how many devices it has moved; once asked for
+        self._moves = journal.moves()
         # grows with whatever LPSs have to hear of; the same after a restart
         self.version = max(1, len(self._made)) + placed_late + journal.versions_taken_back()
+        self.version += len({global_round for global_round, *_ in self._moves})
 
     # --- plans ----------------------------------------------------------------------------------
 
@@ -112,16 +114,39 @@ class Plans:
     def go_back_to(self, global_round: int) -> None:
         """Forget the plans of later global rounds than one that has to be done again."""
         later = [made_in for made_in in self._made if made_in > global_round]
+        moved_back = [move for move in self._moves if move[0] > global_round]
         for made_in in later:
             del self._made[made_in]
             self._moved.pop(made_in, None)
-        if later:
+        for _, index, came_from, _ in reversed(moved_back):
+            self._roster.devices[index].home = came_from
+        if later or moved_back:
             for number, cluster in enumerate(self.now.clusters):
                 for index in cluster:
                     self._roster.devices[index].cluster = number
-            places = [(d.cluster, i) for i, d in self._roster.devices.items()]
-            self._journal.forget_plans_after(global_round, places, versions=len(later) + 1)
+            places = [(d.cluster, d.home, i) for i, d in self._roster.devices.items()]
+            versions = len(later) + len({made_in for made_in, *_ in moved_back}) + 1
+            self._journal.forget_plans_after(global_round, places, versions=versions)
+            self._moves = [move for move in self._moves if move[0] <= global_round]
             self.version += 1
+
+    def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
+        """Let devices hang on other LPSs, given by index, from a global round on; gives the ids of those that move."""
+        devices = {index: self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices}
+        moves = [(i, d.home, homes[i]) for i, d in devices.items() if d.home is not None and d.home != homes[i]]
+        if not moves:
+            return []
+        self._journal.move(global_round, moves)
+        for index, came_from, home in moves:
+            devices[index].home = home
+            self._moves.append((global_round, index, came_from, home))
+        self.version += 1
+        return [devices[index].device_id for index, *_ in moves]
+
+    def moves(self) -> list[tuple[int, str, str, str]]:
+        """Of each device that has moved: the global round from which on, its id, from which LPS and to which."""
+        ids = self._experiment.device_ids()
+        return [(made_in, ids[i], home_name(before), home_name(now)) for made_in, i, before, now in self._moves]
 
     def told(self, plan: Plan) -> answers_pb2.Answer | None:
         """What a plan tells all devices, as a message. Raises PluginError for what its method does not tell."""

@@ -38,6 +38,7 @@ class RunResult:
     clusters_rule: str
     plans: Sequence[tuple[int, int, int]] = ()  # made in training: global round, clusters, devices that changed theirs
     homes: Mapping[str, list[str]] | None = None  # device ids by LPS, where clusters span LPSs
+    moves: Sequence[tuple[int, str, str, str]] = ()  # by the schedule: from which global round on, device, LPS, LPS
     evaluations: Sequence[rounds_pb2.Evaluation]  # of the final models, by the devices
     model_sha256: Mapping[str, str]  # by cluster
     lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
@@ -130,6 +131,10 @@ def summary(result: RunResult) -> dict[str, Any]:
         "adoptions": [{"cluster": cluster, "by": lps, "from": stage} for cluster, lps, stage in result.adoptions],
         "kernels": dict(result.kernels),
         "homes": dict(result.homes) if result.homes is not None else None,
+        "moves": [
+            {"device": device, "from": before, "to": now, "global_round": made_in + 1}
+            for made_in, device, before, now in result.moves
+        ],
         "lost_state": list(result.lost_state),
         "personal_sha256": {e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
         "model_sha256": {name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},

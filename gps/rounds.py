@@ -13,6 +13,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.optimiser_files import OptimiserFiles
+from fedstrata.presence import Homes
 from fedstrata.rounds import Intake, OpenRound, RoundResult, RoundServer, RoundTerms
 from fedstrata.server_optimiser import Move, server_optimiser
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
@@ -34,6 +35,7 @@ class ClosedRound:
 
     done: int  # global rounds, with it
     missing: Sequence[str]  # the clusters that missed its deadline
+    moved: Sequence[str] = ()  # the devices that hang on another LPS from the next one on
 
 
 class GlobalRounds:
@@ -64,6 +66,7 @@ class GlobalRounds:
             transfers=transfers_of(experiment, lps_links(experiment)),
         )
         self.times = GlobalTimes(experiment, journal, first_is_fetched=keeper.is_fetched_first)
+        self._homes = Homes(experiment.schedule if experiment.is_timed else ())
         optimiser = server_optimiser(experiment.training.gps_optimiser)
         self._optimiser = OptimiserFiles(optimiser, folder, self._metadata)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
@@ -92,11 +95,21 @@ class GlobalRounds:
                 self._journal.close_global_round(self.global_round)
                 self.times.keep(self.global_round, times)
                 self._keep_counts()
+                moved = self._move(self.global_round + 1)
             self._note_closed(gathered, time.monotonic() - started)
             self.global_round += 1
-            yield ClosedRound(self.global_round, gathered.missing)
+            yield ClosedRound(self.global_round, gathered.missing, moved)
         self.final = model
         self._open(model, dict(self._plans.examples()), evaluate_only=True)
+
+    def _move(self, global_round: int) -> list[str]:
+        """Let devices hang on other LPSs from a global round on, where the schedule has moved them as it begins."""
+        if global_round == self._experiment.training.global_rounds:
+            return []
+        moved = self._plans.move(global_round, self._homes.at(self.times.begins_ns(global_round)))
+        if moved:
+            self._log.info("devices_moved", global_round=global_round, devices=moved)
+        return moved
 
     def _note_closed(self, gathered: RoundResult, seconds: float) -> None:
         self._metrics.round_closed(seconds)

@@ -255,6 +255,8 @@ class Run:
             self._operator.exclude(cluster_id, f"global round {closed.done}", "missed the deadline")
         if closed.done < self.experiment.training.global_rounds:  # else who trained last has the model measured, too
             self._adoption.hand_back()
+        if closed.moved:
+            self._operator.label_pods()
         if closed.done % EVENT_EVERY == 0:
             rounds = f"{closed.done} of {self.experiment.training.global_rounds} global rounds"
             self._operator.tell("RoundsDone", rounds)
@@ -288,6 +290,7 @@ class Run:
             clusters_rule=self.plan.rule,
             plans=self.plan.history(),
             homes=self.plan.homes if self.streams.spans else None,
+            moves=self.plan.moves(),
             evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],

@@ -198,7 +198,7 @@ class ClusterSession:
     async def _lps_round(self, standing: RoundStart) -> RoundStart:
         started = time.monotonic()
         number = standing.lps_round
-        children = self._members.in_round(number // self._rounds_per_global, number)
+        children = self._members.in_round(number // self._rounds_per_global, number, standing.report.now_ns)
         sums = OneSum(self._layout.size, children)
         try:
             self._open(standing, children, sums)

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 from fedstrata.cohort import cohort
+from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
+from fedstrata.presence import Presence
 from fedstrata.rounds import ChildLimits
 from fedstrata.streams import Route, Streams
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -14,6 +16,8 @@ class Members:
 
     def __init__(self, experiment: Experiment, home: gps_pb.Cluster) -> None:
         self._experiment = experiment
+        self._home = home.cluster_id
+        self._presence = Presence(experiment.schedule if experiment.is_timed else ())
         self.take(home)
 
     def take(self, home: gps_pb.Cluster) -> None:
@@ -31,15 +35,35 @@ class Members:
         """Whether a device belongs here."""
         return device_id in self._members
 
-    def in_round(self, global_round: int, lps_round: int) -> dict[str, int]:
-        """The devices that are asked in a round, with the examples they stand for; all, unless the file says fewer."""
-        there = self.in_global_round(global_round)
+    def in_round(self, global_round: int, lps_round: int, now_ns: int = 0) -> dict[str, int]:
+        """The devices that are asked in a round, with the examples they stand for; all, unless the file says fewer.
+
+        Raises:
+            RunStoppedError: all of them are gone for good at `now_ns` on the clock.
+        """
+        back = self.back_ns(global_round, now_ns)
+        there = {name: count for name, count in self.in_global_round(global_round).items() if name in back}
         participation = self._experiment.training.participation
         if participation is None:
             return there
         indexes = {self._members[device_id].device_index: device_id for device_id in there}
         drawn = cohort(list(indexes), participation, self._experiment.seed, lps_round)
         return {indexes[index]: there[indexes[index]] for index in drawn}
+
+    def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
+        """By device who takes part in a round that begins at a time, and from when on it is there.
+
+        Raises:
+            RunStoppedError: all are gone for good.
+        """
+        indexes = {self.index_of(name): name for name in self.in_global_round(global_round)}
+        there = self._presence.there(indexes, now_ns)
+        if indexes and not there:
+            raise RunStoppedError(
+                f"all devices of {self._home} are gone for good at {now_ns / 1e9:g} s, as the schedule says; let one "
+                "come back"
+            )
+        return {indexes[index]: at_ns for index, at_ns in there.items()}
 
     def in_global_round(self, global_round: int) -> dict[str, int]:
         """The devices of a global round, with the examples they stand for."""

@@ -12,6 +12,7 @@ from typing import Any
 from fedstrata.errors import NotReadyError, PayloadError
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
+from fedstrata.presence import Homes
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
@@ -49,7 +50,6 @@ class SpanningSession:
         self.term = home.term
         self._members = Members(around.experiment, home)
         self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
-        self.take_members = self._members.take
         self.has_member = self._members.has
         run_id = uplink.identity.run_id
         name = f"{home.cluster_id}.{home.term}" if home.term else home.cluster_id
@@ -65,6 +65,8 @@ class SpanningSession:
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self.server.accepts_updates = self._accepts_updates
+        if Homes(self._experiment.schedule).moving:
+            self.server.serves = self._members.has
         self._updates: list[tuple[int, Layout]] = []  # of updates, from which LPS round on
         self._accepted: dict[Layout, Acceptance] = {}
         self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
@@ -76,6 +78,11 @@ class SpanningSession:
         self.on_planned: Callable[[int], Awaitable[None]] = _nothing
         self.planned_rounds: Callable[[], int] = lambda: 0
         self.submit_answers: Callable[[int, Mapping[int, answers_pb2.Answer]], Awaitable[None]] = _no_answers
+
+    def take_members(self, home: gps_pb.Cluster) -> None:
+        """Take who belongs here from now on; who does no more is told so."""
+        self._members.take(home)
+        self.server.look_again()
 
     def _acceptance(self, header: pb.ModelHeader) -> Acceptance:
         streams = self._around.streams.without(header.withdrawn)
@@ -162,7 +169,7 @@ class SpanningSession:
     async def _gather(self, number: int, global_round: int, vector: StreamVector) -> RoutedSums:
         """One LPS round, with its question if there is one."""
         started = time.monotonic()
-        children = self._members.in_round(global_round, number)
+        children = self._members.in_round(global_round, number, self._report.now_ns)
         asking = self._asking(number)
         is_planned = self.planned_rounds() > global_round
         # of an LPS that begins again in a round whose plan is made, devices hold models by the plan before

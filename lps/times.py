@@ -28,19 +28,30 @@ class Times:
         self._uplink = LpsTimeline(experiment)
         deadline_s = experiment.deadlines.lps.deadline_s
         self._deadline_ns = round(deadline_s * 1e9) if self.is_on and deadline_s is not None else None
+        self._ends_ns = 0  # with a deadline: when the open round ends if somebody misses it
         self._there: dict[str, int] | None = None  # with a deadline: when the devices of the round have its model
         self._busy: dict[str, int] = {}  # and until when those are busy that miss it
+        self._free: dict[str, int] = {}  # from when on the devices of the round are there
         self._drawn: frozenset[int] = frozenset()  # who is of the round
 
     def opened(self, report: gps_pb.ReportHeader, members: Members) -> None:
-        """With a deadline, an LPS round is open: who is busy until it is over with an earlier one is left out."""
+        """An LPS round is open. With a deadline, who is busy until it is over with an earlier one is left out."""
         opened = self._server.opened()
-        if self._deadline_ns is None or opened.evaluate_only:
+        if not self.is_on or opened.evaluate_only:
             return
-        indexes, ends_ns = members.indexes, report.now_ns + self._deadline_ns
+        self._free = members.back_ns(opened.global_round, report.now_ns)
+        if self._deadline_ns is not None:
+            self._open_until(report, members, self._deadline_ns)
+
+    def _open_until(self, report: gps_pb.ReportHeader, members: Members, deadline_ns: int) -> None:
+        opened = self._server.opened()
+        begins_ns = max(report.now_ns, min(self._free.values(), default=0))  # where all were away, as one is back
+        indexes, ends_ns = members.indexes, begins_ns + deadline_ns
+        self._ends_ns = ends_ns
         awaited = opened.intake.missing
         self._drawn = frozenset(indexes[name] for name in awaited)
-        free = {name: report.busy_ns[indexes[name]] for name in awaited if indexes[name] in report.busy_ns}
+        busy = {name: report.busy_ns[indexes[name]] for name in awaited if indexes[name] in report.busy_ns}
+        free = {name: max(busy.get(name, 0), self._free[name]) for name in awaited}
         self._busy = {name: free_ns for name, free_ns in free.items() if free_ns >= ends_ns}
         for name in self._busy:
             opened.intake.exclude(name)
@@ -68,9 +79,15 @@ class Times:
         if not self.is_on:
             return
         exchanged = self._server.exchanged(gathered)
-        ends_ns = report.now_ns + self._deadline_ns if self._deadline_ns is not None and self._busy else None
+        ends_ns = self._ends_ns if self._deadline_ns is not None and self._busy else None
         times = self._devices.round(
-            row.lps_round, report.now_ns, exchanged, members.indexes, there=self._there, ends_ns=ends_ns
+            row.lps_round,
+            report.now_ns,
+            exchanged,
+            members.indexes,
+            free=self._free,
+            there=self._there,
+            ends_ns=ends_ns,
         )
         row.times.CopyFrom(times)
         report.now_ns = row.times.ends_ns

@@ -8,7 +8,8 @@ from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.parent_stream import ParentStream
 from fedstrata.rounds.result import RoundResult
-from fedstrata.rounds.server import RoundServer, RoundTerms
+from fedstrata.rounds.server import RoundServer
+from fedstrata.rounds.terms import RoundTerms
 
 __all__ = [
     "ChildLimits",

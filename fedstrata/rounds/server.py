@@ -6,18 +6,17 @@ The LPS uses one for each cluster with devices as children, the GPS one with clu
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 from fedstrata.errors import (
     ExcludedError,
     NotReadyError,
+    NotServedError,
     PayloadError,
     RunStoppedError,
     SupersededError,
     UnknownChildError,
 )
-from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.logs import EventLog
@@ -29,27 +28,14 @@ from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, answered_round, instead_of_model, resumed_at
 from fedstrata.rounds.paced import arriving, paced_model
 from fedstrata.rounds.result import RoundResult
+from fedstrata.rounds.terms import RoundTerms
 from fedstrata.rounds.turns import Turns
 from fedstrata.rounds.upload import Upload
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.tensors import Layout, PayloadCodec, Sums
+from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.timeline import Exchanged
-from fedstrata.transfers import Transfers
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundTerms:
-    """What all rounds of one parent have in common."""
-
-    run_id: str
-    layout: Layout
-    part: str  # what the one part of an update is called
-    link: LinkSettings
-    wait: TierDeadline
-    is_timed: bool = False  # whether updates say what their senders have done, for a timeline
-    transfers: Transfers | None = None  # on the real clock
 
 
 class RoundServer:
@@ -69,6 +55,7 @@ class RoundServer:
         self._turns = Turns()
         updates = Acceptance(exchange.layout, exchange.link.up, exchange.part)
         self.accepts_updates: Callable[[int], Acceptance] = lambda number: updates  # of a round up to the open one
+        self.serves: Callable[[str], bool] = lambda child_id: True  # false of a child that another parent has now
         self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
 
     # --- the parent's own calls ---------------------------------------------------------------
@@ -84,6 +71,10 @@ class RoundServer:
     def finish(self, reason: str = "") -> None:
         """Tell every child from now on that the run is over, and why if it was not completed."""
         self._finished = reason
+        self._changes.tell()
+
+    def look_again(self) -> None:
+        """Have held calls look whether there is news for them: who is served here has changed."""
         self._changes.tell()
 
     def release(self) -> None:
@@ -173,6 +164,8 @@ class RoundServer:
         if child_id in self._banned:
             raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
         await self._changes.wait_until(lambda: self._is_released or self._has_news(request), HOLD_S)
+        if self._finished is None and not self.serves(child_id):
+            raise NotServedError(f"{quoted(child_id)} has moved to another parent; ask for the assignment")
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
             if self._round is not None and self._round.intake.state_of(child_id) is not None:
@@ -195,7 +188,7 @@ class RoundServer:
                 del part  # a chunk; the next may be long in coming
 
     def _has_news(self, request: pb.FetchModelRequest) -> bool:
-        if self._finished is not None:
+        if self._finished is not None or not self.serves(request.child_id):
             return True
         opened, child_id = self._round, request.child_id
         if opened is None or opened.intake.is_closed or opened.intake.state_of(child_id) is not ChildState.AWAITED:

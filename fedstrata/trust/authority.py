@@ -64,12 +64,20 @@ class Authority:
             raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} beside it; put the right one back")
         return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key)
 
+    def files(self) -> dict[str, bytes]:
+        """Key and certificate, by the names of their files."""
+        return {CA_KEY: _key_pem(self.key), CA: _pem(self.certificate)}
+
     def save(self, folder: Path) -> None:
         """Write key and certificate, in this order, to a folder that only its owner may look into."""
-        write_private(folder, {CA_KEY: _key_pem(self.key), CA: _pem(self.certificate)})
+        write_private(folder, self.files())
 
     def issue(self, names: Collection[Name], folder: Path, *, days: int = CERTIFICATE_DAYS) -> None:
-        """Write a new key and a certificate of these names to a folder, with this authority's own certificate.
+        """Write a new key and a certificate of these names to a folder. Raises CertificateError as `issued` does."""
+        write_private(folder, self.issued(names, days=days))
+
+    def issued(self, names: Collection[Name], *, days: int = CERTIFICATE_DAYS) -> dict[str, bytes]:
+        """A new key and a certificate of these names, with this authority's own certificate, by names of files.
 
         Raises:
             CertificateError: more names than a peer would read.
@@ -89,8 +97,7 @@ class Authority:
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         certificate = builder.add_extension(issuer, critical=False).sign(self.key, hashes.SHA256())
-        files = {KEY: _key_pem(key), CERT: _pem(certificate), CA: _pem(self.certificate)}
-        write_private(folder, files)
+        return {KEY: _key_pem(key), CERT: _pem(certificate), CA: _pem(self.certificate)}
 
 
 @dataclass(frozen=True, kw_only=True)

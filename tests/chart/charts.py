@@ -15,6 +15,8 @@ VARIANTS = sorted((CHART / "ci").glob("*.yaml"))
 EXPERIMENTS = sorted(path for path in (ROOT / "experiments").rglob("*.yaml") if path.parent.name != "sweeps")
 OLDEST, NEWEST = "v1.20.2", "v1.37.0"
 
+MADE_BY_UP = {"tls": {"mode": "generated"}}  # what `fedstrata up` chooses where nothing is said
+
 Object = dict[str, Any]
 
 
@@ -25,6 +27,7 @@ def chart() -> Chart:
 
 def rendered_files(values: Mapping[str, Any], *, version: str, release: str, namespace: str) -> dict[str, str]:
     """Each template's text, for a Kubernetes version: the package's own `render` cannot be told one."""
+    values = {**MADE_BY_UP, **values}
     options = {"name": release, "namespace": namespace, "kube_version": version, "is_install": True}
     text = _rendered(json.dumps(dict(values)), json.dumps(options))
     files: dict[str, str] = json.loads(text)

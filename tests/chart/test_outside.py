@@ -119,7 +119,7 @@ def test_the_notes_say_what_a_board_runs() -> None:
 )
 def test_a_way_in_that_leads_nowhere_is_refused(outside: dict[str, Any], message: str) -> None:
     with pytest.raises(HelmRenderError) as refused:
-        render({"experiment": TWO, "outside": {"from": FROM, **outside}})
+        render({"experiment": TWO, "outside": {"from": FROM, **outside}, "tls": {"mode": "off"}})
     assert message in str(refused.value)
 
 

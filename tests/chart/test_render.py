@@ -30,7 +30,13 @@ from fedstrata.methods.registry import NAMES
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
 CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
-OWN_RESOURCES = ("PodMonitor", "PrometheusRule", "GRPCRoute")  # of others, which Kubernetes has no schema of
+OWN_RESOURCES = (
+    "PodMonitor",
+    "PrometheusRule",
+    "GRPCRoute",
+    "Certificate",
+    "Issuer",
+)  # of others, which Kubernetes has no schema of
 
 
 @cache

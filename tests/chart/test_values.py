@@ -76,6 +76,7 @@ def test_a_parent_chart_may_enable_this_one() -> None:
 def test_commands_of_the_notes_name_objects_that_exist() -> None:
     objects = render()
     names = {item["metadata"]["name"] for item in objects} | {"demo-fedstrata-gps-0"}
+    names |= {"demo-tls-gps", "demo-tls-operator"}  # Secrets that `fedstrata up` makes
     commands = [line.strip().removeprefix("$ ") for line in notes().splitlines() if line.strip().startswith("$ ")]
     assert len(commands) >= 5
     for command in commands:

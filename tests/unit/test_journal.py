@@ -150,7 +150,7 @@ def test_what_later_rounds_asked_and_planned_is_forgotten_with_them(tmp_path: Pa
     journal = opened(tmp_path)
     journal.add_bundle("losses", 1, "lps-0", {0: b"later"})
     journal.set_plan(1, '{"rule": "later"}', b"", [(1, 0, 0)])
-    journal.forget_plans_after(0, [(0, 0)], versions=2)
+    journal.forget_plans_after(0, [(0, None, 0)], versions=2)
     journal.close()
     journal = opened(tmp_path)
     assert list(journal.plans()) == [BEFORE, 0]

@@ -6,6 +6,7 @@ import pytest
 
 from emulator.sweep_file import load_sweep
 from fedstrata.experiment import load_experiment
+from fedstrata.methods.registry import NAMES
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "papers"
 GROUPS = {
@@ -17,6 +18,7 @@ GROUPS = {
     "user_centric_covariate": (20, 4),
     "user_centric_concept": (20, 4),
     "user_centric_time": (20, 4),
+    "rivals": (10, 3),
 }
 
 
@@ -61,4 +63,19 @@ def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no
     methods = {run.experiment.method.name for run in sweep.runs}
     assert (len(sweep.runs), sweep.baseline) == (7 * 4 * 5, "local")
     assert methods == {"local", "fedavg", "fedprox", "ditto", "fedper", "cfl", "fedtsdp"}
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
+LISTS = {
+    "adaptive": (10 * 2 * 5, {"local", "adaptive"}),
+    "grouping": (5 * 10 * 5, {"one_shot", "pacfl"}),
+    "rivals": (16 * 5, set(NAMES)),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_table_has_its_methods_and_no_seed_that_was_tuned_on(name: str) -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
+    runs, methods = LISTS[name]
+    assert (len(sweep.runs), {run.experiment.method.name for run in sweep.runs}) == (runs, methods)
     assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}

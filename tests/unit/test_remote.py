@@ -119,9 +119,16 @@ class Noted:
             ("wait_ready", None),
             ("delete_claims", claims),
             ("claims", claims),
+            ("delete_certificates", None),
         ):
             monkeypatch.setattr(InstalledRelease, name, self._noting(name, answer))
         monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
+        self.secrets: dict[str, dict[str, bytes]] = {}
+        monkeypatch.setattr(InstalledRelease, "ensure_namespace", lambda _: None)
+        monkeypatch.setattr(InstalledRelease, "read_secret", lambda _, name: self.secrets.get(name))
+        monkeypatch.setattr(InstalledRelease, "write_secret", lambda _, name, data: self.secrets.update({name: data}))
+        monkeypatch.setattr(InstalledRelease, "certificate_secrets", lambda _: list(self.secrets))
+        monkeypatch.setattr(InstalledRelease, "delete_secret", lambda _, name: self.secrets.pop(name))
 
     def _noting(self, name: str, answer: object) -> Any:
         def note(*_: object, **__: object) -> object:
@@ -167,9 +174,37 @@ def test_an_upgrade_keeps_the_values_given_before_under_those_given_now(
     assert noted.upgraded["experiment"] == experiment.to_yaml()
     noted.upgraded.clear()
     remote.up(LAB, UpRequest(experiment=experiment, resets_values=True), console)
-    assert set(noted.upgraded) == {"experiment", "again", "lps", "device"}  # what `up` works out itself
+    assert set(noted.upgraded) == {"experiment", "again", "lps", "device", "tls"}  # what `up` works out itself
     assert noted.upgraded["lps"].keys() == {"replicas", "memoryMi"}
     assert noted.upgraded["device"].keys() == {"memoryMi"}
+
+
+def test_certificates_are_there_before_the_chart_is_and_go_again_where_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    experiment = load_for_cluster(DIGITS, (), None)
+    there: list[int] = []
+    monkeypatch.setattr(Helm, "upgrade", lambda *_: there.append(len(noted.secrets)))
+    remote.up(LAB, UpRequest(experiment=experiment), console)
+    assert there == [1 + 2 + 10 + 10]  # the authority, GPS and operator, LPSs that there may be, devices
+
+    def refuse(*_: object) -> None:
+        raise ExperimentError("helm: no")
+
+    monkeypatch.setattr(Helm, "upgrade", refuse)
+    with pytest.raises(ExperimentError, match="helm: no"):
+        remote.up(LAB, UpRequest(experiment=experiment), console)
+    assert noted.calls[-1] == "delete_certificates"
+
+
+@pytest.mark.parametrize("mode", ["off", "secret", "cert-manager"])
+def test_certificates_of_others_are_left_to_them(monkeypatch: pytest.MonkeyPatch, console: Console, mode: str) -> None:
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    request = UpRequest(experiment=load_for_cluster(DIGITS, (), None), value_overrides=[f"tls.mode={mode}"])
+    remote.up(LAB, request, console)
+    assert noted.upgraded["tls"] == {"mode": mode}
+    assert noted.secrets == {}
 
 
 def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment(
@@ -224,7 +259,7 @@ def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_sta
 ) -> None:
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
     assert remote.down(LAB, deletes_records=False, console=console).kept == ["lab-fedstrata-gps"]
-    assert noted.calls == ["uninstall", "delete_tests", "wait_gone", "claims"]
+    assert noted.calls == ["uninstall", "delete_tests", "delete_certificates", "wait_gone", "claims"]
 
 
 def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(
@@ -243,7 +278,7 @@ def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys
     assert "deletes lab-fedstrata-gps with all records; say --yes" in capsys.readouterr().err
     assert "uninstall" not in noted.calls
     assert execute(["down", "--release", "lab", "--delete-records", "--yes"]) == 0
-    assert noted.calls[-4:] == ["uninstall", "delete_tests", "delete_claims", "wait_gone"]
+    assert noted.calls[-5:] == ["uninstall", "delete_tests", "delete_certificates", "delete_claims", "wait_gone"]
 
 
 # --- waiting --------------------------------------------------------------------------------------------------------

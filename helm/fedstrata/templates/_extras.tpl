@@ -5,7 +5,7 @@
 {{- $component := .component -}}
 {{- with (index .root.Values .component).extraVolumes }}
 {{- range . }}
-{{- if has .name (list "state" "data" "code" "experiment" "tmp") }}{{ fail (printf "%s.extraVolumes: %s is one of the chart's own (state, data, code, experiment, tmp); choose another name" $component .name) }}{{ end }}
+{{- if has .name (list "state" "data" "code" "experiment" "tls" "tmp") }}{{ fail (printf "%s.extraVolumes: %s is one of the chart's own (state, data, code, experiment, tls, tmp); choose another name" $component .name) }}{{ end }}
 {{- end }}
 {{ toYaml . }}
 {{- end }}

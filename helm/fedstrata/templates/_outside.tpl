@@ -25,7 +25,7 @@ $(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Names
 {{- $outside := .Values.outside -}}
 {{- $lps := (fromJson (include "fedstrata.plan" .)).lps -}}
 {{- if not (and $outside.gps $outside.lps) }}{{ fail "outside.type needs outside.gps and outside.lps: host:port under which devices elsewhere find them" }}{{ end -}}
-{{- if not $outside.from }}{{ fail "outside.from says who may dial in, since Fedstrata checks no identities: peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.1.0.0/16}}]" }}{{ end -}}
+{{- if not $outside.from }}{{ fail "outside.from says who may dial in: peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.1.0.0/16}}]" }}{{ end -}}
 {{- if eq (toString $lps) "auto" }}{{ fail "outside.lps needs an address for each LPS: set lps.replicas to the most there may be, or say topology.lps in the experiment" }}{{ end -}}
 {{- $counts := hasSuffix "+" $outside.lps -}}
 {{- if and (gt (int $lps) 1) (not $counts) (not (contains "$(FEDSTRATA_POD_NAME)" $outside.lps)) }}{{ fail (printf "outside.lps %s is one address for %d LPSs: let ports count up (%s+), or put $(FEDSTRATA_POD_NAME) into the name" $outside.lps (int $lps) $outside.lps) }}{{ end -}}
@@ -81,7 +81,9 @@ spec:
       port: {{ .port }}
       targetPort: grpc
       protocol: TCP
+      {{- if not (include "fedstrata.tls" .root) }}
       appProtocol: kubernetes.io/h2c
+      {{- end }}
       {{- if eq $outside.type "NodePort" }}
       nodePort: {{ .port }}
       {{- end }}

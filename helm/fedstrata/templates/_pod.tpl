@@ -59,6 +59,10 @@ env:
   {{- with include (printf "fedstrata.%s.env" .component) $root | trim }}
   {{- . | nindent 2 }}
   {{- end }}
+  {{- if include "fedstrata.hasTls" . }}
+  - name: FEDSTRATA_TLS
+    value: /tls
+  {{- end }}
   {{- with $tier.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -89,6 +93,9 @@ volumeMounts:
   - name: tmp
     mountPath: /tmp
   {{- with include (printf "fedstrata.%s.mounts" .component) $root | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with include "fedstrata.tlsMount" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   {{- with include "fedstrata.codeMount" $root | trim }}
@@ -150,6 +157,10 @@ metadata:
     {{- with $root.Values.again }}
     fedstrata.io/again: {{ . | quote }}
     {{- end }}
+    {{- if and (eq .component "gps") (include "fedstrata.tls" $root) }}
+    # What `fedstrata status` and `collect` show this GPS.
+    fedstrata.io/operator-certificate: {{ include "fedstrata.tlsSecret" (dict "root" $root "who" "operator") }}
+    {{- end }}
     {{- with $tier.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -202,6 +213,9 @@ spec:
     - name: tmp
       emptyDir: {}
     {{- with include (printf "fedstrata.%s.volumes" .component) $root | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- with include "fedstrata.tlsVolume" . | trim }}
     {{- . | nindent 4 }}
     {{- end }}
     {{- with include "fedstrata.codeVolume" $root | trim }}

@@ -1,0 +1,110 @@
+"""Rates of links that change over time: exact, in whole nanoseconds and whole bits a second.
+
+A rate is a number, None where nothing limits it, or a `Course`: one rate after the other. Zero carries nothing.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+SECOND_NS = 10**9
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Rates from times on, the first from zero on; after `period_ns` it begins again, or else the last rate stays."""
+
+    starts: tuple[int, ...]
+    rates: tuple[int, ...]
+    period_ns: int | None = None
+
+    def at(self, now_ns: int) -> tuple[int, int | None]:
+        """The rate at a time, and when it changes next; None where it does not."""
+        begun = 0 if self.period_ns is None else now_ns // self.period_ns * self.period_ns
+        number = bisect_right(self.starts, now_ns - begun) - 1
+        if number + 1 < len(self.starts):
+            return self.rates[number], begun + self.starts[number + 1]
+        return self.rates[number], None if self.period_ns is None else begun + self.period_ns
+
+    @cached_property
+    def period_worth(self) -> int:
+        """Bits that a period carries, times the nanoseconds of a second."""
+        ends = (*self.starts[1:], self.period_ns or self.starts[-1])
+        return sum(rate * (end - start) for start, end, rate in zip(self.starts, ends, self.rates, strict=True))
+
+    def limited(self, most: int) -> "Trace":
+        """The same with no rate above one."""
+        return Trace(self.starts, tuple(min(rate, most) for rate in self.rates), self.period_ns)
+
+
+@dataclass(frozen=True)
+class Course:
+    """Rates or traces from times on, the first from zero on; the last stays."""
+
+    starts: tuple[int, ...]
+    sources: "tuple[int | Trace | None, ...]"
+
+    def at(self, now_ns: int) -> tuple[int | None, int | None]:
+        """The rate at a time, and when it changes next."""
+        number = bisect_right(self.starts, now_ns) - 1
+        source, until = self.sources[number], self._end_of(number)
+        if not isinstance(source, Trace):
+            return source, until
+        rate, changes = source.at(now_ns)
+        return rate, min((each for each in (changes, until) if each is not None), default=None)
+
+    def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
+        """How long whole periods of a trace last that carry no more than this from a time on, and what they carry."""
+        number = bisect_right(self.starts, now_ns) - 1
+        source, until = self.sources[number], self._end_of(number)
+        if not isinstance(source, Trace) or source.period_ns is None:
+            return 0, 0
+        count = worth // source.period_worth
+        if until is not None:
+            count = min(count, (until - now_ns) // source.period_ns)
+        return count * source.period_ns, count * source.period_worth
+
+    def _end_of(self, number: int) -> int | None:
+        return self.starts[number + 1] if number + 1 < len(self.starts) else None
+
+
+AnyRate = int | None | Course
+
+
+def rate_at(rate: AnyRate, now_ns: int) -> tuple[int | None, int | None]:
+    """A rate at a time, and when it changes next; None where it does not."""
+    return rate.at(now_ns) if isinstance(rate, Course) else (rate, None)
+
+
+def course_of(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
+    """One rate after the other, each from a time on, the first from zero on; none from a cut's begin to its end."""
+    if len(parts) == 1 and not cuts and not isinstance(parts[0][1], Trace):
+        return parts[0][1]
+    starts = sorted({start for start, _ in parts} | {at_ns for cut in cuts for at_ns in cut})
+    sources: list[int | Trace | None] = []
+    for start in starts:
+        is_cut = any(begin <= start < end for begin, end in cuts)
+        sources.append(0 if is_cut else [source for begin, source in parts if begin <= start][-1])
+    return Course(tuple(starts), tuple(sources))
+
+
+def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
+    """When the last bit has left that began at `start_ns` on a link of its own; None limits nothing."""
+    if isinstance(rate, Course):
+        return _end_on(rate, start_ns, bits * SECOND_NS)
+    return start_ns if rate is None else start_ns - (-bits * SECOND_NS // rate)
+
+
+def _end_on(course: Course, now_ns: int, left: int) -> int:
+    """When so many bits, times the nanoseconds of a second, have left on a link whose rate changes."""
+    while left:
+        skipped_ns, carried = course.whole_periods(now_ns, left - 1)
+        now_ns, left = now_ns + skipped_ns, left - carried
+        rate, until = course.at(now_ns)
+        if rate is None:
+            return now_ns
+        if until is None or rate * (until - now_ns) >= left:
+            return now_ns - (-left // rate)
+        now_ns, left = until, left - rate * (until - now_ns)
+    return now_ns

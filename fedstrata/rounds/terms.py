@@ -1,0 +1,20 @@
+"""What all rounds of one parent have in common."""
+
+from dataclasses import dataclass
+
+from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.tensors import Layout
+from fedstrata.transfers import Transfers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTerms:
+    """What does not change from round to round."""
+
+    run_id: str
+    layout: Layout
+    part: str  # what the one part of an update is called
+    link: LinkSettings
+    wait: TierDeadline
+    is_timed: bool = False  # whether updates say what their senders have done, for a timeline
+    transfers: Transfers | None = None  # on the real clock

@@ -1,0 +1,145 @@
+"""Who is given which certificate by the chart, in each mode, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from charts import CHART, VARIANTS, Object, one, pods, render, rendered_files, values_of
+from helm_python import HelmRenderError, HelmValuesError
+
+from emulator.chart_values import load_values, merge_values
+from emulator.release_certificates import holders_of
+from fedstrata.experiment import parse_experiment
+
+SCHEMAS = json.loads((Path(__file__).parent / "schemas" / "cert-manager.json").read_text())
+FIVE = "name: lab\npartition: {kind: iid, devices: 5, examples_per_device: 9}\ntopology: {lps: 2}\n"
+ENCRYPTED = [path for path in VARIANTS if values_of(path).get("tls", {}).get("mode") != "off"]
+
+
+def volume(spec: Object) -> Any:
+    return next((found for found in spec["volumes"] if found["name"] == "tls"), None)
+
+
+def mount(spec: Object) -> Any:
+    return next((m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "tls"), None)
+
+
+def secrets(spec: Object) -> dict[str, str]:
+    """The Secrets that a pod's volume is made of, by the folder that each is in."""
+    found = volume(spec)
+    if "secret" in found:
+        return {"": found["secret"]["secretName"]}
+    sources = [source["secret"] for source in found["projected"]["sources"]]
+    return {source["items"][0]["path"].partition("/")[0]: source["name"] for source in sources}
+
+
+def test_helm_alone_is_told_in_a_line_that_a_mode_has_to_be_chosen() -> None:
+    with pytest.raises(HelmRenderError, match=r"tls\.mode says how pods prove who they are") as refused:
+        rendered_files({"tls": {}}, version="v1.37.0", release="demo", namespace="lab")
+    assert "`fedstrata up` makes their certificates" in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", ["off", False])
+def test_off_leaves_no_trace_of_certificates_and_the_notes_say_what_that_means(mode: object) -> None:
+    files = rendered_files({"tls": {"mode": mode}}, version="v1.37.0", release="demo", namespace="lab")
+    assert "pods speak in the clear" in files.pop("NOTES.txt")
+    assert "tls" not in "".join(files.values()).lower()
+
+
+def test_each_pod_of_a_tier_is_shown_its_own_key_alone() -> None:
+    objects = render({"experiment": FIVE, "device": {"devicesPerPod": 2}})
+    for tier, count in (("lps", 2), ("device", 3)):
+        spec = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]["spec"]
+        assert mount(spec)["subPathExpr"] == "$(FEDSTRATA_POD_NAME)"
+        wanted = {f"demo-fedstrata-{tier}-{number}": f"demo-tls-{tier}-{number}" for number in range(count)}
+        assert secrets(spec) == wanted
+
+
+def test_of_boards_each_is_shown_the_key_of_its_node() -> None:
+    text = "name: b\ndata: {name: folder, input_shape: [1, 8, 8], num_classes: 10}\n"
+    text += "partition: {kind: local, names: [pi-kitchen, pi-hall]}\n"
+    data = {"type": "hostPath", "hostPath": "/var/lib/fedstrata"}
+    objects = render({"experiment": text, "data": data, "device": {"kind": "DaemonSet"}})
+    spec = one(objects, "DaemonSet", "demo-fedstrata-device")["spec"]["template"]["spec"]
+    assert mount(spec)["subPathExpr"] == "$(FEDSTRATA_DEVICE_NAME)"
+    assert secrets(spec) == {"pi-kitchen": "demo-tls-device-pi-kitchen", "pi-hall": "demo-tls-device-pi-hall"}
+
+
+@pytest.mark.parametrize("path", ENCRYPTED, ids=lambda path: path.stem)
+def test_up_makes_exactly_the_secrets_that_the_pods_mount(path: Path) -> None:
+    values = {**values_of(path), "tls": {**values_of(path).get("tls", {}), "mode": "generated"}}
+    objects = render(values)
+    mounted = {name for _, spec, _ in pods(objects) if volume(spec) for name in secrets(spec).values()}
+    experiment = parse_experiment(values.get("experiment") or (CHART / "files" / "digits.yaml").read_text())
+    whole = merge_values([load_values(CHART / "values.yaml"), values])
+    known = experiment.topology.lps if experiment.topology else whole["lps"]["replicas"] or 0
+    assert {f"demo-tls-{who}" for who in holders_of(whole, experiment, known)} == mounted
+    nobody_else = [spec for _, spec, _ in pods(objects) if "authority" in json.dumps(spec)]
+    assert nobody_else == []
+
+
+@pytest.mark.parametrize("path", ENCRYPTED, ids=lambda path: path.stem)
+def test_cert_manager_is_asked_for_the_names_that_up_would_issue(path: Path) -> None:
+    values = {**values_of(path), "tls": {**values_of(path).get("tls", {}), "mode": "cert-manager"}}
+    experiment = parse_experiment(values.get("experiment") or (CHART / "files" / "digits.yaml").read_text())
+    whole = merge_values([load_values(CHART / "values.yaml"), values])
+    known = experiment.topology.lps if experiment.topology else whole["lps"]["replicas"] or 0
+    asked = {item["spec"]["secretName"]: item["spec"] for item in certificates(render(values))}
+    holders = holders_of(whole, experiment, known)
+    assert set(asked) == {f"demo-tls-{who}" for who in holders}
+    for who, names in holders.items():
+        spec = asked[f"demo-tls-{who}"]
+        assert spec["uris"] == [name.uri("demo.lab") for name in names]
+        assert spec.get("dnsNames") == ([who] if names[0].role in {"gps", "lps"} else None)
+        assert ("server auth" in spec["usages"]) == (names[0].role in {"gps", "lps"})
+
+
+def certificates(objects: list[Object]) -> list[Object]:
+    return [item for item in objects if item["kind"] == "Certificate" and not item["spec"].get("isCA")]
+
+
+@pytest.mark.parametrize("name", ["placed", "spanning"])
+def test_what_cert_manager_is_asked_for_is_valid(name: str) -> None:
+    objects = render(values_of(CHART / "ci" / f"{name}.yaml"))
+    asked = [item for item in objects if item["apiVersion"] == "cert-manager.io/v1"]
+    assert asked
+    for item in asked:
+        jsonschema.Draft202012Validator(SCHEMAS[item["kind"]]).validate(item["spec"])
+
+
+def test_without_an_issuer_the_release_has_an_authority_of_its_own() -> None:
+    objects = render({"experiment": FIVE, "tls": {"mode": "cert-manager"}})
+    authority = one(objects, "Certificate", "demo-tls-authority")["spec"]
+    assert authority["isCA"]
+    assert one(objects, "Issuer", "demo-tls-authority")["spec"] == {"ca": {"secretName": authority["secretName"]}}
+    assert {item["spec"]["issuerRef"]["name"] for item in certificates(objects)} == {"demo-tls-authority"}
+    given = {"mode": "cert-manager", "certManager": {"issuer": {"name": "lab", "kind": "ClusterIssuer"}}}
+    objects = render({"experiment": FIVE, "tls": given})
+    assert {item["spec"]["issuerRef"]["name"] for item in certificates(objects)} == {"lab"}
+    assert not [item for item in objects if item["kind"] == "Issuer"]
+
+
+def test_the_test_of_the_release_shows_an_operators_certificate() -> None:
+    spec = one(render({"experiment": FIVE}), "Pod", "demo-fedstrata-test")["spec"]
+    assert "--tls=/tls" in spec["containers"][0]["args"]
+    assert secrets(spec) == {"": "demo-tls-operator"}
+
+
+def test_no_key_can_be_read_by_all_users_of_a_pod() -> None:
+    for _, spec, _ in pods(render({"experiment": FIVE})):
+        found = volume(spec)
+        assert (found.get("secret") or found["projected"])["defaultMode"] == 0o440
+
+
+def test_a_gateway_in_which_tls_would_end_is_refused() -> None:
+    values = {**values_of(CHART / "ci" / "gateway.yaml"), "tls": {"mode": "secret"}}
+    with pytest.raises(HelmRenderError, match="ends a connection at the Gateway"):
+        render(values)
+
+
+@pytest.mark.parametrize("tls", [{"mode": "on"}, {"mode": True}, {"lps": 0}, {"certManager": {"duration": "90d"}}])
+def test_what_the_schema_does_not_know_is_refused(tls: dict[str, Any]) -> None:
+    with pytest.raises(HelmValuesError, match="at '/tls/"):
+        render({"tls": {"mode": "generated", **tls}})

@@ -1,0 +1,101 @@
+"""Runs with a schedule: who is there, who has moved and when are a function of the file, whatever happens meanwhile."""
+
+import csv
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from programs import Program
+from test_spanning import weights_sha256
+from tiers import SMALL, run_in_process, small
+
+from emulator.record import load_record
+from emulator.retime import retime
+from fedstrata.errors import ExperimentError
+
+LINKS = "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}}"
+TIMED = ("clock=virtual", f"links={LINKS}", "compute={per_example: 10ms}", "topology={lps: 2}")
+PERSONAL = (*TIMED, "method={name: ditto}", "training.global_rounds=4", "training.lps_rounds_per_global_round=1")
+# Rounds begin at 0, 3.3, 9.7 and 16.1 s: device-000 is at lps-1 from the third on, device-001 away in the second.
+ENTRIES = (
+    "{at: 4s, move: {devices: 0, to: lps-1}}, {at: 3s, leave: {devices: [1], for: 1s}}, "
+    "{at: 1s, set: {devices: [3], preset: nb-iot}}, {at: 3s, cut: {link: lps-gps, lps: [0], for: 500ms}}"
+)
+SCHEDULED = (*PERSONAL, f"schedule=[{ENTRIES}]")
+
+
+def flows(folder: Path) -> set[tuple[int, str, int]]:
+    """By global round and LPS the devices that have taken part."""
+    with (folder / "flows.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["tier"] == "lps"]
+    return {(int(row["global_round"]), row["lps_id"], int(row["child"])) for row in rows}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with a schedule."""
+    return run_in_process(small(*SCHEDULED), tmp_path_factory.mktemp("scheduled")).folder
+
+
+def test_a_device_trains_at_the_lps_that_it_has_moved_to_and_not_while_it_is_away(run: Path) -> None:
+    there = flows(run)
+    homes = {number: {lps for at, lps, child in there if (at, child) == (number, 0)} for number in (1, 2, 3, 4)}
+    assert homes == {1: {"lps-0"}, 2: {"lps-0"}, 3: {"lps-1"}, 4: {"lps-1"}}
+    assert {at for at, _, child in there if child == 1} == {1, 3, 4}
+    (moved,) = load_record(run).summary.moves
+    assert (moved.device, moved.came_from, moved.to, moved.global_round) == ("device-000", "lps-0", "lps-1", 3)
+    assert json.loads((run / "summary.json").read_text())["excluded"] == []
+
+
+@pytest.mark.parametrize("personal", [True, False])
+def test_a_move_changes_no_bit_of_what_is_learned(personal: bool, tmp_path: Path) -> None:
+    changes = PERSONAL if personal else (*PERSONAL, "method=fedavg")
+    move = "schedule=[{at: 2s, move: {devices: 0, to: lps-1}}]"  # a round takes 1.2 s here
+    stayed, moved = (
+        run_in_process(small(*changes, *more), tmp_path / name).folder
+        for name, more in (("stay", ()), ("move", (move,)))
+    )
+    assert load_record(moved).summary.moves
+    assert weights_sha256(moved) == weights_sha256(stayed)
+    # what devices keep for themselves went along, to the bit
+    said = [json.loads((folder / "summary.json").read_text()) for folder in (moved, stayed)]
+    assert said[0]["personal_sha256"] == said[1]["personal_sha256"]
+    assert bool(said[0]["personal_sha256"]) == personal
+    assert said[0]["device_accuracy"] == said[1]["device_accuracy"]
+
+
+FAULTS = [
+    {"do": "kill", "process": "gps", "at": {"point": "aggregation", "round": 1}},  # the round before the move
+    {"do": "kill", "process": "lps-0", "at": {"point": "download", "round": 2}},  # the first round without the device
+    {"do": "kill", "process": "lps-1", "at": {"point": "upload", "round": 2}},  # its first round here
+    {"do": "kill", "process": "device-000", "at": {"point": "download", "round": 2}},
+    {"do": "kill", "process": "gps", "at": {"point": "download", "round": 2}},
+]
+
+
+@pytest.mark.parametrize("processes", [2, 5])
+def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
+    run: Path, processes: int, tmp_path: Path
+) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    settings = [word for change in SCHEDULED for word in ("--set", change)]
+    words = ("run", str(tmp_path / "small.yaml"), *settings, "--set", f"faults={json.dumps(FAULTS)}", "--json")
+    out, log = tmp_path / "out", tmp_path / "log"
+    with ExitStack() as stack:
+        program = stack.enter_context(
+            Program("emulator", *words, "--out", str(out), "--device-processes", str(processes), log=log)
+        )
+        lines = list(program.lines())
+        assert program.end() == 0, log.read_text()
+    restarts = [line["process"] for line in lines if line["event"] == "restart"]
+    assert len(restarts) == len(FAULTS)
+    assert (out / "timeline.csv").read_bytes() == (run / "timeline.csv").read_bytes()
+    said = [json.loads((folder / "summary.json").read_text()) for folder in (out, run)]
+    for key in ("model_sha256", "personal_sha256", "device_accuracy", "moves", "excluded", "virtual"):
+        assert said[0][key] == said[1][key]
+
+
+def test_a_run_whose_schedule_says_who_trains_is_not_retimed(run: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"schedule: elsewhere others are away or have moved.* run it anew"):
+        retime(run, ["compute.per_example=2ms"])

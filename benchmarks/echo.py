@@ -17,12 +17,13 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from floor import parse as parse_end
 from floor import peak_mb
 
-from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.experiment import LinkSettings, TierDeadline, parse_experiment
 from fedstrata.heap import keep_for_training
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
@@ -30,6 +31,8 @@ from fedstrata.process import run_loop
 from fedstrata.rounds import (
     Identity,
     Intake,
+    KeyRing,
+    Masking,
     OpenRound,
     ParentCalls,
     ParentStream,
@@ -43,7 +46,7 @@ from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
 from fedstrata.streams import UPDATE_PART as PART
-from fedstrata.tensors import Layout, OneSum
+from fedstrata.tensors import Layout, MaskedSum, OneSum
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Guard
 from fedstrata.trust.names import Name, Peer
@@ -53,17 +56,31 @@ from lps.servicer import LpsServicer
 from lps.state import ClusterState
 from lps.writing import Writing
 
+if TYPE_CHECKING:
+    from device.masks import Masks
+
 HERE = Path(__file__).parent
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
 ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
 
 
+MASKED = "ECHO_MASKED"  # said where updates are to be masked
 TLS = "ECHO_TLS"  # names a folder with the certificates of both ends, where the rounds are to be encrypted
 
 
 def certificate(end: str) -> TlsFiles | None:
     """What an end shows the other, if anything."""
     return TlsFiles.load(Path(os.environ[TLS]) / end) if TLS in os.environ else None
+
+
+def masks_of(options: argparse.Namespace) -> "Masks":
+    """A device's masks."""
+    from device.masks import Masks
+    from device.proofs import Proofs
+
+    devices = f"{{kind: iid, devices: {options.devices}, examples_per_device: 1}}"
+    experiment = parse_experiment(f"{{name: echo, partition: {devices}, secure_aggregation: {{min_devices: 3}}}}")
+    return Masks(experiment, f"device-{options.index:03d}", Proofs(RUN, certificate("device")))
 
 
 class Everywhere:
@@ -83,7 +100,8 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve all rounds; print the address first and the times last."""
     layout, log, metrics = layout_of(options), EventLog("echo"), ProcessMetrics("lps")
     executor = ThreadPoolExecutor(1)
-    exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
+    keys = KeyRing(lambda device_id: True, 3) if MASKED in os.environ else None
+    exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline(), keys=keys)
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()
     tls = certificate("server")
@@ -92,7 +110,7 @@ async def serve(options: argparse.Namespace) -> None:
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: rounds}, known), "fedstrata.v1.LpsService")
     await server.start("127.0.0.1:0")
     print(server.address, flush=True)
-    children = {f"device-{index}": EXAMPLES for index in range(options.devices)}
+    children = {f"device-{index:03d}": EXAMPLES for index in range(options.devices)}
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         state = ClusterState(
@@ -104,11 +122,18 @@ async def serve(options: argparse.Namespace) -> None:
         standing = state.save(0, initial, report)
         for number in range(options.rounds):
             started = time.perf_counter()
-            sums = OneSum(layout.size, children)
-            intake = Intake(children=children, sums=sums, wait=TierDeadline(), executor=executor)
-            rounds.open(OpenRound.of_one(standing.model, number=number, global_round=number, intake=intake))
+            sums = MaskedSum(layout.size, children) if keys else OneSum(layout.size, children)
+            intake = Intake(
+                children=children, sums=sums, wait=TierDeadline(), executor=executor, masked_by=3 if keys else 0
+            )
+            masking = Masking(keys, intake, sum(children.values())) if keys else None
+            rounds.open(
+                OpenRound.of_one(standing.model, number=number, global_round=number, intake=intake, masking=masking)
+            )
             await writing.done()
             await rounds.gather()
+            if isinstance(sums, MaskedSum):
+                sums.check_unmasked()
             pieces = (sums.total.mean(start, stop) for start, stop in pieces_of(layout.size))
             standing.close()
             standing = await writing.save(number + 1, pieces, report)
@@ -129,8 +154,9 @@ async def attend(options: argparse.Namespace) -> None:
     calls = ParentCalls(
         fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate, exchange=session.exchange
     )
-    identity = Identity(run_id=RUN, child_id=f"device-{options.index}", cluster_id=CLUSTER)
+    identity = Identity(run_id=RUN, child_id=f"device-{options.index:03d}", cluster_id=CLUSTER)
     client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), part=PART, log=EventLog("echo"))
+    client.masks = masks = masks_of(options) if MASKED in os.environ else None
     offer = await client.fetch(-1)
     while isinstance(offer, ReceivedModel):
         flat = offer.flat
@@ -140,7 +166,7 @@ async def attend(options: argparse.Namespace) -> None:
             codec=client.codec_for(flat),
             read=lambda a, b, flat=flat: flat[a:b],
         )
-        offer = await client.exchange(update)
+        offer = await client.exchange(masks.masked(update) if masks else update)
     session.close()
     await channel.close(None)
 

@@ -58,6 +58,11 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     architectures = Architectures(experiment, method)
     _ = architectures.all  # own code that fails does so now
     metrics.links.questions = frozenset(question.name for question in method.questions())
+    proofs = None
+    if experiment.secure_aggregation is not None:
+        from device.proofs import Proofs
+
+        proofs = Proofs(experiment.run_id, channels.tls)
     return DeviceProcess(
         experiment=experiment,
         dataset=dataset,
@@ -70,6 +75,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
         state=state,
         clock=DeviceClock(experiment),
+        proofs=proofs,
     )
 
 

@@ -48,6 +48,7 @@ class DeviceAgent:
         self.device_id = host.experiment.device_ids()[device_index]
         self._log = EventLog("device", device=self.device_id)
         self._store = host.store_of(self.device_id)
+        self._masks = host.masks_of(self.device_id)
         self._made: dict[str, Any] = {}  # what a method computes once
         self._sent: Update | None = None
         self._answered: tuple[int, answers_pb2.Answer] | None = None  # the last answer in a round
@@ -189,6 +190,8 @@ class DeviceAgent:
     async def _exchange(self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None) -> Offered:
         """Send what there is to send, and wait for what comes next."""
         if isinstance(goes_up, Update):
+            if self._masks is not None:
+                goes_up = await self._host.bench.compute(partial(self._masks.masked, goes_up))
             return await client.exchange(goes_up)
         if goes_up is not None and self._job is not None:
             return await client.answer(self._job.received.round, goes_up)
@@ -264,10 +267,13 @@ class DeviceAgent:
         link = host.experiment.links.device_lps
         layout = host.streams.travelling
         client = RoundClient(calls, identity, layout, link=link, part=UPDATE_PART, log=self._log)
+        if self._masks is not None:
+            client.mask_by(self._masks)
         client.accepts_model = partial(_acceptance, host, link.down)
         if host.experiment.is_paced:
             links, devices = device_links(host.experiment), host.experiment.device_count
-            client.keep_to(links, payload_bytes=layout.float32_bytes, children=devices)
+            largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
+            client.keep_to(links, payload_bytes=largest, children=devices)
         return client
 
     async def _measure(self, lps: Any, client: RoundClient) -> None:

@@ -38,6 +38,11 @@ class Channels:
         """Wait until the GPS has been connected to. Raises HandshakeError where the two do not trust each other."""
         await until_reached(self._channels[0], self._gps_address, self._tls, GPS, log)
 
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The certificate of this process, if it has one."""
+        return self._tls
+
     def gps(self) -> Any:
         """The GPS's stub."""
         return self._gps

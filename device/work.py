@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,10 @@ from fedstrata.streams import Streams
 from fedstrata.tensors import Flat
 from fedstrata.v1 import answers_pb2
 
+if TYPE_CHECKING:  # what only secure aggregation needs is loaded for it alone
+    from device.masks import Masks
+    from device.proofs import Proofs
+
 Made = TypeVar("Made")
 
 
@@ -48,6 +52,7 @@ class DeviceProcess:
     process_id: str
     pod_name: str
     state: Path | None = None  # where devices keep what never leaves them; None: in memory
+    proofs: "Proofs | None" = None  # under secure aggregation
     clock: DeviceClock = field(default_factory=DeviceClock)
     # what devices received last, one model an LPS and cluster: for an LPS that has lost it or never had it
     held: dict[str, ReceivedModel] = field(default_factory=dict)
@@ -71,6 +76,14 @@ class DeviceProcess:
     def keeps_state(self) -> bool:
         """Whether devices keep something from round to round that never leaves them."""
         return self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
+
+    def masks_of(self, device_id: str) -> "Masks | None":
+        """Under secure aggregation, a device's masks, with a new key."""
+        if self.proofs is None:
+            return None
+        from device.masks import Masks
+
+        return Masks(self.experiment, device_id, self.proofs)
 
     def store_of(self, device_id: str) -> PersonalStore | KeptInMemory:
         """Where a device keeps it."""

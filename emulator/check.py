@@ -73,9 +73,10 @@ def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
     device_lps, lps_gps = experiment.links.device_lps, experiment.links.lps_gps
     up: AnyEncoding = "exact" if model.is_exact else lps_gps.up
     fetched = model.fetched_elements if make_method(experiment).fetches_all else model.travelling_elements
+    update: AnyEncoding = device_lps.up if experiment.secure_aggregation is None else "exact"
     return RoundBytes(
         device_lps_down=experiment.device_count * fetched * ELEMENT_BYTES[device_lps.down],
-        device_lps_up=experiment.device_count * model.travelling_elements * ELEMENT_BYTES[device_lps.up],
+        device_lps_up=experiment.device_count * model.travelling_elements * ELEMENT_BYTES[update],
         lps_gps_down=model.stream_elements * ELEMENT_BYTES[lps_gps.down],
         lps_gps_up=model.stream_elements * ELEMENT_BYTES[up],
     )

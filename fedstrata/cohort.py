@@ -15,14 +15,14 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
     Every device draws one number, at an address of its own, and those with the smallest take part: so many, or a share,
     rounded up; None asks all. Whom an LPS asks depends on its members and their number alone, not on the other LPSs'.
     """
-    count = _cohort_size(len(members), participation)
+    count = cohort_size(len(members), participation)
     if count == len(members):
         return sorted(members)
     draws = {device: float(np.random.default_rng([seed, COHORT, lps_round, device]).random()) for device in members}
     return sorted(sorted(members, key=lambda device: (draws[device], device))[:count])
 
 
-def _cohort_size(members: int, participation: int | float | None) -> int:
+def cohort_size(members: int, participation: int | float | None) -> int:
     """How many; a share is taken as it is written, so that 0.1 of 30 devices are 3."""
     if participation is None:
         return members

@@ -42,6 +42,7 @@ from fedstrata.settings import (
     MethodSettings,
     ModelSettings,
     Schedule,
+    SecureAggregation,
     Settings,
     SgdSettings,
     TierDeadline,
@@ -73,6 +74,7 @@ __all__ = [
     "Partition",
     "PublicSettings",
     "Schedule",
+    "SecureAggregation",
     "SgdSettings",
     "Task",
     "TaskPartition",
@@ -114,6 +116,7 @@ class Experiment(Settings):
     schedule: Entries = ()
     deadlines: Deadlines = Deadlines()
     bounds: Bounds | None = None
+    secure_aggregation: SecureAggregation | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
 
     @field_validator("method", mode="before")
@@ -129,10 +132,12 @@ class Experiment(Settings):
             raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
         from fedstrata.architectures import Architectures
         from fedstrata.methods import make_method
+        from fedstrata.privacy_checks import check_secure_aggregation
         from fedstrata.streams import check_streams
 
         method = make_method(self)
         check_streams(self, method)
+        check_secure_aggregation(self, method)
         Architectures(self, method).check()
         return self
 
@@ -252,6 +257,8 @@ class Experiment(Settings):
             del resolved["data"][place]
         if self.bounds is None:
             del resolved["bounds"]
+        if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
+            del resolved["secure_aggregation"]
         for *sections, key in LATER_KEYS:
             section = reduce(lambda found, name: found.get(name) or {}, sections, resolved)
             if not section.get(key):

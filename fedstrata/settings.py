@@ -242,6 +242,12 @@ class Bounds(Settings):
     max_update_norm: float | None = Field(default=None, gt=0)  # L2, of an update as it is sent
 
 
+class SecureAggregation(Settings):
+    """Updates go up under masks that cancel in the sum of a round's devices."""
+
+    min_devices: int = Field(default=5, ge=3, le=256)  # that a sum is of; a round with fewer stops the run
+
+
 class Deadlines(Settings):
     """One deadline a tier: `enrolment` for profiles and again for relevance rows, then one for a round of each tier."""
 

@@ -18,15 +18,26 @@ from fedstrata.logs import EventLog
 from fedstrata.methods import Method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
-from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundResult, RoundServer, RoundTerms, Update
+from fedstrata.rounds import (
+    Intake,
+    KeyRing,
+    Masking,
+    OpenRound,
+    ReceivedModel,
+    RoundClient,
+    RoundServer,
+    RoundTerms,
+    Update,
+)
 from fedstrata.server_optimiser import server_optimiser
 from fedstrata.store import AnyModel
 from fedstrata.streams import UPDATE_PART, Streams
-from fedstrata.tensors import Flat, Layout, OneSum, Sums, taken
+from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, Sums, taken
 from fedstrata.tier_links import device_links
 from fedstrata.transfers import transfers_of
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.arithmetic import difference, moves, spliced
+from lps.farewell import say_good_bye
 from lps.members import Members
 from lps.notes import Notes
 from lps.round_rows import split_rounds
@@ -37,7 +48,6 @@ from lps.uplink import exchanged
 from lps.writing import Writing
 
 Made = TypeVar("Made")
-TELL_S = 10.0  # how long devices that have been measured may take to hear that the run is over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +92,8 @@ class ClusterSession:
             optimiser=server_optimiser(around.experiment.training.lps_optimiser),
         )
         self._writing = Writing(self._state)
+        secure = self._experiment.secure_aggregation
+        self._keys = KeyRing(self.has_member, secure.min_devices) if secure is not None else None
         exchange = RoundTerms(
             run_id=uplink.identity.run_id,
             layout=self._layout,
@@ -90,6 +102,7 @@ class ClusterSession:
             wait=lps_wait(self._experiment),
             is_timed=self._experiment.clock != "none",
             transfers=transfers_of(self._experiment, device_links(self._experiment)),
+            keys=self._keys,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self._times = Times(self._experiment, cluster.cluster_id, self.server)
@@ -199,13 +212,15 @@ class ClusterSession:
         started = time.monotonic()
         number = standing.lps_round
         children = self._members.in_round(number // self._rounds_per_global, number, standing.report.now_ns)
-        sums = OneSum(self._layout.size, children)
+        sums = self._sums_of(children)
         try:
             self._open(standing, children, sums)
             self._times.opened(standing.report, self._members)
         finally:
             await self._writing.done()
         gathered = await self.server.gather()
+        if isinstance(sums, MaskedSum):
+            await self._off_loop(sums.check_unmasked)
         global_round = number // self._rounds_per_global
         seconds = time.monotonic() - started
         report = self._notes.of_round(standing.report, number, global_round, gathered, seconds)
@@ -221,6 +236,13 @@ class ClusterSession:
         standing.close()
         return following
 
+    def _sums_of(self, children: Mapping[str, int]) -> OneSum:
+        """What the updates of a round's children are added up in. Raises RunStoppedError."""
+        if self._keys is None:
+            return OneSum(self._layout.size, children)
+        self._keys.check_size(len(children))
+        return MaskedSum(self._layout.size, children)
+
     async def _moved(self, standing: RoundStart, sums: OneSum) -> Iterator[Flat]:
         """The model of the next LPS round in pieces; the state of the optimiser that moves it is on disk by then."""
         following, optimiser = standing.lps_round + 1, self._state.optimiser
@@ -233,10 +255,10 @@ class ClusterSession:
     def _open(
         self, standing: RoundStart, children: Mapping[str, int], sums: Sums | None, *, evaluate_only: bool = False
     ) -> None:
-        number = standing.lps_round
+        number, keys = standing.lps_round, None if evaluate_only else self._keys
         intake = Intake(
             children=children, sums=sums, wait=self.server.exchange.wait, executor=self._around.executor,
-            limits=self._members.limits(),
+            limits=self._members.limits(), masked_by=keys.min_devices if keys else 0,
         )  # fmt: skip
         self.server.open(
             OpenRound.of_one(
@@ -245,6 +267,7 @@ class ClusterSession:
                 global_round=number // self._rounds_per_global,
                 intake=intake,
                 evaluate_only=evaluate_only,
+                masking=Masking(keys, intake, sum(children.values())) if keys else None,
             )
         )
 
@@ -318,15 +341,6 @@ class ClusterSession:
         self.server.finish()
         await say_good_bye(self.server, gathered, self._experiment, self._log)
         return report
-
-
-async def say_good_bye(server: RoundServer, gathered: RoundResult, experiment: Experiment, log: EventLog) -> None:
-    """Let the devices that have measured the final model hear, for a time, that the run is over."""
-    measured = {evaluation.device_id for evaluation in gathered.evaluations}
-    deadline_s = experiment.deadlines.gps.deadline_s
-    tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
-    if not await server.wait_all_told(measured, tell_s):
-        log.warning("devices_not_told", reason=f"not all asked again within {tell_s:g} s")
 
 
 async def _nothing(plan_version: int) -> None:

@@ -23,7 +23,8 @@ from fedstrata.transfers import transfers_of
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.cluster import LpsParts, say_good_bye
+from lps.cluster import LpsParts
+from lps.farewell import say_good_bye
 from lps.members import Members
 from lps.notes import Notes
 from lps.report_files import ReportFiles

@@ -8,6 +8,7 @@ from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.parent_stream import ParentStream
 from fedstrata.rounds.result import RoundResult
+from fedstrata.rounds.roster import KeyRing, Masking
 from fedstrata.rounds.server import RoundServer
 from fedstrata.rounds.terms import RoundTerms
 
@@ -15,6 +16,8 @@ __all__ = [
     "ChildLimits",
     "Identity",
     "Intake",
+    "KeyRing",
+    "Masking",
     "Offer",
     "OpenRound",
     "ParentCalls",

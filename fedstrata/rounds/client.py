@@ -1,11 +1,9 @@
 """A child's side of the rounds: it fetches models and submits updates, and goes on where a cut left off."""
 
 from collections.abc import AsyncIterator, Callable, Generator
-from dataclasses import dataclass, field
 from inspect import GEN_CLOSED, getgeneratorstate
 
 import grpc
-import numpy as np
 
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import LinkSettings
@@ -13,7 +11,8 @@ from fedstrata.fault_points import reach
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
 from fedstrata.link_calendar import UP
 from fedstrata.logs import EventLog
-from fedstrata.rounds.exchanged import Identity, Offered, ParentCalls, ReceivedModel, Update
+from fedstrata.rounds.download import Download, are_of_one_model
+from fedstrata.rounds.exchanged import Identity, Masker, Offered, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, refusal
@@ -24,27 +23,6 @@ from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 KNOWN_KINDS = 8  # of models from one parent; what is offered may differ from round to round
-
-
-@dataclass
-class _Download:
-    """What has arrived of a model."""
-
-    header: pb.ModelHeader
-    codec: PayloadCodec
-    flat: Flat = field(default_factory=lambda: np.empty(0, np.float32))
-    offset: int = 0
-
-    def add(self, data: bytes | memoryview) -> None:
-        values = self.codec.decode(data, self.offset)
-        if len(values) == self.codec.layout.size and values.flags.aligned:  # all of it, and as it can be used
-            self.flat, self.offset = values, len(data)
-            return
-        if not len(self.flat):
-            self.flat = np.empty(self.codec.layout.size, np.float32)
-        start = self.offset // self.codec.element_bytes
-        self.flat[start : start + len(values)] = values
-        self.offset += len(data)
 
 
 class RoundClient:
@@ -66,12 +44,13 @@ class RoundClient:
         self._log = log
         self._timeout_s = payload_timeout_s(layout.float32_bytes)
         self._piece_bytes = CHUNK_BYTES
-        self._partial: _Download | None = None
+        self._partial: Download | None = None
         self._payload: tensors_pb2.PayloadHeader | None = None  # announced last, and of which layout
         self._announced_layout: Layout | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
         self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
         self.is_timed = False  # whether the bytes of models are wanted for a timeline
+        self.masks: Masker | None = None  # under secure aggregation
         self.held_round: int | None = None  # of a device: the round whose model it can send up when asked
 
     def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
@@ -114,6 +93,11 @@ class RoundClient:
         self._timeout_s += links.slowest_s(index, payload_bytes, children)
         self._piece_bytes = links.piece_bytes(index, UP)
 
+    def mask_by(self, masks: Masker) -> None:
+        """Have updates go up masked, on the grid of sums: twice as large as they would be."""
+        self.masks = masks
+        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes)
+
     def close(self) -> None:
         """Nothing more is asked of the parent."""
         self._calls.close()
@@ -139,6 +123,8 @@ class RoundClient:
                 case "data" if self._partial is not None:
                     self._partial.add(part.data)
                     reach("download", self._partial.header.round)
+                case "roster" if self.masks is not None:
+                    self.masks.take(part.roster)
                 case "reply":  # in an exchange, where the update was not taken
                     self._log.info("update_late", current_round=part.reply.current_round)
                 case "send_again" | "send_model" | "go_on" | "finished" as kind:
@@ -187,6 +173,8 @@ class RoundClient:
             term=who.term,
             resume_digest=partial.header.digest if partial else b"",
             answered_round=self.answered_round,
+            mask_key=self.masks.key if self.masks else None,
+            roster_digest=self.masks.digest if self.masks else b"",
         )
 
     def _begin(self, header: pb.ModelHeader) -> None:
@@ -199,11 +187,11 @@ class RoundClient:
             self._models[kind] = self.accepts_model(header)
         codec, _ = self._models[kind].of(header.payload)
         partial = self._partial
-        if partial is not None and header.offset == partial.offset and _are_of_one_model(header, partial.header):
+        if partial is not None and header.offset == partial.offset and are_of_one_model(header, partial.header):
             return
         if header.offset:
             raise PayloadError(f"the model of round {header.round} begins at byte {header.offset}, which is not here")
-        self._partial = _Download(header, codec)
+        self._partial = Download(header, codec)
 
     async def answer(self, round_number: int, answer: answers_pb2.Answer) -> Offered:
         """Answer the question of a round and wait for how it goes on; raises as `fetch` does."""
@@ -291,7 +279,12 @@ class RoundClient:
             base_digest=update.base_digest,
             num_examples=update.num_examples if update.payload is not None else 0,
             work=update.work,
+            roster_digest=update.roster_digest,
+            unfit=update.unfit,
         )
+        if update.unfit:
+            yield pb.UpdatePart(header=header)
+            return
         chunks = update.codec.chunks(update.read, offset)
         if update.codec.is_small:
             yield serialised_whole(pb.UpdatePart, header, next(chunks, b""))
@@ -337,7 +330,3 @@ def _whole_bytes(header: pb.ModelHeader) -> int:
     first.CopyFrom(header)
     first.offset = 0
     return int(first.ByteSize() + header.payload.payload_bytes)
-
-
-def _are_of_one_model(one: pb.ModelHeader, other: pb.ModelHeader) -> bool:
-    return (one.round, one.digest) == (other.round, other.digest)

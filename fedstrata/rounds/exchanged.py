@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
@@ -46,6 +48,16 @@ class ReceivedModel:
 Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 
 
+class Masker(Protocol):
+    """What hides a child's updates, as far as it concerns its calls."""
+
+    key: pb.MaskKey  # of the child
+    digest: bytes  # of the roster that it knows; empty for none
+
+    def take(self, roster: pb.Roster) -> None:
+        """Mask for those of a roster from now on. Raises PayloadError."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Update:
     """What a child sends up for one round, and may have to send again; `read` gives its elements."""
@@ -53,7 +65,7 @@ class Update:
     round: int
     num_examples: int
     codec: PayloadCodec
-    read: Callable[[int, int], Flat]
+    read: Callable[[int, int], NDArray[Any]]
     train_loss: float = 0.0
     evaluations: tuple[pb.Evaluation, ...] = ()
     lps_rounds: tuple[pb.LpsRound, ...] = ()
@@ -61,6 +73,8 @@ class Update:
     base_digest: bytes = b""  # of the model that it is against; empty where the parent's round alone says which
     payload: tensors_pb2.PayloadHeader | None = None  # where it has more than one part
     work: pb.Work | None = None  # on the virtual clock: what has been done for it
+    roster_digest: bytes = b""  # under secure aggregation: for whom it is masked
+    unfit: str = ""  # under secure aggregation: why it cannot be
 
 
 @dataclass(frozen=True, kw_only=True)

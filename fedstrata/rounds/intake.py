@@ -7,10 +7,8 @@ a restart of the parent.
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -27,6 +25,7 @@ from fedstrata.errors import (
 )
 from fedstrata.experiment import TierDeadline
 from fedstrata.quoting import quoted
+from fedstrata.rounds.child import Child, ChildState, Notes, apart, mean_loss, uninterrupted
 from fedstrata.rounds.limits import NO_LIMITS, ChildLimits
 from fedstrata.rounds.result import RoundResult, Uploaded
 from fedstrata.rounds.upload import Upload
@@ -34,34 +33,6 @@ from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
 
 INLINE_ELEMENTS = 256 << 10  # arithmetic on no more, 0.3 ms, costs less than handing it to a thread and waiting
-
-
-class ChildState(Enum):
-    """Where a child stands in the round."""
-
-    AWAITED = "awaited"
-    ACCEPTED = "accepted"
-    EXCLUDED = "excluded"
-
-
-@dataclass
-class _Child:
-    state: ChildState = ChildState.AWAITED
-    upload: Upload | None = None
-    offset: int = 0
-    squares: float = 0.0  # of the values before `offset`, where norms are limited
-    began: Upload | None = None  # the one whose bytes stand before `offset`
-    has_switched: bool = False  # to another update half-way, which it may do once a round
-    is_asked_again: bool = False  # had reported before a void, and has not had a deadline's time since
-
-
-@dataclass
-class _Notes:
-    """What children reported beside their tensors."""
-
-    losses: dict[str, tuple[float, int]] = field(default_factory=dict)
-    evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
-    uploaded: dict[str, Uploaded] = field(default_factory=dict)
 
 
 class Intake:
@@ -75,14 +46,17 @@ class Intake:
         wait: TierDeadline,
         executor: Executor | None = None,
         limits: ChildLimits = NO_LIMITS,
+        masked_by: int = 0,
     ) -> None:
-        self._children = {child_id: _Child() for child_id in children}
+        """`masked_by` is the least number of children whose masked updates make a sum; 0: updates are not masked."""
+        self._masked_by = masked_by
+        self._children = {child_id: Child() for child_id in children}
         self._awaited = len(self._children)  # how many: counted, since every update asks
         self.sums = sums
         self._quorum = max(1, math.ceil(wait.quorum_ratio * len(self._children) - 1e-9))
         self._executor = executor
         self.limits = limits
-        self._notes = _Notes()
+        self._notes = Notes()
         self._folding = asyncio.Lock()
         self._is_void = False  # what the sum holds counts no more; whoever has the lock next empties it
         self.reported = asyncio.Event()  # set while nobody is awaited
@@ -109,13 +83,28 @@ class Intake:
     @property
     def is_complete(self) -> bool:
         """Whether nobody is awaited any more."""
-        return not self._awaited
+        return not self._awaited or self._are_too_few
+
+    @property
+    def _are_too_few(self) -> bool:
+        """Whether those who are left cannot hide each other's updates."""
+        return bool(self._masked_by) and len(self.going_on) < self._masked_by
+
+    @property
+    def going_on(self) -> tuple[str, ...]:
+        """The children that have not been given up."""
+        return tuple(name for name, child in self._children.items() if child.state is not ChildState.EXCLUDED)
 
     def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
         """Raise RunStoppedError when too few children have reported; `refusals` say why some never will.
 
         With `still_awaited` those count, too, who still can.
         """
+        if self._are_too_few:
+            raise RunStoppedError(
+                f"{len(self.going_on)} of {len(self._children)} devices are left in the round, too few to mask their "
+                f"updates: secure_aggregation.min_devices is {self._masked_by}{_why(refusals)}"
+            )
         enough = {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited else {ChildState.ACCEPTED}
         reported = [name for name, child in self._children.items() if child.state in enough]
         if len(reported) < self._quorum:
@@ -153,7 +142,7 @@ class Intake:
             child.began = upload
         return upload
 
-    def _switch(self, child_id: str, child: _Child) -> None:
+    def _switch(self, child_id: str, child: Child) -> None:
         """Void the sum for a child that goes on with another update than it began; once, as after its restart.
 
         Raises:
@@ -192,7 +181,7 @@ class Intake:
         if len(values) <= INLINE_ELEMENTS or self._executor is None:
             fold()
             return False
-        return await _uninterrupted(asyncio.get_running_loop().run_in_executor(self._executor, fold))
+        return await uninterrupted(asyncio.get_running_loop().run_in_executor(self._executor, fold))
 
     @property
     def _sums(self) -> Sums:
@@ -214,7 +203,7 @@ class Intake:
             child.upload = None
             self._move(child, ChildState.ACCEPTED)
             self._notes.losses[upload.child_id] = (header.train_loss, max(1, header.num_examples or upload.weights[0]))
-            self._notes.evaluations[upload.child_id] = [_apart(evaluation) for evaluation in header.evaluations]
+            self._notes.evaluations[upload.child_id] = [apart(evaluation) for evaluation in header.evaluations]
             if header.HasField("work"):
                 self._notes.uploaded[upload.child_id] = Uploaded.of(header)
         self._tell()
@@ -230,14 +219,14 @@ class Intake:
     # --- when things go wrong -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
-        """Go on without a child; what it had sent in part voids the sum."""
+        """Go on without a child; what it had sent in part voids the sum, and so do masks that others have for it."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
         had_part = child.offset > 0 or child.upload is not None  # its first chunk may be on its way
         child.upload = None
         self._move(child, ChildState.EXCLUDED)
-        if had_part:
+        if had_part or self._masked_by:
             self.void()
         self._tell()
 
@@ -262,7 +251,7 @@ class Intake:
     def void(self) -> None:
         """Empty the sum: every child that is not excluded is awaited again."""
         self._is_void = True
-        self._notes = _Notes()
+        self._notes = Notes()
         self.voided += 1
         self.reported.clear()
         for child in self._children.values():
@@ -272,7 +261,7 @@ class Intake:
                 self._move(child, ChildState.AWAITED)
         self.on_void()
 
-    def _move(self, child: _Child, state: ChildState) -> None:
+    def _move(self, child: Child, state: ChildState) -> None:
         """Set where a child stands; the one place that does."""
         self._awaited += (state is ChildState.AWAITED) - (child.state is ChildState.AWAITED)
         child.state = state
@@ -294,7 +283,7 @@ class Intake:
         return RoundResult(
             children=sum(child.state is ChildState.ACCEPTED for child in self._children.values()),
             num_examples=sum(examples for _, examples in losses),
-            train_loss=_mean(losses),
+            train_loss=mean_loss(losses),
             missing=tuple(name for name, child in self._children.items() if child.state is not ChildState.ACCEPTED),
             evaluations=tuple(e for name in sorted(self._notes.evaluations) for e in self._notes.evaluations[name]),
             uploaded=self._notes.uploaded,
@@ -304,42 +293,18 @@ class Intake:
         if self.is_complete:
             self.reported.set()
 
-    def _child(self, child_id: str) -> _Child:
+    def _child(self, child_id: str) -> Child:
         child = self._children.get(child_id)
         if child is None:
             raise UnknownChildError(f"{quoted(child_id)} is not of this round")
         return child
 
-    def _current(self, upload: Upload) -> _Child:
+    def _current(self, upload: Upload) -> Child:
         child = self._child(upload.child_id)
         if self.is_closed or child.upload is not upload:
             raise SupersededError(f"this upload of {upload.child_id} has been given up; ask where the round stands")
         return child
 
 
-def _mean(losses: Collection[tuple[float, int]]) -> float:
-    """The mean of losses, each of so many examples; 0 of none. Rounding takes it beyond none of them."""
-    if not losses:
-        return 0.0
-    mean = math.fsum(loss * examples for loss, examples in losses) / sum(examples for _, examples in losses)
-    return min(max(mean, min(losses)[0]), max(losses)[0])
-
-
-def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:
-    """A copy: a message inside another keeps all of that one, here an update, in memory."""
-    copy = pb.Evaluation()
-    copy.CopyFrom(evaluation)
-    return copy
-
-
-async def _uninterrupted(job: "asyncio.Future[None]") -> bool:
-    """Wait for a job in a thread even when the waiter is cancelled, and say whether it was: half a chunk must not
-    stay in the sum."""
-    was_cancelled = False
-    while not job.done():
-        try:
-            await asyncio.shield(job)
-        except asyncio.CancelledError:
-            was_cancelled = True
-    job.result()
-    return was_cancelled
+def _why(refusals: Mapping[str, str]) -> str:
+    return "".join(f" ({name} was refused: {reason})" for name, reason in list(refusals.items())[:1])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from fedstrata.errors import PayloadError, WrongRunError
-from fedstrata.quoting import quoted
+from fedstrata.quoting import brief, quoted
 from fedstrata.v1 import rounds_pb2 as pb
 
 # What is reported is summed over children and rounds and written as JSON: these bounds keep every sum a number that
@@ -32,6 +32,8 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
     """
     if not is_within(header.train_loss, LARGEST_LOSS):
         raise PayloadError(f"{header.child_id} reports a training loss of {header.train_loss}; training has diverged")
+    if header.unfit:
+        raise PayloadError(brief(header.unfit))
     if len(header.evaluations) > 1 or any(e.device_id != header.child_id for e in header.evaluations):
         raise PayloadError(f"{header.child_id} reports {len(header.evaluations)} measurements, expected its own one")
     for evaluation in header.evaluations:

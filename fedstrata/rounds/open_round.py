@@ -7,8 +7,10 @@ from typing import Any, Self
 from fedstrata.errors import OffsetError
 from fedstrata.experiment import Encoding
 from fedstrata.rounds.asking import Asking
-from fedstrata.rounds.intake import ChildState, Intake
+from fedstrata.rounds.child import ChildState
+from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.offer import Offer
+from fedstrata.rounds.roster import Masking
 from fedstrata.store import AnyModel
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -26,6 +28,7 @@ class OpenRound:
     plan_version: int = 0
     begins_ns: int = 0  # at the GPS, on the virtual clock
     asking: Asking | None = None
+    masking: Masking | None = None  # under secure aggregation
     # on the virtual clock with a deadline: whether an update would have missed it
     is_late: Callable[[pb.UpdateHeader], bool] = lambda header: False
 
@@ -54,6 +57,15 @@ class OpenRound:
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
         """Whether a child's update of a round, against the model of a digest if it says one, is one of this round."""
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
+
+    @property
+    def knows_masks(self) -> bool:
+        """Whether children can be told whom to mask for, or need not be."""
+        return self.masking is None or self.masking.is_formed
+
+    def is_masked_for(self, header: pb.UpdateHeader) -> bool:
+        """Whether an update is masked for those who are in the round now, or is not to be."""
+        return self.masking is None or (self.masking.is_formed and header.roster_digest == self.masking.digest)
 
     def is_in_time(self, header: pb.UpdateHeader) -> bool:
         """Whether an update meets a deadline on the virtual clock; a child that misses it is left out of the round."""

@@ -53,7 +53,7 @@ class ParentStream:
     ) -> AsyncIterator[Any]:
         self._begin(wait_for_ready=wait_for_ready)
         part = await self._within(timeout_s, self._answer(parts))
-        if part.HasField("reply"):
+        while part.HasField("reply") or part.HasField("roster"):
             yield part
             part = await self._within(timeout_s, self._read())
         if part.HasField("finished"):

@@ -6,6 +6,7 @@ The LPS uses one for each cluster with devices as children, the GPS one with clu
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fedstrata.errors import (
@@ -22,12 +23,13 @@ from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.quoting import brief, quoted
-from fedstrata.rounds.intake import ChildState
+from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
-from fedstrata.rounds.offer import Offer
-from fedstrata.rounds.open_round import OpenRound, answered_round, instead_of_model, resumed_at
-from fedstrata.rounds.paced import arriving, paced_model
+from fedstrata.rounds.offered import offered
+from fedstrata.rounds.open_round import OpenRound, answered_round
+from fedstrata.rounds.paced import arriving
 from fedstrata.rounds.result import RoundResult
+from fedstrata.rounds.roster import is_shown
 from fedstrata.rounds.terms import RoundTerms
 from fedstrata.rounds.turns import Turns
 from fedstrata.rounds.upload import Upload
@@ -53,7 +55,7 @@ class RoundServer:
         self._is_released = False
         self._changes = Changes()
         self._turns = Turns()
-        updates = Acceptance(exchange.layout, exchange.link.up, exchange.part)
+        updates = exchange.updates()
         self.accepts_updates: Callable[[int], Acceptance] = lambda number: updates  # of a round up to the open one
         self.serves: Callable[[str], bool] = lambda child_id: True  # false of a child that another parent has now
         self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
@@ -63,9 +65,14 @@ class RoundServer:
     def open(self, opened: OpenRound) -> None:
         """Let children fetch the round's model and answer."""
         opened.announce(self.exchange.run_id, self.exchange.link.down)
-        opened.intake.on_void = self._changes.tell
+        opened.intake.on_void = partial(self._voided, opened)
         self._round = opened
         self._metrics.round_opened(opened.number)
+        self._changes.tell()
+
+    def _voided(self, opened: OpenRound) -> None:
+        if opened.masking is not None:
+            opened.masking.renew()
         self._changes.tell()
 
     def finish(self, reason: str = "") -> None:
@@ -97,6 +104,10 @@ class RoundServer:
         intake, wait = opened.intake, self.exchange.wait
         for child_id in self._banned:
             intake.exclude(child_id)
+        if opened.masking is not None:
+            for child_id in await opened.masking.without_key(self._changes, wait.deadline_s):
+                self._log.warning("no_key", child=child_id, round=opened.number)
+                intake.exclude(child_id)
         while not await wait_until(intake.reported, lambda: intake.is_complete, wait.deadline_s):
             self._log.warning("deadline_reached", round=opened.number, missing=list(intake.exclude_late()))
         intake.check_quorum(self._banned)
@@ -163,6 +174,7 @@ class RoundServer:
         child_id = request.child_id
         if child_id in self._banned:
             raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
+        self._show_key(request)
         await self._changes.wait_until(lambda: self._is_released or self._has_news(request), HOLD_S)
         if self._finished is None and not self.serves(child_id):
             raise NotServedError(f"{quoted(child_id)} has moved to another parent; ask for the assignment")
@@ -173,17 +185,8 @@ class RoundServer:
             self._changes.tell()
         elif not self._has_news(request):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
-        elif (said := instead_of_model(opened := self.opened(), request)) is not None:
-            yield said
-        elif self.exchange.transfers is not None:
-            async for part in paced_model(self.exchange.transfers, self._turns, opened, request):
-                yield part
-                del part
-        elif (small_reply := opened.offer_to(child_id).small_reply) is not None:
-            yield small_reply
-            reach("download", opened.number)
         else:
-            async for part in self._stream(opened, opened.offer_to(child_id), request):
+            async for part in offered(self.exchange.transfers, self._turns, self.opened(), request):
                 yield part
                 del part  # a chunk; the next may be long in coming
 
@@ -193,8 +196,23 @@ class RoundServer:
         opened, child_id = self._round, request.child_id
         if opened is None or opened.intake.is_closed or opened.intake.state_of(child_id) is not ChildState.AWAITED:
             return False
+        if not opened.knows_masks:
+            return False
         asking = opened.asking
         return asking is None or not asking.holds_back(child_id, answered_round(request), opened.number)
+
+    def _show_key(self, request: pb.FetchModelRequest) -> None:
+        """Under secure aggregation, keep the key that a child shows with each asking."""
+        masking = self._round.masking if self._round is not None else None
+        try:
+            if not is_shown(self.exchange.keys, request):
+                return
+            is_news = masking is not None and masking.heard(request.child_id)
+        except PayloadError as error:
+            self.ban(request.child_id, str(error))
+            raise
+        if is_news:
+            self._changes.tell()
 
     def answer(self, message: pb.RoundAnswer) -> None:
         """Take a child's answer to the question of the open round; one that is not asked for any more is passed over.
@@ -214,16 +232,6 @@ class RoundServer:
             self.ban(child_id, str(error))
             raise
         self._changes.tell()
-
-    async def _stream(
-        self, opened: OpenRound, offer: Offer, request: pb.FetchModelRequest
-    ) -> AsyncIterator[pb.ModelPart | bytes]:
-        yield offer.header_part(offset := resumed_at(request, offer))
-        while offset < offer.codec.payload_bytes:
-            async with self._turns.one(request.child_id):
-                yield await offer.chunks.at(offset)
-            offset = offer.chunks.end_of(offset)
-            reach("download", opened.number)
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Take one child's update for the open round; one that misses it is an answer, not an error."""
@@ -296,7 +304,7 @@ class RoundServer:
     def _is_awaited(self, opened: OpenRound, header: pb.UpdateHeader) -> bool:
         """Whether an update is for the open round and its sender has not been given up."""
         is_ours = opened.is_base_of(header.child_id, header.round, header.base_digest)
-        if not is_ours or opened.intake.is_closed or opened.evaluate_only:
+        if not is_ours or opened.intake.is_closed or opened.evaluate_only or not opened.is_masked_for(header):
             return False
         state = opened.intake.state_of(header.child_id)
         if state is None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.rounds.roster import KeyRing
+from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import Layout
 from fedstrata.transfers import Transfers
 
@@ -18,3 +20,8 @@ class RoundTerms:
     wait: TierDeadline
     is_timed: bool = False  # whether updates say what their senders have done, for a timeline
     transfers: Transfers | None = None  # on the real clock
+    keys: KeyRing | None = None  # under secure aggregation
+
+    def updates(self) -> Acceptance:
+        """What an update has to be; a masked one lies on the grid of sums, whatever the link's encoding."""
+        return Acceptance(self.layout, self.link.up if self.keys is None else "exact", self.part)

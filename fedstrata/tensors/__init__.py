@@ -3,7 +3,7 @@
 from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.exact_sum import ExactSum
 from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout, TensorSpec, taken
-from fedstrata.tensors.stream_sums import OneSum, PartialSums, RoutedSums, Sums
+from fedstrata.tensors.stream_sums import MaskedSum, OneSum, PartialSums, RoutedSums, Sums
 
 __all__ = [
     "CHUNK_BYTES",
@@ -11,6 +11,7 @@ __all__ = [
     "ExactSum",
     "Flat",
     "Layout",
+    "MaskedSum",
     "OneSum",
     "PartialSums",
     "PayloadCodec",

@@ -58,14 +58,26 @@ class ExactSum:
         Raises:
             PayloadError: a sum is beyond what so many examples can come to; nothing has been added then.
         """
+        self._check_sums(sums, num_examples)
+        self.fold_masked(start, sums, num_examples)
+
+    def fold_masked(self, start: int, sums: Sums, num_examples: int) -> None:
+        """Add sums that masks hide, modulo 2⁶⁴: what they are cannot be checked before all masks have cancelled."""
+        here = self._sums[start : start + len(sums)]
+        np.add(here, sums, out=here)
+        np.add(here, np.int64(_wrapped(num_examples * _MAGIC_BITS)), out=here)
+
+    def check_unmasked(self) -> None:
+        """Refuse a sum that cannot be one of so many examples. Raises PayloadError."""
+        for start in range(0, len(self._sums), PIECE):
+            self._check_sums(self.sums(start, start + PIECE), self.num_examples)
+
+    def _check_sums(self, sums: Sums, num_examples: int) -> None:
         most = int(self.limit * GRID) * num_examples
         if len(sums) and not (-most <= int(sums.min()) and int(sums.max()) <= most):
             raise PayloadError(
                 f"partial sums from {sums.min()} to {sums.max()}: {num_examples} examples come to at most ±{most}"
             )
-        here = self._sums[start : start + len(sums)]
-        np.add(here, sums, out=here)
-        np.add(here, np.int64(_wrapped(num_examples * _MAGIC_BITS)), out=here)
 
     def shift(self, values: Flat, times: int) -> None:
         """Add a whole vector so many times without counting anything for it: what counted values are relative to."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from fedstrata.errors import PayloadError
+from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.tensors.exact_sum import ExactSum
 
 if TYPE_CHECKING:
@@ -57,6 +57,24 @@ class OneSum:
     def clear(self) -> None:
         """Forget all that was added."""
         self.total.clear()
+
+
+class MaskedSum(OneSum):
+    """One vector, to which every child adds its own times its examples under masks that cancel in the sum of all."""
+
+    def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
+        """Add masked values, which are anything."""
+        self.total.fold_masked(start, values, weights[0])
+
+    def check_unmasked(self) -> None:
+        """Refuse a sum in which masks have not cancelled, or values were beyond the grid. Raises RunStoppedError."""
+        try:
+            self.total.check_unmasked()
+        except PayloadError as error:
+            raise RunStoppedError(
+                f"the sum of the masked updates cannot be one ({error}): a device has masked for others than those in "
+                "the round, or sent values out of range, and under secure_aggregation nobody can tell which"
+            ) from None
 
 
 class RoutedSums:

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FetchModelRequest(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest", "sent_digest", "answered_round")
+    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest", "sent_digest", "answered_round", "mask_key", "roster_digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class FetchModelRequest(_message.Message):
     RESUME_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SENT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    MASK_KEY_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -32,10 +34,44 @@ class FetchModelRequest(_message.Message):
     resume_digest: bytes
     sent_digest: bytes
     answered_round: int
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ..., sent_digest: _Optional[bytes] = ..., answered_round: _Optional[int] = ...) -> None: ...
+    mask_key: MaskKey
+    roster_digest: bytes
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ..., sent_digest: _Optional[bytes] = ..., answered_round: _Optional[int] = ..., mask_key: _Optional[_Union[MaskKey, _Mapping]] = ..., roster_digest: _Optional[bytes] = ...) -> None: ...
+
+class MaskKey(_message.Message):
+    __slots__ = ("public_key", "signature", "certificate")
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    public_key: bytes
+    signature: bytes
+    certificate: bytes
+    def __init__(self, public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., certificate: _Optional[bytes] = ...) -> None: ...
+
+class Roster(_message.Message):
+    __slots__ = ("members", "certificates", "max_examples")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    MAX_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[RosterMember]
+    certificates: _containers.RepeatedScalarFieldContainer[bytes]
+    max_examples: int
+    def __init__(self, members: _Optional[_Iterable[_Union[RosterMember, _Mapping]]] = ..., certificates: _Optional[_Iterable[bytes]] = ..., max_examples: _Optional[int] = ...) -> None: ...
+
+class RosterMember(_message.Message):
+    __slots__ = ("device_id", "public_key", "signature", "certificate")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    public_key: bytes
+    signature: bytes
+    certificate: int
+    def __init__(self, device_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., certificate: _Optional[int] = ...) -> None: ...
 
 class ModelPart(_message.Message):
-    __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply", "send_model", "go_on", "small")
+    __slots__ = ("header", "waiting", "send_again", "finished", "data", "reply", "send_model", "go_on", "roster", "small")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     SEND_AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +80,7 @@ class ModelPart(_message.Message):
     REPLY_FIELD_NUMBER: _ClassVar[int]
     SEND_MODEL_FIELD_NUMBER: _ClassVar[int]
     GO_ON_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
     SMALL_FIELD_NUMBER: _ClassVar[int]
     header: ModelHeader
     waiting: Waiting
@@ -53,8 +90,9 @@ class ModelPart(_message.Message):
     reply: UpdateReply
     send_model: SendModel
     go_on: GoOn
+    roster: Roster
     small: bytes
-    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ..., send_model: _Optional[_Union[SendModel, _Mapping]] = ..., go_on: _Optional[_Union[GoOn, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., data: _Optional[bytes] = ..., reply: _Optional[_Union[UpdateReply, _Mapping]] = ..., send_model: _Optional[_Union[SendModel, _Mapping]] = ..., go_on: _Optional[_Union[GoOn, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
     __slots__ = ("run_id", "round", "global_round", "evaluate_only", "payload", "offset", "plan_version", "digest", "cluster", "clusters", "begins_ns", "offered", "offers", "withdrawn", "told")
@@ -159,7 +197,7 @@ class RoundAnswer(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., answer: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "then_fetch", "base_digest", "num_examples", "work")
+    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "then_fetch", "base_digest", "num_examples", "work", "roster_digest", "unfit")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +215,8 @@ class UpdateHeader(_message.Message):
     BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    UNFIT_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
     cluster_id: str
@@ -194,7 +234,9 @@ class UpdateHeader(_message.Message):
     base_digest: bytes
     num_examples: int
     work: Work
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
+    roster_digest: bytes
+    unfit: str
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., roster_digest: _Optional[bytes] = ..., unfit: _Optional[str] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("examples", "busy_ns", "computed_ns")

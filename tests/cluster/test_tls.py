@@ -30,8 +30,10 @@ def captured(node: str, file: Path) -> Iterator[None]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "capturing\n"
-        yield
-        process.terminate()
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def inside(lab: Lab, pod: str, *command: str) -> str:

@@ -54,6 +54,10 @@ LIKELY: dict[str, list[Any]] = {
     "encoding": [1],
     "round": [0, 1, 2],
     "lps_round": [0, 1, 2],
+    "public_key": [bytes(32), b"short"],
+    "signature": [b"", bytes(64)],
+    "certificate": [b"", b"no certificate"],
+    "roster_digest": [b"", bytes(32)],
     "payload_bytes": [4840, 4160, 1280, 10_000_000_000],
 }
 GPS, LPS, RUN = "fedstrata.v1.GpsService", "fedstrata.v1.LpsService", "fedstrata.v1.RunService"

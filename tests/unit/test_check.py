@@ -58,6 +58,12 @@ def test_where_clusters_span_lpss_exact_sums_go_up_and_devices_that_compare_mode
     assert (per_round.lps_gps_down, per_round.lps_gps_up) == (4 * 270, 8 * 270)
 
 
+def test_masked_updates_take_eight_bytes_a_weight_whatever_the_link_says() -> None:
+    masked = ["links.device-lps.up=int8", "secure_aggregation={min_devices: 3}"]
+    per_round = round_bytes(parse_experiment(GOOD, overrides=masked), SIZE)
+    assert (per_round.device_lps_down, per_round.device_lps_up) == (4 * 4 * 90, 4 * 8 * 90)
+
+
 def test_a_method_without_questions_exchanges_no_answers() -> None:
     experiment = parse_experiment(GOOD, overrides=["method=random"])
     assert question_bytes(experiment) == []

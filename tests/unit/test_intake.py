@@ -14,7 +14,7 @@ from fedstrata.errors import ExcludedError, OffsetError, PayloadError, RunStoppe
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake
 from fedstrata.rounds import intake as intake_module
-from fedstrata.rounds.intake import ChildState
+from fedstrata.rounds.child import ChildState
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 
 values = st.floats(-100, 100, width=32)

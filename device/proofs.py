@@ -1,0 +1,96 @@
+"""By what a device knows that a key for masks is another device's, and not one that its LPS made up.
+
+The key of a process's certificate signs the keys of its devices. Without certificates nothing is signed or checked.
+"""
+
+from functools import lru_cache
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from fedstrata.errors import CertificateError, PayloadError
+from fedstrata.quoting import quoted
+from fedstrata.trust.files import CERT, TlsFiles
+from fedstrata.trust.names import Peer
+from fedstrata.v1 import rounds_pb2 as pb
+
+HALF_BYTES = 32  # of a signature: r, and s
+
+
+class Proofs:
+    """Vouches for the keys of this process's devices, and checks those of others."""
+
+    def __init__(self, run_id: str, tls: TlsFiles | None) -> None:
+        """Raises CertificateError where the certificate's key cannot sign."""
+        self._run_id, self._tls = run_id, tls
+        self._check = lru_cache(maxsize=4096)(self._checked)
+        self._holder = lru_cache(maxsize=1024)(self._holder_of)
+        if tls is not None:
+            self._signer = _signer(tls)
+            self._certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
+            self._authorities = x509.load_pem_x509_certificates(tls.ca)
+
+    def key_of(self, device_id: str, public_key: bytes) -> pb.MaskKey:
+        """The key of one of this process's devices, vouched for."""
+        if self._tls is None:
+            return pb.MaskKey(public_key=public_key)
+        r, s = decode_dss_signature(self._signer.sign(self._said(device_id, public_key), ECDSA(SHA256())))
+        signature = r.to_bytes(HALF_BYTES, "big") + s.to_bytes(HALF_BYTES, "big")
+        return pb.MaskKey(public_key=public_key, signature=signature, certificate=self._certificate)
+
+    def check(self, member: pb.RosterMember, certificate: bytes) -> None:
+        """Refuse a key that is not vouched for by a certificate of the device. Raises PayloadError."""
+        if self._tls is not None:
+            self._check(member.device_id, member.public_key, member.signature, certificate)
+
+    def _said(self, device_id: str, public_key: bytes) -> bytes:
+        return f"fedstrata secure aggregation\0{self._run_id}\0{device_id}\0".encode() + public_key
+
+    def _checked(self, device_id: str, public_key: bytes, signature: bytes, certificate: bytes) -> None:
+        key, peer = self._holder(certificate)
+        if not peer.is_("device", device_id):
+            raise PayloadError(f"the key for masks of {quoted(device_id)} is vouched for by {peer}; this LPS lies")
+        halves = (int.from_bytes(half, "big") for half in (signature[:HALF_BYTES], signature[HALF_BYTES:]))
+        try:
+            key.verify(encode_dss_signature(*halves), self._said(device_id, public_key), ECDSA(SHA256()))
+        except InvalidSignature:
+            raise PayloadError(f"the key for masks of {quoted(device_id)} is not its own; this LPS lies") from None
+
+    def _holder_of(self, certificate: bytes) -> tuple[EllipticCurvePublicKey, Peer]:
+        """The key of a certificate by an authority of this run, and who holds it. Raises PayloadError."""
+        try:
+            found = x509.load_der_x509_certificate(certificate)
+            key, names = found.public_key(), found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            peer = Peer.of_uris(names.value.get_values_for_type(x509.UniformResourceIdentifier))
+        except (ValueError, x509.ExtensionNotFound, CertificateError) as error:
+            raise PayloadError(f"a key for masks comes with what is no certificate of a device: {error}") from None
+        is_ours = any(_is_issued_by(found, authority) for authority in self._authorities)
+        if not is_ours or self._tls is None or peer.domain != self._tls.me.domain:
+            raise PayloadError(f"a key for masks is vouched for by {peer} of {quoted(peer.domain)}, whom nobody knows")
+        if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
+            raise PayloadError(f"a key for masks is vouched for by {peer} with a key that is not on P-256")
+        return key, peer
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _signer(tls: TlsFiles) -> EllipticCurvePrivateKey:
+    key = load_pem_private_key(tls.key, None)
+    if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
+        raise CertificateError(f"{tls.folder / CERT} has a key that is not on P-256; fedstrata certs issue makes one")
+    return key

@@ -1,0 +1,328 @@
+"""Rounds whose updates are masked: who waits for whose key, and what becomes of the sum when somebody is gone."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from masks_setting import LAYOUT, masked_experiment
+from rounds_setting import PART, RUN_ID, Wire, vector
+
+from device.masks import Masks
+from device.proofs import Proofs
+from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
+from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
+from fedstrata.logs import EventLog
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rounds import (
+    Identity,
+    Intake,
+    KeyRing,
+    Masking,
+    OpenRound,
+    ReceivedModel,
+    RoundClient,
+    RoundServer,
+    RoundTerms,
+    Update,
+)
+from fedstrata.rounds.roster import MOST_DEVICES, MOST_KEYS
+from fedstrata.store import ModelFile, write_model
+from fedstrata.tensors import Flat, MaskedSum
+from fedstrata.v1 import rounds_pb2 as pb
+
+EXPERIMENT = masked_experiment(5)
+IDS = EXPERIMENT.device_ids()
+FOREVER = TierDeadline()
+SOON = TierDeadline(deadline_s=0.05, quorum_ratio=0.5)
+
+
+@dataclass
+class Parent:
+    """A parent whose children mask, with a round open."""
+
+    server: RoundServer
+    sums: MaskedSum
+
+    @classmethod
+    def of(cls, folder: Path, children: Sequence[str] = IDS, wait: TierDeadline = FOREVER) -> "Parent":
+        keys = KeyRing(lambda child_id: child_id in IDS, 3)
+        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=wait, keys=keys)
+        server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+        parent = cls(server, None)  # type: ignore[arg-type]
+        parent.open(folder, 0, children)
+        return parent
+
+    def open(self, folder: Path, number: int, children: Sequence[str] = IDS) -> None:
+        path, most = folder / f"model-{number}.safetensors", dict.fromkeys(children, 4)
+        write_model(path, LAYOUT, [np.arange(LAYOUT.size, dtype=np.float32) + number], {})
+        self.sums = MaskedSum(LAYOUT.size, most)
+        terms = self.server.exchange
+        intake = Intake(children=most, sums=self.sums, wait=terms.wait, masked_by=3)
+        masking = Masking(terms.keys, intake, sum(most.values())) if terms.keys else None
+        model = ModelFile(path, LAYOUT)
+        self.server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, masking=masking))
+
+    async def mean(self) -> Flat:
+        """The round's result."""
+        await self.server.gather()
+        self.sums.check_unmasked()
+        return self.sums.total.mean()
+
+
+class Child:
+    """A device in a round: it fetches, masks, sends, and masks anew where it is told to."""
+
+    def __init__(self, parent: Parent, device_id: str, *, experiment: Experiment = EXPERIMENT, **cuts: Any) -> None:
+        self.masks = Masks(experiment, device_id, Proofs(experiment.run_id, None))
+        identity = Identity(run_id=RUN_ID, child_id=device_id, cluster_id="lps-0")
+        calls = Wire(parent.server, **cuts).calls()
+        self.client = RoundClient(calls, identity, LAYOUT, link=LinkSettings(), part=PART, log=EventLog("device"))
+        self.client.mask_by(self.masks)
+        self.sent: Update | None = None
+        self.uploads = 0
+
+    async def send(self, flat: Flat, num_examples: int = 2) -> None:
+        """Fetch the model and send an update of it."""
+        received = await self.client.fetch(-1)
+        assert isinstance(received, ReceivedModel)
+        self.sent = Update(
+            round=received.round,
+            num_examples=num_examples,
+            codec=self.client.codec_for(flat),
+            read=lambda start, stop: flat[start:stop],
+            base_digest=received.digest,
+        )
+        await self.send_again()
+
+    async def send_again(self) -> None:
+        assert self.sent is not None
+        self.uploads += 1
+        await self.client.submit(self.masks.masked(self.sent))
+
+    async def stay(self) -> None:
+        """Send again as often as the parent says so."""
+        while True:
+            assert self.sent is not None
+            said = await self.client.fetch(self.sent.round, self.sent.base_digest)
+            assert isinstance(said, pb.SendAgain)
+            await self.send_again()
+
+    async def take_part(self, flat: Flat) -> None:
+        await self.send(flat)
+        await self.stay()
+
+
+async def mean_of(parent: Parent, *jobs: Any) -> Flat:
+    """The round's mean while these go on; a failure of theirs is the test's."""
+    running = {asyncio.ensure_future(job) for job in jobs}
+    gathering = asyncio.ensure_future(parent.mean())
+    while not gathering.done():
+        done, _ = await asyncio.wait({gathering, *running}, return_when=asyncio.FIRST_COMPLETED)
+        for job in done & running:
+            job.result()
+        running -= done
+    for job in running:
+        job.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    return await gathering
+
+
+async def test_a_masked_round_has_the_bits_of_the_plain_mean(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path)
+    flats = [np.random.default_rng(number).normal(size=LAYOUT.size).astype(np.float32) for number in range(5)]
+    jobs = [Child(parent, name).send(flat) for name, flat in zip(IDS, flats, strict=True)]
+    mean = await mean_of(parent, *jobs)
+    on_grid = [np.rint(flat.astype(np.float64) * 2**32) for flat in flats]
+    assert mean.tobytes() == np.float32(sum(on_grid) * 2 / (10 * 2.0**32)).tobytes()
+
+
+async def test_nobody_gets_the_model_before_all_keys_are_there(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, IDS[:3])
+    first, second, third = (Child(parent, name) for name in IDS[:3])
+    waiting = [asyncio.create_task(child.send(vector(1.0))) for child in (first, second)]
+    await asyncio.sleep(0.01)
+    assert not any(job.done() for job in waiting)
+    mean = await mean_of(parent, *waiting, third.send(vector(4.0)))
+    assert mean[0] == 2.0
+
+
+async def test_a_device_that_never_shows_a_key_is_left_out_at_the_deadline(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, wait=SOON)
+    mean = await mean_of(parent, *(Child(parent, name).send(vector(2.0)) for name in IDS[:4]))
+    assert mean[0] == 2.0
+    assert parent.sums.total.num_examples == 8
+
+
+async def test_a_device_that_drops_out_has_all_others_mask_anew_for_who_is_left(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, wait=SOON)
+    silent = Child(parent, IDS[4])
+    children = [Child(parent, name) for name in IDS[:4]]
+    mean = await mean_of(parent, silent.client.fetch(-1), *(child.take_part(vector(3.0)) for child in children))
+    assert mean[0] == 3.0
+    assert [child.uploads for child in children] == [2] * 4
+    assert len({child.masks.digest for child in children}) == 1
+    assert silent.masks.digest != children[0].masks.digest
+
+
+async def test_a_device_that_comes_back_with_another_key_is_masked_for_anew(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path)
+    children = [Child(parent, name) for name in IDS[:4]]
+    killed = Child(parent, IDS[4])
+    await asyncio.gather(killed.client.fetch(-1), *(child.send(vector(1.0)) for child in children))
+    assert parent.server.awaited[1] == (IDS[4],)
+    born_again = Child(parent, IDS[4])
+    mean = await mean_of(parent, born_again.send(vector(6.0)), *(child.stay() for child in children))
+    assert mean[0] == 2.0
+    assert [child.uploads for child in children] == [2] * 4
+
+
+async def test_a_device_whose_update_is_in_may_come_with_another_key(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path)
+    children = [Child(parent, name) for name in IDS]
+    jobs = [asyncio.ensure_future(child.send(vector(1.0))) for child in children[:4]]
+    await asyncio.gather(children[4].client.fetch(-1), *jobs)
+    born_again = Child(parent, IDS[0])
+    again = asyncio.ensure_future(born_again.client.fetch(-1))
+    await asyncio.sleep(0.01)
+    mean = await mean_of(parent, children[4].send(vector(1.0)))
+    assert mean[0] == 1.0
+    parent.open(tmp_path, 1)
+    others = [child.send(vector(2.0)) for child in children[1:]]
+    received = asyncio.ensure_future(_then(again, born_again, vector(2.0)))
+    assert (await mean_of(parent, received, *others))[0] == 2.0
+
+
+async def _then(fetched: "asyncio.Future[Any]", child: Child, flat: Flat) -> None:
+    await fetched
+    await child.send(flat)
+
+
+async def test_an_update_masked_for_others_is_late_and_asked_for_again(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path)
+    children = [Child(parent, name) for name in IDS]
+    await asyncio.gather(*(child.client.fetch(-1) for child in children))
+    received = await children[0].client.fetch(-1)
+    assert isinstance(received, ReceivedModel)
+    update = Update(
+        round=0, num_examples=2, codec=children[0].client.codec_for(vector(1.0)), read=lambda a, b: vector(1.0)[a:b],
+        base_digest=received.digest,
+    )  # fmt: skip
+    masked = children[0].masks.masked(update)
+    parent.server.ban(IDS[4], "a test")
+    assert not (await children[0].client.submit(masked)).accepted
+    assert isinstance(await children[0].client.fetch(0, received.digest), pb.SendAgain)
+    assert (await children[0].client.submit(children[0].masks.masked(update))).accepted
+
+
+async def test_a_model_and_a_reply_that_were_cut_change_no_mask(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, IDS[:3])
+    children = [Child(parent, IDS[0], cut_down=(1,), cut_up=(0,)), Child(parent, IDS[1]), Child(parent, IDS[2])]
+    mean = await mean_of(parent, *(child.send(vector(1.0)) for child in children))
+    assert mean[0] == 1.0
+
+
+async def test_after_a_restart_of_the_parent_keys_are_shown_again_and_updates_sent_again(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, IDS[:3])
+    children = [Child(parent, name) for name in IDS[:3]]
+    await asyncio.gather(*(child.send(vector(5.0)) for child in children[:2]), children[2].client.fetch(-1))
+    (tmp_path / "second").mkdir()
+    restarted = Parent.of(tmp_path / "second", IDS[:3])
+    for child in children:
+        child.client._calls = Wire(restarted.server).calls()
+    before = [child.masks.digest for child in children]
+    mean = await mean_of(restarted, children[2].send(vector(5.0)), *(child.stay() for child in children[:2]))
+    assert mean[0] == 5.0
+    assert [child.masks.digest for child in children] == before
+
+
+async def test_a_device_that_cannot_mask_is_refused_and_the_others_mask_anew(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, wait=replace_quorum(0.5))
+    children = [Child(parent, name) for name in IDS]
+    diverged = asyncio.ensure_future(children[4].send(vector(float("nan"))))
+    mean = await mean_of(parent, *(child.take_part(vector(1.0)) for child in children[:4]))
+    assert mean[0] == 1.0
+    with pytest.raises(PayloadError, match="finite and within"):
+        await diverged
+    assert parent.server.has_refused(IDS[4])
+
+
+def replace_quorum(ratio: float) -> TierDeadline:
+    return TierDeadline(quorum_ratio=ratio)
+
+
+async def test_a_round_stops_where_too_few_are_left_to_hide_among(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, IDS[:3], wait=replace_quorum(0.1))
+    gathering = asyncio.create_task(parent.server.gather())
+    await asyncio.sleep(0)
+    parent.server.ban(IDS[0], "a test")
+    with pytest.raises(RunStoppedError, match=r"2 of 3 devices are left .*min_devices is 3 .device-000 was refused"):
+        await gathering
+
+
+async def test_a_sum_in_which_masks_do_not_cancel_stops_the_run_and_is_no_model(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, IDS[:3])
+    children = [Child(parent, name) for name in IDS[:3]]
+    liar = children[2]
+    masked = liar.masks.masked
+
+    def for_others(update: Update) -> Update:
+        return replace(masked(replace(update, base_digest=b"another")), base_digest=update.base_digest)
+
+    liar.masks.masked = for_others  # type: ignore[method-assign]
+    with pytest.raises(RunStoppedError, match="nobody can tell which"):
+        await mean_of(parent, *(child.send(vector(*[1.0] * LAYOUT.size)) for child in children))
+
+
+async def test_a_device_that_changes_its_key_all_the_time_is_refused(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path, IDS[:3])
+    held = [asyncio.ensure_future(Child(parent, name).client.fetch(-1)) for name in IDS[:2]]
+    for _ in range(MOST_KEYS + 1):
+        await Child(parent, IDS[2]).client.fetch(-1)
+    await asyncio.gather(*held)
+    with pytest.raises((PayloadError, ExcludedError), match=f"for the {MOST_KEYS + 1}th time"):
+        await Child(parent, IDS[2]).client.fetch(-1)
+    assert parent.server.has_refused(IDS[2])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pb.MaskKey(),
+        pb.MaskKey(public_key=b"short"),
+        pb.MaskKey(public_key=bytes(32), signature=b"short"),
+        pb.MaskKey(public_key=bytes(32), signature=bytes(64), certificate=bytes(4096)),
+    ],
+)
+async def test_what_is_no_key_is_refused(tmp_path: Path, key: pb.MaskKey) -> None:
+    parent = Parent.of(tmp_path)
+    child = Child(parent, IDS[0])
+    child.masks.key = key
+    with pytest.raises(PayloadError, match="give all processes the same file"):
+        await child.client.fetch(-1)
+
+
+async def test_a_device_that_masks_is_refused_by_a_parent_that_does_not_know_of_it(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path)
+    parent.server.exchange = replace(parent.server.exchange, keys=None)
+    with pytest.raises(PayloadError, match="its parent runs without secure_aggregation"):
+        await Child(parent, IDS[0]).client.fetch(-1)
+
+
+async def test_keys_of_strangers_are_not_kept() -> None:
+    keys = KeyRing(lambda child_id: child_id in IDS, 3)
+    shown = Masks(EXPERIMENT, IDS[0], Proofs(EXPERIMENT.run_id, None)).key
+    keys.show("a-stranger", shown)
+    keys.show(IDS[0], shown)
+    assert keys.of("a-stranger") is None
+    assert keys.of(IDS[0]) == shown
+
+
+@pytest.mark.parametrize(("children", "says"), [(2, "form fewer clusters"), (MOST_DEVICES + 1, "say participation")])
+def test_a_round_of_too_few_or_too_many_does_not_begin(children: int, says: str) -> None:
+    with pytest.raises(RunStoppedError, match=says):
+        KeyRing(lambda child_id: True, 3).check_size(children)

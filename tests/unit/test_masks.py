@@ -1,0 +1,258 @@
+"""Masks: they cancel in the sum of all, and in no less; keys are vouched for where there are certificates."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from masks_setting import (
+    BASE,
+    LAYOUT,
+    MAX_EXAMPLES,
+    chacha20,
+    grid,
+    hkdf_sha256,
+    issued,
+    masked_experiment,
+    masks_of,
+    roster_of,
+    update_of,
+    x25519,
+)
+
+from device.masks import PIECE, Masks, stream
+from device.proofs import Proofs
+from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.experiment import parse_experiment
+from fedstrata.rounds.roster import roster_digest
+from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
+from fedstrata.trust.authority import Authority
+from fedstrata.v1 import rounds_pb2 as pb
+
+EXPERIMENT = masked_experiment(8)
+ALL = masks_of(EXPERIMENT)
+SIZE = LAYOUT.size
+
+
+def with_roster(devices: list[str], masks: dict[str, Masks]) -> pb.Roster:
+    """Have these devices mask for each other; gives the roster."""
+    roster = roster_of([(device_id, masks[device_id].key) for device_id in sorted(devices)])
+    for device_id in devices:
+        masks[device_id].take(roster)
+    return roster
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[list[str], list[tuple[Flat, int]], list[int]]:
+    """Some of the devices, in any order, with their updates and weights; and another order to report in."""
+    devices = draw(st.permutations(EXPERIMENT.device_ids()))[: draw(st.integers(3, 8))]
+    values = hnp.arrays(np.float32, SIZE, elements=st.floats(-250, 250, width=32))
+    updates = draw(st.lists(st.tuples(values, st.integers(1, 500)), min_size=len(devices), max_size=len(devices)))
+    return devices, updates, draw(st.permutations(range(len(devices))))
+
+
+@given(rounds())
+@settings(deadline=None)
+def test_masks_cancel_to_the_bit_for_any_devices_in_any_order(
+    case: tuple[list[str], list[tuple[Flat, int]], list[int]],
+) -> None:
+    devices, updates, order = case
+    with_roster(devices, ALL)
+    most = dict.fromkeys(devices, 512)
+    masked, plain = MaskedSum(SIZE, most), OneSum(SIZE, most)
+    for index in order:
+        device_id, (flat, examples) = devices[index], updates[index]
+        sent = ALL[device_id].masked(update_of(flat, examples))
+        masked.fold(device_id, 0, sent.read(0, SIZE), [examples])
+        masked.count(device_id, [examples])
+    for (flat, examples), device_id in zip(updates, devices, strict=True):
+        plain.fold(device_id, 0, flat, [examples])
+        plain.count(device_id, [examples])
+    masked.check_unmasked()
+    assert masked.total.mean().tobytes() == plain.total.mean().tobytes()
+
+
+@given(rounds())
+@settings(deadline=None)
+def test_what_is_short_of_all_shows_no_sum(case: tuple[list[str], list[tuple[Flat, int]], list[int]]) -> None:
+    devices, updates, order = case
+    with_roster(devices, ALL)
+    sums = np.zeros(SIZE, np.int64)
+    for index in order[1:]:
+        sums += ALL[devices[index]].masked(update_of(*updates[index])).read(0, SIZE)
+    unmasked = sum(grid(*updates[index]) for index in order[1:])
+    assert not np.any(sums == unmasked)
+
+
+def test_the_ciphers_of_the_test_are_those_of_the_standards() -> None:
+    key = bytes(range(32))
+    nonce = bytes.fromhex("000000090000004a00000000")
+    assert chacha20(key, 64, first=1, nonce=nonce).hex().startswith("10f1e7e4d13b5915500fdd1fa32071c4")  # RFC 8439
+    alice = bytes.fromhex("77076d0a7318a57d3c16c17251b26645da4ce2e91d5de1d0b3b4b0ab1e3a2c2a".replace(" ", ""))
+    one = x25519(alice, BASE.to_bytes(32, "little"))
+    bob = bytes(range(1, 33))
+    assert x25519(bob, one) == x25519(alice, x25519(bob, BASE.to_bytes(32, "little")))
+    okm = hkdf_sha256(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)))
+    assert okm.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"  # RFC 5869, A.1
+
+
+def test_a_mask_is_what_x25519_hkdf_and_chacha20_say() -> None:
+    masks = masks_of(EXPERIMENT)
+    names = EXPERIMENT.device_ids()[:3]
+    roster = with_roster(names, masks)
+    flat, me = np.linspace(-1, 1, SIZE, dtype=np.float32), masks[names[1]]
+    about = f"fedstrata masks\0{EXPERIMENT.run_id}\x007\0".encode() + b"model"
+    mask = np.zeros(SIZE, np.uint64)
+    for name, sign in ((names[0], -1), (names[2], 1)):
+        shared = x25519(me._secret.private_bytes_raw(), masks[name].key.public_key)
+        drawn = chacha20(hkdf_sha256(shared, roster_digest(roster), about), 8 * SIZE)
+        mask += np.uint64(sign % 2**64) * np.frombuffer(drawn, "<u8")
+    sent = me.masked(update_of(flat, 3, round_number=7)).read(0, SIZE)
+    assert np.array_equal(sent.view(np.uint64), grid(flat, 3).view(np.uint64) + mask)
+
+
+def test_a_stream_goes_on_over_its_pieces() -> None:
+    length = PIECE + 3
+    drawn = np.concatenate([piece.copy() for _, piece in stream(bytes(32), length)])
+    assert [at for at, _ in stream(bytes(32), length)] == [0, PIECE]
+    assert drawn[PIECE:].tobytes() == chacha20(bytes(32), 24, first=8 * PIECE // 64)
+
+
+def test_another_round_model_or_roster_has_other_masks_and_the_same_the_same() -> None:
+    names = EXPERIMENT.device_ids()
+    with_roster(names[:4], ALL)
+    flat, me = np.zeros(SIZE, np.float32), ALL[names[0]]
+    update = update_of(flat)
+    first = me.masked(update).read(0, SIZE)
+    assert np.array_equal(me.masked(update).read(0, SIZE), first)
+    others = [replace(update, round=1), replace(update, base_digest=b"another")]
+    assert not any(np.any(me.masked(other).read(0, SIZE) == first) for other in others)
+    with_roster(names[:3], ALL)
+    assert not np.any(me.masked(update).read(0, SIZE) == first)
+
+
+@pytest.mark.parametrize("encoding", ["float16", "bfloat16", "int8"])
+def test_values_are_rounded_as_the_link_would_have_rounded_them(encoding: str) -> None:
+    names = EXPERIMENT.device_ids()[:3]
+    with_roster(names, ALL)
+    flat = np.random.default_rng(5).normal(size=SIZE).astype(np.float32)
+    codec = PayloadCodec.for_vector(LAYOUT, encoding, flat)  # type: ignore[arg-type]
+    (chunk,) = codec.chunks(lambda a, b: flat[a:b])
+    wanted = 3 * grid(codec.decode(chunk, 0), 2)
+    sums = sum(ALL[name].masked(replace(update_of(flat), codec=codec)).read(0, SIZE) for name in names)
+    assert np.array_equal(sums, wanted)
+
+
+def test_an_update_beyond_the_grid_says_why_it_cannot_go_up() -> None:
+    names = EXPERIMENT.device_ids()[:3]
+    with_roster(names, ALL)
+    sent = ALL[names[0]].masked(update_of(np.full(SIZE, np.inf, np.float32)))
+    assert "finite and within" in sent.unfit
+    large = ALL[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / MAX_EXAMPLES * 1.01, np.float32)))
+    assert "finite and within" in large.unfit
+
+
+def test_a_large_update_is_masked_piece_by_piece() -> None:
+    layout = Layout.of({"w": (PIECE + 5,)})
+    names = EXPERIMENT.device_ids()[:3]
+    with_roster(names, ALL)
+    flat = np.random.default_rng(1).normal(size=layout.size).astype(np.float32)
+    sums = sum(ALL[name].masked(update_of(flat, layout=layout)).read(0, layout.size) for name in names)
+    assert np.array_equal(sums, 3 * grid(flat, 2))
+
+
+# --- what a device does not mask for ----------------------------------------------------------
+
+
+def test_a_roster_that_nobody_can_hide_in_is_refused() -> None:
+    names = EXPERIMENT.device_ids()
+    masks = masks_of(EXPERIMENT)
+    keys = [(name, masks[name].key) for name in names[:4]]
+    me = masks[names[0]]
+    for roster, says in (
+        (roster_of(keys[:2]), "among 2 devices"),
+        (roster_of([*keys, keys[1]]), "expected each once"),
+        (roster_of(keys[1:]), "without this one's key"),
+        (roster_of([(names[0], masks[names[5]].key), *keys[1:]]), "without this one's key"),
+        (roster_of([*keys, ("a-stranger", masks[names[5]].key)]), "not of this experiment"),
+        (roster_of([*keys, (names[5], pb.MaskKey(public_key=b"short"))]), "is none"),
+        (roster_of(keys, max_examples=0), "without this one's key"),
+    ):
+        with pytest.raises(PayloadError, match=says):
+            me.take(roster)
+    assert me.digest == b""
+
+
+def test_a_key_of_low_order_is_refused() -> None:
+    masks = masks_of(EXPERIMENT)
+    names = EXPERIMENT.device_ids()[:3]
+    keys = [(name, masks[name].key) for name in names[:2]]
+    masks[names[0]].take(roster_of([*keys, (names[2], pb.MaskKey(public_key=bytes(32)))]))
+    with pytest.raises(PayloadError, match="low order"):
+        masks[names[0]].masked(update_of(np.zeros(SIZE, np.float32)))
+
+
+def test_with_certificates_a_key_counts_that_its_device_has_signed(tmp_path: Path) -> None:
+    ids, authority = EXPERIMENT.device_ids(), Authority.new("run-1")
+    board = Masks(EXPERIMENT, ids[0], Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "one", ids[0])))
+    host = Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "rest", *ids[1:]))
+    others = {name: Masks(EXPERIMENT, name, host) for name in ids[1:4]}
+    honest = [(ids[0], board.key), *((name, each.key) for name, each in others.items())]
+    for each in (board, *others.values()):
+        each.take(roster_of(honest))
+    total = sum(each.masked(update_of(np.ones(SIZE, np.float32))).read(0, SIZE) for each in (board, *others.values()))
+    assert np.array_equal(total, 4 * grid(np.ones(SIZE, np.float32), 2))
+
+
+def test_with_certificates_a_key_that_an_lps_made_up_is_refused(tmp_path: Path) -> None:
+    ids, authority = EXPERIMENT.device_ids(), Authority.new("run-1")
+    mine = Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "mine", ids[0], ids[1]))
+    me, beside = Masks(EXPERIMENT, ids[0], mine), Masks(EXPERIMENT, ids[1], mine)
+    another_run = masked_experiment(9)
+    for name, proofs, says in (
+        ("unsigned", Proofs(EXPERIMENT.run_id, None), "no certificate"),
+        ("stranger", Proofs(EXPERIMENT.run_id, issued(Authority.new("run-1"), tmp_path / "s", ids[2])), "nobody knows"),
+        ("lps", Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "gps")), "vouched for by gps"),
+        ("another device", mine, "vouched for by"),
+        ("another run", Proofs(another_run.run_id, issued(authority, tmp_path / "r", ids[2])), "is not its own"),
+    ):
+        made_up = Masks(EXPERIMENT, ids[2], proofs)
+        with pytest.raises(PayloadError, match=says):
+            me.take(roster_of([(ids[0], me.key), (ids[1], beside.key), (ids[2], made_up.key)]))
+        assert me.digest == b"", name
+
+
+# --- where it cannot be ------------------------------------------------------------------------
+
+BASE_FILE = "name: x\nseed: 1\npartition: {kind: iid, devices: 8, examples_per_device: 8}\n"
+ONE = "training: {lps_rounds_per_global_round: 1}"
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (f"method: user_centric\n{ONE}", "weights that its LPS applies"),
+        (f"method: cfl\n{ONE}", "about their updates"),
+        (f"method: ifca\n{ONE}", "clusters span LPSs"),
+        ("method: fedavg\ntopology: {lps: 2}", "with topology clusters span LPSs"),
+        ("method: fedavg\nbounds: {max_update_norm: 1.0}", "bounds.max_update_norm"),
+        ("method: fedavg\ntraining: {participation: 4}", "at most 4 devices are asked"),
+        ("method: fedavg\ntraining: {participation: 0.5}", "at most 4 devices are asked"),
+    ],
+)
+def test_what_masks_cannot_go_with_is_refused_by_name(says: str, why: str) -> None:
+    plain = parse_experiment(BASE_FILE + says)
+    assert plain.secure_aggregation is None
+    with pytest.raises(ExperimentError, match=why):
+        parse_experiment(f"{BASE_FILE}{says}\nsecure_aggregation: {{}}")
+
+
+def test_masks_are_part_of_a_runs_id_where_they_change_its_timeline_alone() -> None:
+    file = BASE_FILE + "method: fedavg\n"
+    plain, masked = parse_experiment(file), parse_experiment(file + "secure_aggregation: {}")
+    assert plain.run_id == masked.run_id
+    timed = file + "clock: virtual\nlinks: {device-lps: {preset: lte}}\n"
+    assert parse_experiment(timed).run_id != parse_experiment(timed + "secure_aggregation: {}").run_id

@@ -131,9 +131,14 @@ class Plans:
             self.version += 1
 
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
-        """Let devices hang on other LPSs, given by index, from a global round on; gives the ids of those that move."""
+        """Let devices hang on other LPSs, given by index, from a global round on; gives the ids of those that move.
+
+        One that an LPS has refused for the rest of the run stays: another would wait for it, as it knows of no refusal.
+        """
+        refused = self._journal.refused_in_training()
         devices = {index: self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices}
-        moves = [(i, d.home, homes[i]) for i, d in devices.items() if d.home is not None and d.home != homes[i]]
+        there = {i: d for i, d in devices.items() if d.home is not None and d.device_id not in refused}
+        moves = [(i, d.home, homes[i]) for i, d in there.items() if d.home is not None and d.home != homes[i]]
         if not moves:
             return []
         self._journal.move(global_round, moves)

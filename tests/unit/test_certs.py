@@ -122,6 +122,33 @@ def test_an_authority_that_names_its_key_otherwise_is_named_so_and_trusted(tmp_p
     assert issued.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier == digest
 
 
+def test_a_boards_certificate_is_renewed_by_the_authority_of_its_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authorities = {"lab": Authority.new("lab.garden")}
+    monkeypatch.setattr("emulator.certs._authority_of", lambda release: authorities[release.name])
+    assert certs(tmp_path, "issue", "device", "board-1", "--release", "lab") == 0
+    place = tmp_path / "devices" / "board-1"
+    before = TlsFiles.load(place)
+    assert certs(tmp_path, "renew", "--release", "lab") == 0
+    after = TlsFiles.load(place)
+    assert (after.me, after.ca) == (before.me, before.ca)
+    assert after.key != before.key
+
+
+def test_where_one_certificate_is_of_another_run_all_stay(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    assert certs(other, "init", "hospital") == 0
+    assert certs(other, "issue", "operator") == 0
+    assert certs(folder, "issue", "gps") == 0
+    (other / "operator").rename(folder / "operator")
+    before = TlsFiles.load(folder / "gps")
+    assert certs(folder, "renew") == 2
+    assert TlsFiles.load(folder / "gps") == before
+
+
 def test_certificates_of_another_authority_are_not_renewed(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -35,11 +35,6 @@ def bytes_until_nearly_final(run: RunRecord) -> float | None:
     return _bytes_until(run, next(number for number, accuracy in curve.items() if accuracy >= enough))
 
 
-def regrouped_ratio(run: RunRecord) -> float | None:
-    """Share of global rounds in which a plan was made; None where there was none in training."""
-    return len(run.summary.replanned) / run.summary.rounds if run.summary.replanned else None
-
-
 def accuracy_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
     """Global rounds with the mean accuracy of what they produced over its LPSs, each counted by its devices."""
     members = {lps: len(devices) for lps, devices in run.summary.by_lps.items()}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from emulator.comparison import MEAN, accuracy_of
-from emulator.device_costs import bytes_in_all, bytes_until_grouped, bytes_until_nearly_final, regrouped_ratio
+from emulator.device_costs import bytes_in_all, bytes_until_grouped, bytes_until_nearly_final
 from emulator.record import RunRecord
 
 ARI, DEVICES, LOWEST, RECEIVED = "ARI", "Devices", "Lowest", "Received"  # names of tasks are in small letters
@@ -54,7 +54,6 @@ COSTS: Mapping[str, Measure] = {
     "until grouped": Measure(column="bytes_until_grouped", of=bytes_until_grouped, form=MEGABYTES),
     "until 95 %": Measure(column="bytes_until_95_percent", of=bytes_until_nearly_final, form=MEGABYTES),
     "in all": Measure(column="device_bytes", of=bytes_in_all, form=MEGABYTES),
-    "planned in": Measure(column="planned_ratio", of=regrouped_ratio),
 }
 
 

@@ -13,7 +13,7 @@ from emulator.record import RunRecord
 from emulator.report.units import NO_VALUE
 from emulator.sweep_file import Place, Sweep
 
-COSTS_SAID = "Bytes of devices, and rounds that began with a new plan"
+COSTS_SAID = "Bytes that devices sent and received"
 Table = tuple[list[str], list[list[str]]]  # header, rows
 MEASURED: Mapping[str, type] = {
     "measure": str, "seeds": int, "mean": float, "std": float, "baseline": str, "pairs": int,

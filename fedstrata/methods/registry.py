@@ -36,6 +36,7 @@ REGISTRY: Mapping[str, str] = {
     "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",
     "adaptive": "fedstrata.methods.adaptive:Adaptive",
+    "scores": "fedstrata.methods.scores:Scores",
 }
 NAMES = tuple(REGISTRY)
 BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool)$")

@@ -22,7 +22,7 @@ class Devices:
         self.method: Method = make_method(experiment)
         self.model = build_model(experiment.model, dataset.info)
         self.dataset = dataset
-        self._host = DeviceProcess(
+        self.host = DeviceProcess(
             experiment=experiment,
             dataset=dataset,
             architectures=Architectures(experiment, self.method),
@@ -41,4 +41,4 @@ class Devices:
     def work(self, device_index: int, lps_round: int = -1, **rest: Any) -> DeviceWork:
         """A device's work in an LPS round, or before training."""
         data = device_data(self.experiment, self.dataset, device_index)
-        return DeviceWork(self._host, data, device_index, lps_round=lps_round, **rest)
+        return DeviceWork(self.host, data, device_index, lps_round=lps_round, **rest)

@@ -12,7 +12,6 @@ from emulator.device_costs import (
     bytes_in_all,
     bytes_until_grouped,
     bytes_until_nearly_final,
-    regrouped_ratio,
 )
 from emulator.measures import device_mean_accuracy, lowest_accuracy, measure, received_accuracy
 from emulator.record import RunRecord, load_record
@@ -71,7 +70,6 @@ def test_a_method_that_asks_before_training_has_grouped_by_then(tmp_path: Path) 
 def test_a_method_that_groups_in_training_has_grouped_with_the_last_device_that_moved(tmp_path: Path) -> None:
     moved = run(tmp_path, replanned=[plan(1, 4), plan(2, 1), plan(3, 0)])
     assert bytes_until_grouped(moved) == BEFORE + 2 * ROUND
-    assert regrouped_ratio(moved) == 3 / 4
 
 
 def test_a_method_that_groups_nobody_has_no_such_bytes(tmp_path: Path) -> None:

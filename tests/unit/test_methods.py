@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ name: plain
 partition: {kind: iid, devices: 4, examples_per_device: 20}
 training: {lps_rounds_per_global_round: 1}"""
 # what a method cannot do without where the partition has no groups, and what only the oracle needs
-NEEDED = {"random": {"clusters": 2}}
+NEEDED: dict[str, dict[str, Any]] = {"random": {"clusters": 2}, "scores": {"reading": "columns", "beta": "equal"}}
 ONE_ROUND = TrainingSettings(lps_rounds_per_global_round=1)
 
 

@@ -13,6 +13,7 @@ GROUPS = {
     "adaptive_pairs": (16, 8),
     "adaptive_overlap": (16, 4),
     "fedtsdp": (20, None),
+    "scores": (3, 3),
     "user_centric_label": (20, None),
     "user_centric_covariate": (20, 4),
     "user_centric_concept": (20, 4),
@@ -44,6 +45,19 @@ def test_the_user_centric_table_has_its_papers_baselines_and_local_training_and_
     assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
 
 
+@pytest.mark.parametrize(
+    ("name", "readings"),
+    [("scores", {"rows", "columns", "alone"}), ("scores_held_out", {"rows", "columns", "alone", "labels"})],
+)
+def test_the_tables_of_scores_have_what_needs_no_exchange_and_no_seed_that_was_tuned_on(
+    name: str, readings: set[str]
+) -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
+    assert (len(sweep.runs), sweep.baseline) == (5 * 5, "local")
+    assert {run.experiment.method.model_dump()["reading"] for run in sweep.runs} == readings
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
 def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no_seed_that_was_tuned_on() -> None:
     sweep = load_sweep(FOLDER.parent / "sweeps" / "fedtsdp.yaml")
     methods = {run.experiment.method.name for run in sweep.runs}
@@ -55,7 +69,7 @@ def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no
 LISTS = {
     "adaptive": (10 * 2 * 5, {"local", "adaptive"}),
     "grouping": (5 * 10 * 5, {"one_shot", "pacfl"}),
-    "rivals": (16 * 5, set(NAMES)),
+    "rivals": (16 * 5, set(NAMES) - {"scores"}),  # which exchanges no weights, and needs public labels
 }
 
 

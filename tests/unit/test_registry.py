@@ -70,7 +70,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_goes_by_its_name_alone(name: str) -> None:
-    experiment = small(f"method={name}", "partition.public={examples: 100}")
+    experiment = small(f"method={name}", "partition.public={examples: 100, labelled: true}")
     method = make_method(experiment)
     assert type(method) is method_class(name)
     assert method.options is experiment.method

@@ -1,0 +1,285 @@
+"""Scores of public examples in place of weights (Gudur, Balaji and Perepu, Resource-Constrained Federated Learning with
+Heterogeneous Labels and Models, 2020).
+
+Devices may have other labels and other models than each other. D₀ is a public data set. In round i device m trains its
+own model on its private data D_m^i and says what that gives each public example, f_m; adds it to what it has received,
+f_m ← f_G(l_m) + α f_m with α = |D_m^i| / |D₀|, of its own labels l_m only; and sends it. All together make
+f_G ← Σ β_m f_m, label by label, where β_m is 1 for a label that is one device's alone, else the accuracy of f_m. "Label
+by label" has two readings: **rows** of public examples with the label, or **columns** of scores for it. What devices
+receive may teach their models (`distil_epochs`), whatever these are.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from fedstrata.datasets import Examples, Pixels
+from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.methods.base import (
+    Answers,
+    Array,
+    Arrays,
+    Channel,
+    Measurement,
+    Method,
+    MethodSettings,
+    Moment,
+    Outcome,
+    Plan,
+    Question,
+    Reach,
+    Work,
+)
+from fedstrata.methods.two_stages import softmax
+from fedstrata.models import Model
+from fedstrata.tensors.layout import Flat, Layout
+
+LABELS = "labels"
+TABLE, WEIGHTS = "table", "weights"
+DISTILLING = 1  # its batches are drawn apart from those of the private data
+PORTION = 0x5C0_2E5  # tells the draws of a round's private data from every other use of the seed
+Values = NDArray[np.float64]  # (public examples, classes)
+Mask = NDArray[np.bool_]
+
+
+class Scores(Method):
+    """Devices exchange what their models say of public examples, label by label; models stay at home."""
+
+    class Options(MethodSettings):
+        """What "label by label" means, how rounds add up, and what becomes of the table at a device."""
+
+        reading: Literal["rows", "columns", "alone", "labels"] = "rows"
+        normalised: bool = True  # Σ β f / Σ β; False: Σ β f as printed
+        alpha: float | None = Field(default=None, gt=0)  # None: |D_m^i| / |D₀|
+        beta: Literal["accuracy", "equal"] = "accuracy"  # of a label that several devices have
+        distil_epochs: int = Field(default=1, ge=0)  # on the public examples, before those on its own
+        measure: Literal["model", "table"] = "model"
+        examples_a_label: int | None = Field(default=None, ge=1)  # of its own that it trains on in a round; None: all
+        least_share: float = Field(default=1.0, gt=0, le=1)  # of these, drawn for each label and round
+        most_share: float = Field(default=1.0, gt=0, le=1)
+
+        @model_validator(mode="after")
+        def _coherent(self) -> Self:
+            if self.least_share > self.most_share:
+                raise ValueError(f"least_share {self.least_share:g} is above most_share {self.most_share:g}")
+            if self.examples_a_label is None and (self.least_share, self.most_share) != (1.0, 1.0):
+                raise ValueError("least_share and most_share are of examples_a_label, which is missing")
+            if self.measure == "table" and self.reading == "labels":
+                raise ValueError("with reading labels there is no table to measure; leave measure out")
+            return self
+
+    mixes = True
+
+    def check(self) -> None:
+        """Public examples, and their labels where they are used."""
+        options, facts = self.options, self.facts
+        if not facts.public_examples:
+            raise ExperimentError(
+                "method scores exchanges scores of public examples, and there are none: say how many in "
+                "partition.public.examples"
+            )
+        uses_labels = options.reading in {"rows", "labels"} or (self._exchanges and options.beta == "accuracy")
+        if uses_labels and not facts.public_labelled:
+            raise ExperimentError(
+                "method scores needs the public examples' labels: say partition.public.labelled: true, or "
+                "method.reading: columns with method.beta: equal"
+            )
+        if options.measure == "table" and not (facts.public_tests and facts.public_labelled):
+            raise ExperimentError(
+                "method.measure table tells of public examples only: say partition.public.tests: true, and "
+                "labelled: true"
+            )
+        if self._exchanges and not options.normalised and facts.training.participation is not None:
+            raise ExperimentError("method.normalised false adds up all devices; leave training.participation out")
+
+    @property
+    def _exchanges(self) -> bool:
+        return self.options.reading in {"rows", "columns"}
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """Models at home; the table and its weights everywhere, or the table at home, or none."""
+        own = Channel(name="model", tensors=model.layout, reach=Reach.DEVICE)
+        table = {TABLE: (self.facts.public_examples, self.facts.num_classes)}
+        if self.options.reading == "labels":
+            return (own,)
+        if self.options.reading == "alone":
+            return (own, Channel(name=TABLE, tensors=Layout.of(table), reach=Reach.DEVICE))
+        shapes = {**table, WEIGHTS: (self.facts.num_classes,)}
+        return (own, Channel(name=TABLE, tensors=Layout.of(shapes), reach=Reach.EVERYWHERE))
+
+    # --- before training ------------------------------------------------------------------------
+
+    def questions(self) -> Sequence[Question]:
+        """Which labels a device has: whether one is a single device's decides its weight."""
+        if not self._exchanges:
+            return ()
+        owned = {"owned": ("int64", (self.facts.num_classes,))}
+        return (Question(name=LABELS, moment=Moment.BEFORE, arrays=owned),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, object]) -> Arrays:
+        """1 for each label that it has examples of."""
+        return {"owned": self._owned(work).astype(np.int64)}
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """0 or 1 for each class."""
+        owned = arrays["owned"]
+        if len(owned) != self.facts.num_classes or not np.isin(owned, (0, 1)).all():
+            raise PayloadError(f"labels that a device owns: 0 or 1 for each of {self.facts.num_classes} classes")
+
+    def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+        """How many devices have each label."""
+        return {"owners": ("int64", (self.facts.num_classes,))} if self._exchanges else {}
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """One cluster, whose table is the plain mean of what devices send."""
+        plan = super().plan(moment, answers, before)
+        if not self._exchanges:
+            return plan
+        owned = [arrays["owned"] for arrays in answers.of(LABELS).values()]
+        owners = np.stack([np.zeros(self.facts.num_classes, np.int64), *owned]).sum(axis=0)
+        share = 1 / len(answers.devices)
+        even = {device.device_index: share for device in answers.devices}
+        return replace(plan, weights={TABLE: (even,)}, told={"owners": owners})
+
+    # --- what of the table is a device's ----------------------------------------------------------
+
+    def _owned(self, work: Work) -> Mask:
+        """Which labels the device has, shape (num_classes,)."""
+        return np.isin(np.arange(self.facts.num_classes), work.examples.labels)
+
+    def _labels(self, work: Work) -> Array:
+        """The public examples' labels, of a run in which devices are told them."""
+        labels = work.public.labels
+        if labels is None:
+            raise ExperimentError("method scores needs the public examples' labels: partition.public.labelled")
+        return labels
+
+    def _rows(self, work: Work) -> Mask:
+        """The public examples of labels that the device has."""
+        rows: Mask = self._owned(work)[self._labels(work)]
+        return rows
+
+    def _part(self, work: Work) -> Mask:
+        """The device's part of the table: rows of its labels, or columns of them."""
+        if self.options.reading == "rows":
+            return self._rows(work)[:, None]
+        return self._owned(work)[None]
+
+    def _by_label(self, values: Array, work: Work) -> Array:
+        """A number a label, laid along the table's rows or columns."""
+        return values[self._labels(work)][:, None] if self.options.reading == "rows" else values[None]
+
+    def _table(self, work: Work) -> Values:
+        """f_G(l_m): the device's part of what it has received, or of its own sum; 0 elsewhere."""
+        found = work.tables[TABLE].astype(np.float64)
+        if self._exchanges and self.options.normalised:
+            weights = self._by_label(work.tables[WEIGHTS].astype(np.float64), work)
+            found = np.divide(found, weights, out=np.zeros_like(found), where=weights > 0)
+        elif self._exchanges:
+            found = found * self.facts.device_count
+        return np.where(self._part(work), found, 0.0)
+
+    # --- a round --------------------------------------------------------------------------------
+
+    async def local(self, work: Work) -> Outcome:
+        """Learn from the table, then from its own data, and add what the model says now."""
+        taught = await self._taught(work)
+        own = self._portion(work)
+        trained = await work.train(taught, on=own)
+        used, received = (None, None) if trained.measured is None else self._measured(work, trained.measured)
+        tables: Arrays = {}
+        if self.options.reading != "labels":
+            said = softmax(await work.outputs(trained.weights, work.public.inputs))
+            tables = self._sent(work, self._updated(work, said, len(own)))
+        return Outcome(
+            weights=trained.weights, train_loss=trained.train_loss, measured=used, measured_received=received,
+            tables=tables,
+        )  # fmt: skip
+
+    async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
+        """The model, taught by the last table; and that table, of public examples."""
+        return self._measured(work, await work.measure(await self._taught(work)))
+
+    async def _taught(self, work: Work) -> Flat:
+        """The device's model once it has learnt from the table; as it was where there is nothing to learn."""
+        epochs, inputs = self.options.distil_epochs, work.public.inputs
+        if not epochs:
+            return work.start
+        if self.options.reading == "labels":
+            rows, labels = self._rows(work), self._labels(work)
+            on = Examples(inputs=inputs[rows], labels=labels[rows])
+            return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on)).weights
+        table = self._table(work)
+        sums = table.sum(axis=1)
+        if not (rows := sums > 0).any():
+            return work.start
+        targets = (table[rows] / sums[rows, None]).astype(np.float32)
+        on = Examples(inputs=inputs[rows], labels=targets.argmax(axis=1).astype(np.int64))
+        return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
+
+    def _portion(self, work: Work) -> Examples | Pixels:
+        """D_m^i, drawn by seed, device and round: of each label a share of `examples_a_label`."""
+        most, labels = self.options.examples_a_label, work.examples.labels
+        if most is None:
+            return work.examples
+        rng = np.random.default_rng([work.seed, work.device_index, max(0, work.lps_round), PORTION])
+        drawn = []
+        for label in np.unique(labels):
+            there = np.flatnonzero(labels == label)
+            wanted = round(most * rng.uniform(self.options.least_share, self.options.most_share))
+            drawn.append(rng.choice(there, min(max(1, wanted), len(there)), replace=False))
+        return work.examples.part(np.sort(np.concatenate(drawn)))
+
+    def _updated(self, work: Work, said: Values, num_examples: int) -> Values:
+        """f_m ← f_G(l_m) + α f_m."""
+        alpha = self.options.alpha or num_examples / self.facts.public_examples
+        return self._table(work) + np.where(self._part(work), alpha * said, 0.0)
+
+    def _sent(self, work: Work, updated: Values) -> Arrays:
+        """β_m f_m and β_m by label, whose sums over devices are all that a ratio takes; alone, f_m itself."""
+        if not self._exchanges:
+            return {TABLE: updated}
+        weights = self._weights(work, updated)
+        return {TABLE: updated * self._by_label(weights, work), WEIGHTS: weights}
+
+    def _weights(self, work: Work, updated: Values) -> Array:
+        """β_m by label: 1 for one that is this device's alone, else its accuracy; 0 for labels of others."""
+        shared = 1.0 if self.options.beta == "equal" else self._accuracy(work, updated)
+        return np.where(self._owned(work), np.where(work.told["owners"] == 1, 1.0, shared), 0.0)
+
+    # --- what is measured -------------------------------------------------------------------------
+
+    def _hits(self, work: Work, table: Values) -> Mask:
+        """Of the public examples of its labels, those whose label has the highest score; no score is no hit."""
+        rows = self._rows(work)
+        found, labels = table[rows], self._labels(work)[rows]
+        hits: Mask = (found.argmax(axis=1) == labels) & (found.max(axis=1, initial=0.0) > 0)
+        return hits
+
+    def _accuracy(self, work: Work, table: Values) -> float:
+        hits = self._hits(work, table)
+        return float(hits.mean()) if len(hits) else 0.0
+
+    def _measured(self, work: Work, model: Measurement) -> tuple[Measurement, Measurement | None]:
+        """What is used, and what was received where that is measured, too."""
+        facts = self.facts
+        if not (facts.public_tests and facts.public_labelled) or self.options.reading == "labels":
+            return model, None
+        received = self._measured_table(work)
+        return (received, None) if self.options.measure == "table" else (model, received)
+
+    def _measured_table(self, work: Work) -> Measurement:
+        """The table, of the public examples of the device's labels: cross-entropy of each row made to sum to 1."""
+        table, rows = self._table(work), self._rows(work)
+        labels, found = self._labels(work)[rows], table[rows]
+        sums = found.sum(axis=1)
+        shares = np.divide(
+            found[np.arange(len(labels)), labels], sums, out=np.full(len(labels), 1 / table.shape[1]), where=sums > 0
+        )
+        losses = -np.log(np.maximum(shares, np.finfo(np.float32).tiny))
+        hits = self._hits(work, table)
+        return Measurement(loss_sum=float(losses.sum()), correct=int(hits.sum()), num_examples=len(labels))

@@ -1,0 +1,74 @@
+"""Scores in place of weights on the three tiers: the same bits whatever the processes, LPSs, arrivals and kills."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from test_spanning import KILLS, disturbed, ended, started, weights_sha256
+from tiers import run_in_process
+
+from fedstrata.experiment import parse_experiment
+
+# Five devices with other labels and three models, two of which change in the midst of the run.
+TEXT = """
+name: scores
+partition:
+  kind: groups
+  groups:
+    - {name: low, devices: 2, examples_per_device: 50, labels: [0, 1, 2]}
+    - {name: middle, devices: 2, examples_per_device: 60, labels: [2, 3]}
+    - {name: high, devices: 1, examples_per_device: 40, labels: [4, 5]}
+  public: {examples: 90, labels: [0, 1, 2, 3, 4, 5], source: test, labelled: true, tests: true}
+model: {name: mlp, hidden: [16]}
+architectures:
+  - {devices: [1, 2], model: {name: convnet, channels: [4, 6]}}
+  - {devices: [0, 2], from_global_round: 3, model: {name: mlp, hidden: [8, 6]}}
+method: {name: scores, reading: READING, examples_a_label: 10, least_share: 0.5}
+topology: {lps: LPS}
+training: {global_rounds: 5, lps_rounds_per_global_round: 1, batch_size: 8}
+"""
+SAME = ("model_sha256", "personal_sha256", "device_accuracy")
+
+
+def text_of(*, lps: int = 1, reading: str = "rows") -> str:
+    return TEXT.replace("LPS", str(lps)).replace("READING", reading)
+
+
+@pytest.mark.parametrize("reading", ["rows", "columns"])
+def test_one_two_and_five_device_processes_and_three_lpss_give_the_same_table(tmp_path: Path, reading: str) -> None:
+    found = {}
+    for count in (1, 2, 5) if reading == "rows" else (2,):
+        with ExitStack() as stack:
+            text = text_of(reading=reading)
+            found[count] = ended(started(stack, tmp_path / f"by-{count}", text, processes=count))
+    for summary in found.values():
+        assert [summary[key] for key in SAME] == [found[2][key] for key in SAME]
+        assert summary["excluded"] == []
+    assert len(set(found[2]["personal_sha256"].values())) == 5
+    tensors = load_file(tmp_path / "by-2" / "models" / "cluster-0.safetensors")
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {"table": (90, 10), "weights": (10,)}
+    assert np.flatnonzero(tensors["weights"]).tolist() == [0, 1, 2, 3, 4, 5]
+    spanning = run_in_process(parse_experiment(text_of(lps=3, reading=reading)), tmp_path / "lps-3")
+    assert weights_sha256(spanning.folder) == weights_sha256(tmp_path / "by-2")
+
+
+@pytest.mark.parametrize("reading", ["alone", "labels"])
+def test_where_nothing_is_exchanged_nothing_travels(tmp_path: Path, reading: str) -> None:
+    record = run_in_process(parse_experiment(text_of(reading=reading)), tmp_path / "run")
+    assert record.summary.status == "completed"
+    assert load_file(record.folder / "models" / "cluster-0.safetensors") == {}
+    assert len(set(json.loads((record.folder / "summary.json").read_text())["personal_sha256"].values())) == 5
+
+
+@pytest.mark.kills
+def test_a_gps_an_lps_and_devices_killed_as_models_change_change_no_bit(tmp_path: Path) -> None:
+    faults = [*KILLS, {"do": "kill", "process": "device-000", "at": {"point": "upload", "round": 3}}]
+    undisturbed = disturbed(tmp_path / "undisturbed", text_of(lps=3), [], processes=2)
+    killed = disturbed(tmp_path / "killed", text_of(lps=3), faults, processes=2)
+    assert len(killed["restarts"]) == 4
+    for key in SAME:
+        assert killed[key] == undisturbed[key]
+    assert killed.get("lost_state", []) == []

@@ -7,6 +7,7 @@ number modulo 2⁶⁴ for each weight. Updates lie on the grid of exact sums, so
 
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -44,6 +45,7 @@ class Masks:
         self.key = proofs.key_of(device_id, self._secret.public_key().public_bytes_raw())
         self._shared: dict[bytes, bytes] = {}  # secrets by others' keys
         self._others: dict[str, bytes] = {}  # keys by device
+        self._hidden: dict[bytes, bytes] = {}  # the digest of what was masked, by what its masks are of
         self._max_examples = 0
         self.digest = b""  # of the roster known
 
@@ -71,7 +73,11 @@ class Masks:
         self._shared = {key: self._shared[key] for key in keys.values() if key in self._shared}
 
     def masked(self, update: Update) -> Update:
-        """An update as it goes up: on the grid, times its examples, masked; or with why it cannot be."""
+        """An update as it goes up: on the grid, times its examples, masked; or with why it cannot be.
+
+        Raises:
+            PayloadError: its masks have hidden another update, which the difference of the two would show.
+        """
         codec = PayloadCodec(update.codec.layout, "exact")
         try:
             total = ExactSum(codec.layout.size, self._max_examples)
@@ -85,9 +91,16 @@ class Masks:
 
     def _add_masks(self, words: Words, update: Update) -> None:
         about = f"{self._run_id}\0{update.round}\0".encode() + update.base_digest
+        found = sha256(words.tobytes()).digest()
+        if self._hidden.setdefault(self.digest + about, found) != found:
+            raise PayloadError(
+                f"asked for another update under the same masks in round {update.round}, which shows both: its LPS lies"
+            )
         for device_id, public_key in self._others.items():
             fold = np.add if self._device_id < device_id else np.subtract
-            for at, drawn in stream(self._key_with(public_key, about), len(words)):
+            pair = "\0".join(sorted((self._device_id, device_id)))  # whose masks they are, whoever shows which key
+            key = self._key_with(public_key, f"{pair}\0".encode() + about)
+            for at, drawn in stream(key, len(words)):
                 here = words[at : at + len(drawn)]
                 fold(here, drawn, out=here)
 

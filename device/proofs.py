@@ -6,7 +6,7 @@ The key of a process's certificate signs the keys of its devices. Without certif
 from functools import lru_cache
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
     ECDSA,
     SECP256R1,
@@ -71,7 +71,7 @@ class Proofs:
             found = x509.load_der_x509_certificate(certificate)
             key, names = found.public_key(), found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
             peer = Peer.of_uris(names.value.get_values_for_type(x509.UniformResourceIdentifier))
-        except (ValueError, x509.ExtensionNotFound, CertificateError) as error:
+        except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound, CertificateError) as error:
             raise PayloadError(f"a key for masks comes with what is no certificate of a device: {error}") from None
         is_ours = any(_is_issued_by(found, authority) for authority in self._authorities)
         if not is_ours or self._tls is None or peer.domain != self._tls.me.domain:
@@ -84,7 +84,7 @@ class Proofs:
 def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 

@@ -46,7 +46,7 @@ def _authority_of(release: Release) -> Authority:
     from emulator.kubernetes import InstalledRelease
     from emulator.release_certificates import ReleaseCertificates
 
-    return ReleaseCertificates(release, InstalledRelease(release)).existing_authority()
+    return ReleaseCertificates(release, InstalledRelease(release).secrets).existing_authority()
 
 
 def names_of(role: str, ids: Sequence[str]) -> list[Name]:
@@ -62,15 +62,23 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
     return [Name(role, *ids)]
 
 
-def renew(folder: Path, days: int) -> Iterator[Issued]:
-    """Issue all certificates of a folder anew, each with a new key; gives them as they are made."""
-    authority = Authority.load(folder / AUTHORITY)
-    for place in _places(folder):
-        old = Issued.read(place)
+def renew(folder: Path, days: int, release: Release | None = None) -> Iterator[Issued]:
+    """Issue all certificates of a folder anew, each with a new key; gives them as they are made.
+
+    By the authority of the folder, or by that of a release on Kubernetes, which has issued them before.
+
+    Raises:
+        CertificateError: there is no authority, or no certificate; or one is of another run, and then all stay.
+    """
+    authority = Authority.load(folder / AUTHORITY) if release is None else _authority_of(release)
+    for old in (before := show(folder)):
         if old.peer.domain != authority.domain:
-            raise CertificateError(f"{place} is of run {old.peer.domain!r}, and the authority of {authority.domain!r}")
-        authority.issue(old.peer.names, place, days=days)
-        yield Issued.read(place)
+            raise CertificateError(
+                f"{old.folder} is of run {old.peer.domain!r}, and the authority of {authority.domain!r}"
+            )
+    for old in before:
+        authority.issue(old.peer.names, old.folder, days=days)
+        yield Issued.read(old.folder)
 
 
 def show(folder: Path) -> list[Issued]:

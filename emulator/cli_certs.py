@@ -10,12 +10,16 @@ from emulator.cli_remote import Context, Kubeconfig, Namespace
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from emulator.place import Release
     from fedstrata.trust.authority import Issued
 
 certs = typer.Typer(help="Make certificates for services that are started by hand.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option(metavar="DIR", help="Where the authority and what it issues lie.")]
 Days = Annotated[int, typer.Option(min=1, max=3650, help="For how long a certificate is valid.")]
+OfRelease = Annotated[
+    str | None, typer.Option(metavar="NAME", help="By the authority of this Helm release instead of the folder's.")
+]
 CERTS = Path("certs")
 
 
@@ -39,30 +43,31 @@ def issue(
     ] = None,
     folder: Folder = CERTS,
     days: Days = 365,
-    release: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="By the authority of this Helm release instead of the folder's."),
-    ] = None,
+    release: OfRelease = None,
     namespace: Namespace = "default",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Issue a certificate: a folder to copy to where the process will run, for its --tls."""
     from emulator.certs import issue as make
-    from emulator.place import Release
 
-    where = None
-    if release is not None:
-        where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    print(make(folder, role, names or [], days, where))
+    print(make(folder, role, names or [], days, _place(release, namespace, context, kubeconfig)))
 
 
 @certs.command()
-def renew(folder: Folder = CERTS, days: Days = 365) -> None:
+def renew(
+    *,
+    folder: Folder = CERTS,
+    days: Days = 365,
+    release: OfRelease = None,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
     """Issue all certificates of a folder anew, with new keys."""
     from emulator.certs import renew as make
 
-    _print(make(folder, days))
+    _print(make(folder, days, _place(release, namespace, context, kubeconfig)))
 
 
 @certs.command()
@@ -75,6 +80,14 @@ def show(
     from emulator.certs import show as found
 
     _print(found(folder))
+
+
+def _place(release: str | None, namespace: str, context: str | None, kubeconfig: Path | None) -> "Release | None":
+    from emulator.place import Release
+
+    if release is None:
+        return None
+    return Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
 
 
 def _print(certificates: "Iterable[Issued]") -> None:

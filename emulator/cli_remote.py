@@ -144,12 +144,15 @@ def down(
 
     from emulator import remote
     from emulator.place import Release
+    from emulator.rollout import listed
 
     where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
     if deletes_records and not is_sure:
         _ask_to_delete(remote.claims_of(where))
     done = remote.down(where, deletes_records=deletes_records, console=Console(highlight=False, stderr=True))
     print(f"uninstalled {release}" if done.was_installed else f"{release} was not installed any more")
+    if done.certificates and not done.was_installed:
+        print(f"deleted the certificates {listed(done.certificates)}")
     if done.deleted:
         print(f"deleted {', '.join(done.deleted)}")
     if done.kept:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from fedstrata.errors import AddressError
+from fedstrata.errors import AccountError, AddressError
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -28,7 +28,7 @@ class PodPort:
         """An address on this machine that leads to the port, while the block lasts.
 
         Raises:
-            AddressError: the pod cannot be reached, or this account may not forward ports.
+            AddressError: the pod cannot be reached. AccountError: this account may not forward ports.
         """
         self._check()
         with closing(socket.create_server(("127.0.0.1", 0))) as server:
@@ -43,7 +43,7 @@ class PodPort:
         except (client.ApiException, OSError, ValueError) as error:
             said = " ".join(str(getattr(error, "reason", None) or error).split())[:300]
             if "403" in said:
-                raise AddressError(
+                raise AccountError(
                     f"this account may not forward ports to pods in namespace {self.namespace}; ask for the verbs get "
                     "and create on pods/portforward (kubectl auth can-i create pods/portforward)"
                 ) from None

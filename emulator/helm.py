@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,14 @@ class Helm:
             return dict(json.loads(self._run(["get", "values", name, "--output", "json"])) or {})
         return dict(self._by_library("values"))
 
+    def check(self, chart: Path, values: Mapping[str, Any]) -> None:
+        """Render the chart without asking Kubernetes anything. Raises ExperimentError where it refuses these values."""
+        if self._command is None:
+            self._by_library("render", chart=str(chart), values=dict(values))
+            return
+        with _as_file(values) as file:
+            self._run(["template", self._release.name, str(chart), "--values", file])
+
     def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
         """Install the chart, or upgrade the release to it.
 
@@ -74,13 +83,11 @@ class Helm:
             call = "install" if self.chart() is None else "upgrade"
             self._by_library(call, chart=str(chart), values=dict(values))
             return
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-            yaml.safe_dump(dict(values), file)
-            file.flush()
+        with _as_file(values) as file:
             force = [FORCE_CONFLICTS] if self._is_version_4() else []
             self._run([
                 "upgrade", "--install", "--create-namespace", *force, self._release.name, str(chart),
-                "--values", file.name,
+                "--values", file,
             ])  # fmt: skip
 
     def uninstall(self) -> None:
@@ -128,6 +135,15 @@ class Helm:
         if "error" in reply:
             raise _refused(reply["error"])
         return reply["result"]
+
+
+@contextmanager
+def _as_file(values: Mapping[str, Any]) -> Iterator[str]:
+    """Name of a file with values, which goes with the block."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(dict(values), file)
+        file.flush()
+        yield file.name
 
 
 def check_chart(chart: Path) -> None:

@@ -14,9 +14,13 @@ HELM_S = 300
 
 def answer(request: dict[str, Any]) -> Any:
     """Do what a request says; gives what was asked for, or None."""
-    from helm_python import Config
+    from helm_python import Chart, Config
 
     name = request["release"]
+    if request["call"] == "render":
+        with Chart.load(request["chart"]) as chart:
+            chart.render(request["values"], name=name, namespace=request["config"]["namespace"])
+        return None
     with Config(**request["config"]) as config:
         if request["call"] == "list":
             return [dict(found) for found in config.list(all_states=True, name_filter=f"^{name}$")]

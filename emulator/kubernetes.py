@@ -1,17 +1,16 @@
 """Kubernetes as the experimenter sees it: a release's objects, and a way to the GPS.
 
-With `emulator/forward.py` the only module of the emulator that speaks to the Kubernetes API.
+With `emulator/kubernetes_secrets.py` and `emulator/forward.py` the only module of the emulator that speaks to the
+Kubernetes API.
 """
 
-import base64
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-import urllib3
-
 from emulator.forward import PodPort
+from emulator.kubernetes_secrets import KubernetesSecrets, answering, sentence
 from emulator.place import Release
 from emulator.release_certificates import tls_of_secret
 from emulator.rollout import COMPONENT, Progress, Seen, listed, outdated_pods, progress
@@ -24,8 +23,6 @@ INSTANCE = "app.kubernetes.io/instance"
 REQUEST_S = 15
 LOOK_S = 1
 OPERATOR_CERTIFICATE = "fedstrata.io/operator-certificate"  # of the GPS's pod: which Secret holds it
-OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of their Secrets
-NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
 GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
 
 
@@ -45,34 +42,22 @@ class InstalledRelease:
                 client_configuration=self._configuration,
             )
         except config.ConfigException as error:
-            raise AddressError(f"no Kubernetes context: {_sentence(error)}; see kubectl config get-contexts") from None
+            raise AddressError(f"no Kubernetes context: {sentence(error)}; see kubectl config get-contexts") from None
         except (TypeError, AttributeError, LookupError):  # the client takes the file for what it should be
             raise AddressError(
                 "the kubeconfig is not one, as kubectl writes it; give another with --kubeconfig"
             ) from None
         except Exception as error:  # it cannot be read, or is not YAML
             raise AddressError(
-                f"the kubeconfig cannot be read: {_sentence(error)}; give another with --kubeconfig"
+                f"the kubeconfig cannot be read: {sentence(error)}; give another with --kubeconfig"
             ) from None
         api = client.ApiClient(self._configuration)
         self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         self._namespace = release.namespace
         self._selector = f"{OURS},{INSTANCE}={release.name}"
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        from kubernetes import client
-
-        try:
-            yield
-        except client.ApiException as error:
-            raise AddressError(f"Kubernetes refused: {error.status} {error.reason}") from None
-        except urllib3.exceptions.HTTPError as error:
-            cause = getattr(error, "reason", None) or error  # of the last attempt, where there were several
-            where = self._configuration.host
-            raise AddressError(
-                f"Kubernetes at {where} does not answer: {_sentence(cause)}; see kubectl cluster-info"
-            ) from None
+    def _answering(self) -> AbstractContextManager[None]:
+        return answering(self._configuration.host)
 
     # --- its pods -----------------------------------------------------------------------------
 
@@ -193,90 +178,24 @@ class InstalledRelease:
 
     # --- its Secrets --------------------------------------------------------------------------
 
-    def ensure_namespace(self) -> None:
-        """Make the release's namespace, if it is not there; Helm would make it too late for Secrets."""
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                self._core.create_namespace({"metadata": {"name": self._namespace}}, _request_timeout=REQUEST_S)
-            except client.ApiException as error:
-                if error.status not in {CONFLICT, FORBIDDEN}:  # who may not make one has one
-                    raise
-
-    def read_secret(self, name: str) -> dict[str, bytes] | None:
-        """What a Secret holds; None where there is none. Raises AddressError where this account may not read it."""
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                found = self._core.read_namespaced_secret(name, self._namespace, _request_timeout=REQUEST_S)
-            except client.ApiException as error:
-                if error.status == FORBIDDEN:
-                    raise AddressError(
-                        f"this account may not read Secret {name} in namespace {self._namespace}, which holds the "
-                        "certificate that is needed here; ask for the verb get on it"
-                    ) from None
-                if error.status != NOT_FOUND:
-                    raise
-                return None
-        return {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
-
-    def write_secret(self, name: str, data: Mapping[str, bytes]) -> None:
-        """Make a Secret of the release that holds a certificate, or put this in its place."""
-        from kubernetes import client
-
-        labels = dict(part.split("=") for part in self._selector.split(",")) | OF_CERTIFICATES
-        secret = client.V1Secret(
-            metadata=client.V1ObjectMeta(name=name, labels=labels),
-            type="Opaque",
-            data={key: base64.b64encode(value).decode() for key, value in data.items()},
-        )
-        with self._answering():
-            try:
-                self._core.create_namespaced_secret(self._namespace, secret, _request_timeout=REQUEST_S)
-            except client.ApiException as error:
-                if error.status != CONFLICT:
-                    raise
-                self._core.replace_namespaced_secret(name, self._namespace, secret, _request_timeout=REQUEST_S)
-
-    def certificate_secrets(self) -> list[str]:
-        """Names of the release's Secrets that hold certificates, whoever made them."""
-        selector = ",".join([self._selector, *(f"{key}={value}" for key, value in OF_CERTIFICATES.items())])
-        with self._answering():
-            found = self._core.list_namespaced_secret(
-                self._namespace, label_selector=selector, _request_timeout=REQUEST_S
-            )
-        return [str(secret.metadata.name) for secret in found.items]
-
-    def delete_secret(self, name: str) -> None:
-        """Delete a Secret, if it is there."""
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                self._core.delete_namespaced_secret(name, self._namespace, _request_timeout=REQUEST_S)
-            except client.ApiException as error:
-                if error.status != NOT_FOUND:
-                    raise
-
-    def delete_certificates(self) -> None:
-        """Delete the Secrets of the release's certificates, its authority's key included."""
-        for name in self.certificate_secrets():
-            self.delete_secret(name)
+    @property
+    def secrets(self) -> KubernetesSecrets:
+        """The Secrets of its certificates."""
+        labels = dict(part.split("=") for part in self._selector.split(","))
+        return KubernetesSecrets(self._core, self._namespace, labels)
 
     @contextmanager
     def operator_tls(self) -> Iterator[TlsFiles | None]:
         """The operator's certificate of the release, while the block lasts; None where its pods speak in the clear.
 
         Raises:
-            AddressError: this account may not read it. CertificateError: it is not there, or not to be used.
+            AccountError: this account may not read it. CertificateError: it is not there, or not to be used.
         """
         name = (self._gps().metadata.annotations or {}).get(OPERATOR_CERTIFICATE)
         if name is None:
             yield None
             return
-        found = self.read_secret(name)
+        found = self.secrets.read(name)
         if found is None:
             raise CertificateError(f"namespace {self._namespace} has no Secret {name}; fedstrata up makes it")
         with tls_of_secret(found, name) as tls:
@@ -322,11 +241,6 @@ class InstalledRelease:
         pod, number = self.gps_pod(port)
         with PodPort(self._configuration, self._namespace, pod, number).forwarded() as address:
             yield address
-
-
-def _sentence(error: object) -> str:
-    """A reason on one line, without the full stop and the object that it is about."""
-    return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 
 
 def _port_of(pod: Any, name: str) -> int:

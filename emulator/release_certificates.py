@@ -1,7 +1,8 @@
 """The certificates of a release as Secrets: an authority of its own, and a certificate for each of its pods."""
 
+import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, TlsFiles, write_private
 from fedstrata.trust.names import Name, device_names
 
 AUTHORITY = "authority"
+GENERATED = "generated"  # tls.mode where `fedstrata up` makes the certificates
 FILES = {"ca.crt": CA, "tls.crt": CERT, "tls.key": KEY}  # keys of a Secret, as Kubernetes and cert-manager have them
 AUTHORITY_FILES = {"tls.crt": CA, "tls.key": CA_KEY}
 RENEW_DAYS = 120  # a certificate with fewer days left is made anew by the next `fedstrata up`
@@ -24,17 +26,23 @@ MOST_LPS = 16  # that get a certificate where only the GPS knows how many there 
 class Secrets(Protocol):
     """The Secrets of a release's namespace."""
 
-    def read_secret(self, name: str) -> dict[str, bytes] | None:
+    def read(self, name: str) -> dict[str, bytes] | None:
         """What a Secret holds; None where there is none."""
 
-    def write_secret(self, name: str, data: Mapping[str, bytes]) -> None:
-        """Make a Secret of the release, or put this in its place."""
+    def check_replaceable(self, name: str) -> None:
+        """Raise CertificateError where somebody else has made a Secret of that name."""
 
-    def delete_secret(self, name: str) -> None:
+    def create(self, name: str, data: Mapping[str, bytes]) -> bool:
+        """Make a Secret of the release; False where one of that name is there, which stays as it is."""
+
+    def write(self, name: str, data: Mapping[str, bytes]) -> bool:
+        """Make a Secret of the release, or put this in its place; gives whether it is new."""
+
+    def delete(self, name: str) -> None:
         """Delete a Secret, if it is there."""
 
-    def certificate_secrets(self) -> list[str]:
-        """Names of the release's Secrets that hold certificates."""
+    def made_here(self) -> list[str]:
+        """Names of the release's Secrets with certificates that `fedstrata up` has made."""
 
 
 class ReleaseCertificates:
@@ -43,18 +51,48 @@ class ReleaseCertificates:
     def __init__(self, release: Release, secrets: Secrets) -> None:
         self._release = release
         self._secrets = secrets
+        self._new: list[str] = []
 
-    def ensure(self, holders: Mapping[str, list[Name]]) -> list[str]:
-        """See to a valid certificate for each; gives whose were made. Secrets of who is no longer there go."""
-        authority = self._authority()
-        made = [who for who, names in holders.items() if not self._fits(who, names, authority)]
-        for who in made:
-            self._secrets.write_secret(self.secret(who), _as_secret(authority.issued(holders[who])))
+    def make(self, holders: Mapping[str, list[Name]]) -> list[str]:
+        """See to a valid certificate for each, and delete nothing; gives whose were made.
+
+        Raises:
+            CertificateError: a Secret is in the way that somebody else has made; then nothing is written.
+        """
+        authority = self._found_authority()
+        lacking = [who for who, names in holders.items() if authority is None or not self._fits(who, names, authority)]
+        for who in lacking:
+            self._secrets.check_replaceable(self.secret(who))
+        authority = authority or self._new_authority()
+        for who in lacking:
+            self._write(self.secret(who), _as_secret(authority.issued(holders[who])))
+        return lacking
+
+    def _write(self, name: str, data: Mapping[str, bytes]) -> None:
+        if self._secrets.write(name, data):
+            self._new.append(name)
+
+    def take_back(self) -> None:
+        """Delete the Secrets that are new since this began."""
+        while self._new:
+            self._secrets.delete(self._new.pop())
+
+    def prune(self, holders: Iterable[str]) -> None:
+        """Delete the Secrets of who is no longer there."""
         kept = {self.secret(who) for who in [*holders, AUTHORITY]}
-        for name in self._secrets.certificate_secrets():
+        for name in self._secrets.made_here():
             if name not in kept:
-                self._secrets.delete_secret(name)
-        return made
+                self._secrets.delete(name)
+
+    def drop_authority(self) -> None:
+        """Delete the authority, if `fedstrata up` has made it: pods no longer trust it."""
+        name = self.secret(AUTHORITY)
+        if name in self._secrets.made_here():
+            self._secrets.delete(name)
+
+    def fingerprint(self) -> str:
+        """Of the authority's certificate: another one makes other pods."""
+        return hashlib.sha256(self.existing_authority().files()[CA]).hexdigest()[:16]
 
     def secret(self, who: str) -> str:
         """The name of somebody's Secret, as the chart has it."""
@@ -62,28 +100,40 @@ class ReleaseCertificates:
 
     def existing_authority(self) -> Authority:
         """The authority of the release. Raises CertificateError where `fedstrata up` has made none."""
-        name = self.secret(AUTHORITY)
-        found = self._secrets.read_secret(name)
-        if found is None:
+        authority = self._found_authority()
+        if authority is None:
             raise CertificateError(
-                f"namespace {self._release.namespace} has no Secret {name}: fedstrata up makes it where tls.mode is "
-                "generated; else who issues the release's certificates issues this one, too"
+                f"namespace {self._release.namespace} has no Secret {self.secret(AUTHORITY)}: fedstrata up makes it "
+                "where tls.mode is generated; else who issues the release's certificates issues this one, too"
             )
-        with _folder_of(found, AUTHORITY_FILES, name) as folder:
-            return Authority.load(folder)
-
-    def _authority(self) -> Authority:
-        name = self.secret(AUTHORITY)
-        if self._secrets.read_secret(name) is not None:
-            return self.existing_authority()
-        authority = Authority.new(f"{self._release.name}.{self._release.namespace}")
-        files = authority.files()
-        self._secrets.write_secret(name, {key: files[file] for key, file in AUTHORITY_FILES.items()})
         return authority
+
+    def _found_authority(self) -> Authority | None:
+        """The authority of the release, if it has one. Raises CertificateError where its Secret is damaged."""
+        name = self.secret(AUTHORITY)
+        found = self._secrets.read(name)
+        if found is None:
+            return None
+        with _folder_of(found, AUTHORITY_FILES, name) as folder:
+            try:
+                return Authority.load(folder)
+            except CertificateError:
+                raise CertificateError(
+                    f"tls.crt and tls.key of Secret {name} in namespace {self._release.namespace} are no authority of "
+                    "ours with its key; put back what it held, or delete it, and fedstrata up makes a new one"
+                ) from None
+
+    def _new_authority(self) -> Authority:
+        """A new authority, or the one that another `fedstrata up` has made in the meantime."""
+        files = Authority.new(f"{self._release.name}.{self._release.namespace}").files()
+        name = self.secret(AUTHORITY)
+        if self._secrets.create(name, {key: files[file] for key, file in AUTHORITY_FILES.items()}):
+            self._new.append(name)
+        return self.existing_authority()
 
     def _fits(self, who: str, names: list[Name], authority: Authority) -> bool:
         """Whether somebody's Secret is theirs, by this authority, and valid for long enough."""
-        found = self._secrets.read_secret(self.secret(who))
+        found = self._secrets.read(self.secret(who))
         if found is None or found.get("ca.crt") != authority.files()[CA]:
             return False
         try:
@@ -95,32 +145,48 @@ class ReleaseCertificates:
         return set(issued.peer.names) == set(names) and issued.days_left >= RENEW_DAYS
 
 
-def holders_of(values: Mapping[str, Any], experiment: Experiment, lps_count: int) -> dict[str, list[Name]]:
+def holders_of(
+    values: Mapping[str, Any], experiment: Experiment, lps_count: int | None = None
+) -> dict[str, list[Name]]:
     """Who of a release has a certificate, and of which names; `values` are the chart's with all defaults.
 
-    `lps_count` is how many LPSs the run begins with, 0 where only the GPS will know.
+    `lps_count` is how many LPSs the run begins with, 0 where only the GPS will know, and of the values unless given.
     """
+    known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
     given = values["tls"]["lps"]
-    count = given if given is not None else lps_count or min(MOST_LPS, experiment.device_count)
+    count = int(given) if given is not None else known or min(MOST_LPS, experiment.device_count)
     holders = {"gps": [Name("gps")], "operator": [Name("operator")]}
     holders |= {f"lps-{number}": [Name("lps", f"lps-{number}")] for number in range(count)}
     return holders | _device_holders(values["device"], experiment)
 
 
 def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
-    ids, per_pod = experiment.device_ids(), device["devicesPerPod"]
+    ids, per_pod = experiment.device_ids(), int(device["devicesPerPod"])
     if isinstance(experiment.partition, LocalPartition):
         return {f"device-{one}": [Name("device", one)] for one in ids} if device["kind"] == "DaemonSet" else {}
-    hosted = range(0, len(ids) - device["external"], per_pod)
+    hosted = range(0, len(ids) - int(device["external"]), per_pod)
     return {f"device-{pod}": device_names(ids[first : first + per_pod]) for pod, first in enumerate(hosted)}
 
 
 def with_mode(values: dict[str, Any]) -> dict[str, Any]:
-    """Values in which certificates are generated, unless they say where they come from."""
+    """Values in which certificates are generated, unless they say where they come from.
+
+    An authority's fingerprint of an `up` before is left out: it is of the one that is there now, or of none.
+    """
     tls = values.get("tls", {})
-    if not isinstance(tls, dict) or tls.get("mode") not in {None, ""}:
-        return values  # as asked, or what the chart refuses
-    return {**values, "tls": {**tls, "mode": "generated"}}
+    if not isinstance(tls, dict):
+        return values  # which the chart refuses
+    given = {key: value for key, value in tls.items() if key != "authority"}
+    if given.get("mode") in (None, ""):
+        given["mode"] = GENERATED
+    return {**values, "tls": given}
+
+
+def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
+    """Whether the Secret of the authority is now cert-manager's, which keeps its own under the same name."""
+    tls = values["tls"]
+    issuer = (tls.get("certManager") or {}).get("issuer") or {}
+    return tls["mode"] == "cert-manager" and not issuer.get("name")
 
 
 @contextmanager
@@ -131,7 +197,11 @@ def tls_of_secret(found: Mapping[str, bytes], name: str) -> Iterator[TlsFiles]:
         CertificateError: it is not to be used.
     """
     with _folder_of(found, FILES, name) as folder:
-        yield TlsFiles.load(folder)
+        try:
+            tls = TlsFiles.load(folder)
+        except CertificateError as error:
+            raise CertificateError(f"Secret {name}: {str(error).replace(f'{folder}/', '')}") from None
+        yield tls
 
 
 @contextmanager

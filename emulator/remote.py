@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -20,12 +20,28 @@ from emulator.kubernetes import InstalledRelease
 from emulator.output import new_folder
 from emulator.place import Release
 from emulator.progress import Display, Quiet
-from emulator.release_certificates import ReleaseCertificates, holders_of, with_mode
+from emulator.release_certificates import (
+    GENERATED,
+    ReleaseCertificates,
+    authority_is_taken_over,
+    holders_of,
+    with_mode,
+)
 from emulator.rollout import listed
 from emulator.share import CHART
-from fedstrata.errors import AddressError, ExperimentError, FedstrataError, PluginError, RunStoppedError
+from fedstrata.errors import (
+    AccountError,
+    AddressError,
+    CertificateError,
+    ExperimentError,
+    FedstrataError,
+    HandshakeError,
+    PluginError,
+    RunStoppedError,
+)
 from fedstrata.experiment import Experiment, load_experiment
 from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -63,11 +79,33 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
-    if is_there and request.begins_again:
-        _refuse_unless_failed(release, request.experiment)
     if not is_there:
         cluster.wait_gone(request.timeout_s, tell, pods=True)
     kept = [helm.values()] if is_there and not request.resets_values else []
+    values = _values(request, kept, asked, tell)
+    helm.check(chart, values)  # so that nothing is written for what the chart refuses
+    holders = _holders(chart, values, request.experiment)
+    certificates = ReleaseCertificates(release, cluster.secrets)
+    try:
+        if holders:
+            values = _with_certificates(certificates, cluster, holders, values, tell)
+        if is_there and request.begins_again:
+            _refuse_unless_failed(release, request.experiment)
+        helm.upgrade(chart, values)
+    except BaseException:
+        _take_back(helm, certificates)
+        raise
+    _tidy(certificates, holders, values, tell)
+    tell(f"{'upgraded' if is_there else 'installed'} {release.name} in namespace {release.namespace}: "
+         f"run {request.experiment.run_id}")  # fmt: skip
+    cluster.wait_ready(request.timeout_s, tell)
+    tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+
+
+def _values(
+    request: UpRequest, kept: Sequence[dict[str, Any]], asked: dict[str, Any], tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """All values for the chart: those kept of the release, those asked for now, and what is worked out here."""
     merged = with_code(merge_values([*kept, asked]), request.code)
     merged = with_lps_count(merged, asked, request.experiment)
     try:
@@ -76,44 +114,72 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
         tell(f"memory of the pods is the chart's or as given, since it cannot be worked out here: {error}")
     merged["again"] = _again(kept, request)
     merged["experiment"] = request.experiment.to_yaml()
-    merged = with_mode(merged)
-    certificates = _make_certificates(release, cluster, chart, merged, request.experiment)
-    try:
-        helm.upgrade(chart, merged)
-    except FedstrataError:
-        if not is_there:
-            cluster.delete_certificates()
-        raise
-    if certificates:
-        tell(f"made certificates for {listed(certificates)}")
-    tell(f"{'upgraded' if is_there else 'installed'} {release.name} in namespace {release.namespace}: "
-         f"run {request.experiment.run_id}")  # fmt: skip
-    cluster.wait_ready(request.timeout_s, tell)
-    tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+    return with_mode(merged)
 
 
-def _make_certificates(
-    release: Release, cluster: InstalledRelease, chart: Path, values: dict[str, Any], experiment: Experiment
-) -> list[str]:
-    """Make the Secrets that the pods will mount, where the values leave them to us; gives whose were made."""
+def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
+    """Whose certificates are made here; nobody's where the values leave that to others."""
+    whole = merge_values([load_values(chart / "values.yaml"), values])
     try:
-        whole = merge_values([load_values(chart / "values.yaml"), values])
-        if whole["tls"]["mode"] != "generated":
-            return []
-        holders = holders_of(whole, experiment, whole["lps"]["replicas"] or 0)
-    except (KeyError, TypeError, ValueError):
-        return []  # of a shape that the chart refuses
-    cluster.ensure_namespace()
-    return ReleaseCertificates(release, cluster).ensure(holders)
+        return holders_of(whole, experiment) if whole["tls"]["mode"] == GENERATED else {}
+    except (KeyError, TypeError, ValueError) as error:  # another chart than ours, whose schema allows it
+        raise ExperimentError(
+            f"tls, lps and device of the values of chart {chart} are not as the project's chart has them: {error!r}; "
+            "set tls.mode to secret, or leave --chart out"
+        ) from None
+
+
+def _with_certificates(
+    certificates: ReleaseCertificates,
+    cluster: InstalledRelease,
+    holders: Mapping[str, list[Name]],
+    values: dict[str, Any],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Make the Secrets that the pods will mount; gives the values with the fingerprint of who has signed."""
+    cluster.secrets.ensure_namespace()
+    if made := certificates.make(holders):
+        tell(f"made certificates for {listed(made)}")
+    return merge_values([values, {"tls": {"authority": certificates.fingerprint()}}])
+
+
+def _take_back(helm: Helm, certificates: ReleaseCertificates) -> None:
+    """Delete the Secrets that are new, unless there is a release, whose pods may mount them."""
+    with suppress(FedstrataError):  # what stays `fedstrata down` deletes; the first reason is the one that is told
+        if helm.chart() is None:
+            certificates.take_back()
+
+
+def _tidy(
+    certificates: ReleaseCertificates,
+    holders: Mapping[str, list[Name]],
+    values: Mapping[str, Any],
+    tell: Callable[[str], None],
+) -> None:
+    """Delete the Secrets that the release, as it is now, has no use for."""
+    try:
+        if holders:
+            certificates.prune(holders)
+        elif not authority_is_taken_over(values):
+            certificates.drop_authority()
+    except FedstrataError as error:
+        tell(f"Secrets of certificates that are no longer needed stay: {error}")
 
 
 def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
-    """Raise ExperimentError where the GPS says that this very run has not failed; nothing where it says nothing.
+    """Refuse where the GPS says that this very run has not failed; nothing is done where it does not run or answer.
 
     LPSs and devices of a run that is begun anew leave the state of the earlier one behind.
+
+    Raises:
+        ExperimentError: it has not. AccountError, CertificateError, HandshakeError: this account may not ask the GPS,
+            or the two have no certificates by which they know each other.
     """
     try:
         found = status(release, Quiet(), once=True)
+    except (AccountError, CertificateError, HandshakeError) as error:
+        what = f"--again begins a failed run anew, and whether {experiment.run_id} has failed cannot be asked"
+        raise type(error)(f"{what}: {error}") from None
     except (AddressError, RunStoppedError):
         return
     if found.run_id == experiment.run_id and found.phase != "failed":
@@ -226,6 +292,7 @@ class Removed:
     """What `fedstrata down` found and did."""
 
     was_installed: bool
+    certificates: Sequence[str]  # Secrets
     deleted: Sequence[str]  # volume claims
     kept: Sequence[str]
 
@@ -233,15 +300,15 @@ class Removed:
 def down(release: Release, *, deletes_records: bool, console: "Console", timeout_s: int = 300) -> Removed:
     """Uninstall a release and wait until its pods are gone; with `deletes_records` its volume claims, too.
 
-    Claims that an earlier uninstallation has left are deleted likewise.
+    Claims that an earlier uninstallation has left are deleted likewise; Secrets of certificates always.
 
     Raises:
         ExperimentError: the release is of another chart. AddressError: there is nothing of that name.
     """
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
-    was_installed = helm.check_ours()
-    if not was_installed and not (deletes_records and cluster.claims()):
+    was_installed, certificates = helm.check_ours(), cluster.secrets.names()
+    if not was_installed and not certificates and not (deletes_records and cluster.claims()):
         left = ", ".join(cluster.claims())
         raise AddressError(
             f"no release {release.name} in namespace {release.namespace}"
@@ -250,10 +317,12 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
     if was_installed:
         helm.uninstall()
         cluster.delete_tests()
-        cluster.delete_certificates()
+    for name in cluster.secrets.names():  # again: cert-manager may have made some
+        cluster.secrets.delete(name)
     deleted = cluster.delete_claims() if deletes_records else []
     cluster.wait_gone(timeout_s, tell, pods=True)
-    return Removed(was_installed=was_installed, deleted=deleted, kept=[] if deletes_records else cluster.claims())
+    kept = [] if deletes_records else cluster.claims()
+    return Removed(was_installed=was_installed, certificates=certificates, deleted=deleted, kept=kept)
 
 
 def claims_of(release: Release) -> list[str]:

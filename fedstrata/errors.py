@@ -74,6 +74,10 @@ class AddressError(FedstrataError):
     exit_code = EXIT_NETWORK
 
 
+class AccountError(AddressError):
+    """What this machine's account at Kubernetes may not do."""
+
+
 class HandshakeError(AddressError):
     """A server that is there, and with which no connection comes about however often it is tried."""
 

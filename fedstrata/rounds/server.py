@@ -66,6 +66,8 @@ class RoundServer:
         """Let children fetch the round's model and answer."""
         opened.announce(self.exchange.run_id, self.exchange.link.down)
         opened.intake.on_void = partial(self._voided, opened)
+        for child_id in self._banned:  # before anybody is told of the round: nobody masks for them
+            opened.intake.exclude(child_id)
         self._round = opened
         self._metrics.round_opened(opened.number)
         self._changes.tell()
@@ -102,8 +104,6 @@ class RoundServer:
         """
         opened = self.opened()
         intake, wait = opened.intake, self.exchange.wait
-        for child_id in self._banned:
-            intake.exclude(child_id)
         if opened.masking is not None:
             for child_id in await opened.masking.without_key(self._changes, wait.deadline_s):
                 self._log.warning("no_key", child=child_id, round=opened.number)

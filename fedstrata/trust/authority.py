@@ -95,7 +95,7 @@ class Authority:
         builder = builder.add_extension(x509.SubjectAlternativeName([*uris, *servers]), critical=False)
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if servers else [])]
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        issuer = _key_identifier(self.certificate)
         certificate = builder.add_extension(issuer, critical=False).sign(self.key, hashes.SHA256())
         return {KEY: _key_pem(key), CERT: _pem(certificate), CA: _pem(self.certificate)}
 
@@ -156,6 +156,15 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """By what a certificate names the key that signed it: the authority's own name for that key, if it has one."""
+    try:
+        own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())  # type: ignore[arg-type]
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
 
 
 def _domain(certificate: x509.Certificate, path: Path) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from charts import CHART, VARIANTS, Object, one, pods, render, rendered_files, values_of
+from charts import CHART, VARIANTS, Object, notes, one, pods, render, rendered_files, values_of
 from helm_python import HelmRenderError, HelmValuesError
 
 from emulator.chart_values import load_values, merge_values
@@ -69,7 +69,8 @@ def test_of_boards_each_is_shown_the_key_of_its_node() -> None:
 
 @pytest.mark.parametrize("path", ENCRYPTED, ids=lambda path: path.stem)
 def test_up_makes_exactly_the_secrets_that_the_pods_mount(path: Path) -> None:
-    values = {**values_of(path), "tls": {**values_of(path).get("tls", {}), "mode": "generated"}}
+    given = {key: value for key, value in values_of(path).get("tls", {}).items() if key != "certManager"}
+    values = {**values_of(path), "tls": {**given, "mode": "generated"}}
     objects = render(values)
     mounted = {name for _, spec, _ in pods(objects) if volume(spec) for name in secrets(spec).values()}
     experiment = parse_experiment(values.get("experiment") or (CHART / "files" / "digits.yaml").read_text())
@@ -143,3 +144,47 @@ def test_a_gateway_in_which_tls_would_end_is_refused() -> None:
 def test_what_the_schema_does_not_know_is_refused(tls: dict[str, Any]) -> None:
     with pytest.raises(HelmValuesError, match="at '/tls/"):
         render({"tls": {"mode": "generated", **tls}})
+
+
+def test_fewer_certificates_than_the_run_begins_with_lpss_are_refused() -> None:
+    with pytest.raises(HelmRenderError, match=r"tls\.lps is 1, but experiment lab begins with 2 LPSs"):
+        render({"experiment": FIVE, "tls": {"mode": "generated", "lps": 1}})
+    more = one(
+        render({"experiment": FIVE, "tls": {"mode": "generated", "lps": 3}}), "StatefulSet", "demo-fedstrata-lps"
+    )
+    assert len(secrets(more["spec"]["template"]["spec"])) == 3
+
+
+@pytest.mark.parametrize("mode", ["off", "secret", "generated"])
+def test_an_issuer_of_which_nothing_is_asked_is_refused(mode: str) -> None:
+    with pytest.raises(HelmRenderError, match=f"issuer is given, and tls.mode is {mode}"):
+        render({"experiment": FIVE, "tls": {"mode": mode, "certManager": {"issuer": {"name": "lab"}}}})
+
+
+@pytest.mark.parametrize(
+    ("tls", "issues"),
+    [
+        ({"mode": "generated"}, True),
+        ({"mode": "cert-manager"}, True),
+        ({"mode": "cert-manager", "certManager": {"issuer": {"name": "lab"}}}, False),
+        ({"mode": "secret"}, False),
+    ],
+)
+def test_the_notes_name_the_command_for_a_board_where_its_certificate_would_be_trusted(
+    tls: dict[str, Any], issues: bool
+) -> None:
+    text = notes({**values_of(CHART / "ci" / "outside.yaml"), "tls": tls})
+    assert ("fedstrata certs issue device NAME" in text) is issues
+    assert ("issues for spiffe://demo.lab/device/NAME" in text) is not issues
+
+
+def test_another_authority_or_mode_makes_other_pods() -> None:
+    def marks(tls: dict[str, Any]) -> set[str]:
+        workloads = [item for item in render({"experiment": FIVE, "tls": tls}) if item["kind"] == "StatefulSet"]
+        assert len(workloads) == 3
+        return {item["spec"]["template"]["metadata"]["annotations"]["checksum/tls"] for item in workloads}
+
+    found = marks({"mode": "generated", "authority": "00aa"})
+    assert len(found) == 1
+    assert found != marks({"mode": "generated", "authority": "00ab"})
+    assert found != marks({"mode": "secret", "authority": "00aa"})

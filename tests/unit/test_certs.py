@@ -1,9 +1,18 @@
+import hashlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
 
 from emulator.cli import execute
+from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Name
 
 
 @pytest.fixture
@@ -92,6 +101,52 @@ def test_a_folder_without_certificates_is_told_in_a_line(
     assert execute(["certs", *(word.format(tmp_path) for word in words)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: no ")
+
+
+def test_an_authority_that_names_its_key_otherwise_is_named_so_and_trusted(tmp_path: Path) -> None:
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "by Go")])
+    public = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    digest = hashlib.sha256(public).digest()[:20]  # as Go 1.25 makes it, and not SHA-1 of the key
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), 7, now - timedelta(hours=1), now + timedelta(days=9)
+    )
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier(digest), critical=False)
+    uri = x509.UniformResourceIdentifier("spiffe://lab.garden")
+    builder = builder.add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+    authority = Authority(domain="lab.garden", certificate=builder.sign(key, SHA256()), key=key)
+    authority.issue([Name("device", "board-1")], tmp_path)
+    assert str(TlsFiles.load(tmp_path).me) == "device/board-1"  # a handshake with itself, which checks the chain
+    issued = x509.load_pem_x509_certificate((tmp_path / "cert.pem").read_bytes())
+    assert issued.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier == digest
+
+
+def test_a_boards_certificate_is_renewed_by_the_authority_of_its_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authorities = {"lab": Authority.new("lab.garden")}
+    monkeypatch.setattr("emulator.certs._authority_of", lambda release: authorities[release.name])
+    assert certs(tmp_path, "issue", "device", "board-1", "--release", "lab") == 0
+    place = tmp_path / "devices" / "board-1"
+    before = TlsFiles.load(place)
+    assert certs(tmp_path, "renew", "--release", "lab") == 0
+    after = TlsFiles.load(place)
+    assert (after.me, after.ca) == (before.me, before.ca)
+    assert after.key != before.key
+
+
+def test_where_one_certificate_is_of_another_run_all_stay(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    assert certs(other, "init", "hospital") == 0
+    assert certs(other, "issue", "operator") == 0
+    assert certs(folder, "issue", "gps") == 0
+    (other / "operator").rename(folder / "operator")
+    before = TlsFiles.load(folder / "gps")
+    assert certs(folder, "renew") == 2
+    assert TlsFiles.load(folder / "gps") == before
 
 
 def test_certificates_of_another_authority_are_not_renewed(

@@ -33,7 +33,6 @@ from fedstrata.trust.authority import Authority
 from fedstrata.v1 import rounds_pb2 as pb
 
 EXPERIMENT = masked_experiment(8)
-ALL = masks_of(EXPERIMENT)
 SIZE = LAYOUT.size
 
 
@@ -60,12 +59,13 @@ def test_masks_cancel_to_the_bit_for_any_devices_in_any_order(
     case: tuple[list[str], list[tuple[Flat, int]], list[int]],
 ) -> None:
     devices, updates, order = case
-    with_roster(devices, ALL)
+    masks = masks_of(EXPERIMENT)
+    with_roster(devices, masks)
     most = dict.fromkeys(devices, 512)
     masked, plain = MaskedSum(SIZE, most), OneSum(SIZE, most)
     for index in order:
         device_id, (flat, examples) = devices[index], updates[index]
-        sent = ALL[device_id].masked(update_of(flat, examples))
+        sent = masks[device_id].masked(update_of(flat, examples))
         masked.fold(device_id, 0, sent.read(0, SIZE), [examples])
         masked.count(device_id, [examples])
     for (flat, examples), device_id in zip(updates, devices, strict=True):
@@ -79,10 +79,11 @@ def test_masks_cancel_to_the_bit_for_any_devices_in_any_order(
 @settings(deadline=None)
 def test_what_is_short_of_all_shows_no_sum(case: tuple[list[str], list[tuple[Flat, int]], list[int]]) -> None:
     devices, updates, order = case
-    with_roster(devices, ALL)
+    masks = masks_of(EXPERIMENT)
+    with_roster(devices, masks)
     sums = np.zeros(SIZE, np.int64)
     for index in order[1:]:
-        sums += ALL[devices[index]].masked(update_of(*updates[index])).read(0, SIZE)
+        sums += masks[devices[index]].masked(update_of(*updates[index])).read(0, SIZE)
     unmasked = sum(grid(*updates[index]) for index in order[1:])
     assert not np.any(sums == unmasked)
 
@@ -104,11 +105,13 @@ def test_a_mask_is_what_x25519_hkdf_and_chacha20_say() -> None:
     names = EXPERIMENT.device_ids()[:3]
     roster = with_roster(names, masks)
     flat, me = np.linspace(-1, 1, SIZE, dtype=np.float32), masks[names[1]]
-    about = f"fedstrata masks\0{EXPERIMENT.run_id}\x007\0".encode() + b"model"
+    about = f"{EXPERIMENT.run_id}\x007\0".encode() + b"model"
     mask = np.zeros(SIZE, np.uint64)
     for name, sign in ((names[0], -1), (names[2], 1)):
         shared = x25519(me._secret.private_bytes_raw(), masks[name].key.public_key)
-        drawn = chacha20(hkdf_sha256(shared, roster_digest(roster), about), 8 * SIZE)
+        pair = "\0".join(sorted((name, names[1])))
+        info = f"fedstrata masks\0{pair}\0".encode() + about
+        drawn = chacha20(hkdf_sha256(shared, roster_digest(roster), info), 8 * SIZE)
         mask += np.uint64(sign % 2**64) * np.frombuffer(drawn, "<u8")
     sent = me.masked(update_of(flat, 3, round_number=7)).read(0, SIZE)
     assert np.array_equal(sent.view(np.uint64), grid(flat, 3).view(np.uint64) + mask)
@@ -123,44 +126,72 @@ def test_a_stream_goes_on_over_its_pieces() -> None:
 
 def test_another_round_model_or_roster_has_other_masks_and_the_same_the_same() -> None:
     names = EXPERIMENT.device_ids()
-    with_roster(names[:4], ALL)
-    flat, me = np.zeros(SIZE, np.float32), ALL[names[0]]
+    masks = masks_of(EXPERIMENT)
+    with_roster(names[:4], masks)
+    flat, me = np.zeros(SIZE, np.float32), masks[names[0]]
     update = update_of(flat)
     first = me.masked(update).read(0, SIZE)
     assert np.array_equal(me.masked(update).read(0, SIZE), first)
     others = [replace(update, round=1), replace(update, base_digest=b"another")]
     assert not any(np.any(me.masked(other).read(0, SIZE) == first) for other in others)
-    with_roster(names[:3], ALL)
+    with_roster(names[:3], masks)
     assert not np.any(me.masked(update).read(0, SIZE) == first)
+
+
+def test_no_mask_hides_two_updates_whatever_model_they_are_of() -> None:
+    """An LPS that offers another model under the same digest would have the difference of both."""
+    masks = masks_of(EXPERIMENT)
+    names = EXPERIMENT.device_ids()[:3]
+    with_roster(names, masks)
+    flat = np.linspace(-1, 1, SIZE, dtype=np.float32)
+    masks[names[0]].masked(update_of(flat))
+    with pytest.raises(PayloadError, match="another update under the same masks"):
+        masks[names[0]].masked(update_of(0 * flat))
+
+
+def test_a_device_that_shows_anothers_key_as_its_own_takes_no_mask_away(tmp_path: Path) -> None:
+    thief, victim, owner = EXPERIMENT.device_ids()[:3]
+    authority = Authority.new("run-1")
+    proofs = {
+        name: Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / name, name)) for name in (thief, victim, owner)
+    }
+    masks = {name: Masks(EXPERIMENT, name, each) for name, each in proofs.items()}
+    stolen = proofs[thief].key_of(thief, masks[owner].key.public_key)
+    masks[victim].take(roster_of([(thief, stolen), *((name, masks[name].key) for name in (victim, owner))]))
+    flat = np.linspace(-1, 1, SIZE, dtype=np.float32)
+    assert not np.any(masks[victim].masked(update_of(flat)).read(0, SIZE) == grid(flat, 2))
 
 
 @pytest.mark.parametrize("encoding", ["float16", "bfloat16", "int8"])
 def test_values_are_rounded_as_the_link_would_have_rounded_them(encoding: str) -> None:
     names = EXPERIMENT.device_ids()[:3]
-    with_roster(names, ALL)
+    masks = masks_of(EXPERIMENT)
+    with_roster(names, masks)
     flat = np.random.default_rng(5).normal(size=SIZE).astype(np.float32)
     codec = PayloadCodec.for_vector(LAYOUT, encoding, flat)  # type: ignore[arg-type]
     (chunk,) = codec.chunks(lambda a, b: flat[a:b])
     wanted = 3 * grid(codec.decode(chunk, 0), 2)
-    sums = sum(ALL[name].masked(replace(update_of(flat), codec=codec)).read(0, SIZE) for name in names)
+    sums = sum(masks[name].masked(replace(update_of(flat), codec=codec)).read(0, SIZE) for name in names)
     assert np.array_equal(sums, wanted)
 
 
 def test_an_update_beyond_the_grid_says_why_it_cannot_go_up() -> None:
     names = EXPERIMENT.device_ids()[:3]
-    with_roster(names, ALL)
-    sent = ALL[names[0]].masked(update_of(np.full(SIZE, np.inf, np.float32)))
+    masks = masks_of(EXPERIMENT)
+    with_roster(names, masks)
+    sent = masks[names[0]].masked(update_of(np.full(SIZE, np.inf, np.float32)))
     assert "finite and within" in sent.unfit
-    large = ALL[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / MAX_EXAMPLES * 1.01, np.float32)))
+    large = masks[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / MAX_EXAMPLES * 1.01, np.float32)))
     assert "finite and within" in large.unfit
 
 
 def test_a_large_update_is_masked_piece_by_piece() -> None:
     layout = Layout.of({"w": (PIECE + 5,)})
     names = EXPERIMENT.device_ids()[:3]
-    with_roster(names, ALL)
+    masks = masks_of(EXPERIMENT)
+    with_roster(names, masks)
     flat = np.random.default_rng(1).normal(size=layout.size).astype(np.float32)
-    sums = sum(ALL[name].masked(update_of(flat, layout=layout)).read(0, layout.size) for name in names)
+    sums = sum(masks[name].masked(update_of(flat, layout=layout)).read(0, layout.size) for name in names)
     assert np.array_equal(sums, 3 * grid(flat, 2))
 
 

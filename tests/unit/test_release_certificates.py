@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from kept_secrets import Kept
 
 from emulator.place import Release
 from emulator.release_certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
@@ -17,25 +18,9 @@ LAB = Release(name="lab", namespace="garden")
 GPS = {"gps": [Name("gps")], "operator": [Name("operator")]}
 
 
-class Kept(dict[str, dict[str, bytes]]):
-    """The Secrets of a namespace."""
-
-    def read_secret(self, name: str) -> dict[str, bytes] | None:
-        return self.get(name)
-
-    def write_secret(self, name: str, data: Mapping[str, bytes]) -> None:
-        self[name] = dict(data)
-
-    def delete_secret(self, name: str) -> None:
-        self.pop(name, None)
-
-    def certificate_secrets(self) -> list[str]:
-        return list(self)
-
-
 def test_a_release_gets_an_authority_and_each_of_its_pods_a_certificate_by_it() -> None:
     kept = Kept()
-    assert ReleaseCertificates(LAB, kept).ensure(GPS) == ["gps", "operator"]
+    assert ReleaseCertificates(LAB, kept).make(GPS) == ["gps", "operator"]
     assert set(kept) == {"lab-tls-authority", "lab-tls-gps", "lab-tls-operator"}
     with tls_of_secret(kept["lab-tls-gps"], "lab-tls-gps") as tls:
         assert (tls.me.domain, str(tls.me)) == ("lab.garden", "gps")
@@ -46,36 +31,37 @@ def test_a_release_gets_an_authority_and_each_of_its_pods_a_certificate_by_it() 
 def test_what_fits_is_kept_and_what_does_not_is_made_anew() -> None:
     kept = Kept()
     certificates = ReleaseCertificates(LAB, kept)
-    certificates.ensure(GPS)
+    certificates.make(GPS)
     before = dict(kept)
-    assert certificates.ensure(GPS) == []
+    assert certificates.make(GPS) == []
     assert kept == before
     renamed = {**GPS, "operator": [Name("device", "a")]}
-    assert certificates.ensure(renamed) == ["operator"]
+    assert certificates.make(renamed) == ["operator"]
     kept["lab-tls-gps"]["tls.key"] = b"-----BEGIN nothing"
-    assert certificates.ensure(renamed) == ["gps"]
+    assert certificates.make(renamed) == ["gps"]
     del kept["lab-tls-operator"]
-    assert certificates.ensure(renamed) == ["operator"]
+    assert certificates.make(renamed) == ["operator"]
     assert kept["lab-tls-authority"] == before["lab-tls-authority"]
 
 
 def test_a_certificate_near_its_end_or_of_an_authority_before_is_made_anew() -> None:
     kept = Kept()
     certificates = ReleaseCertificates(LAB, kept)
-    certificates.ensure(GPS)
+    certificates.make(GPS)
     soon = certificates.existing_authority().issued(GPS["gps"], days=100)
     kept["lab-tls-gps"] = {"ca.crt": soon[CA], "tls.crt": soon["cert.pem"], "tls.key": soon["key.pem"]}
-    assert certificates.ensure(GPS) == ["gps"]
+    assert certificates.make(GPS) == ["gps"]
     del kept["lab-tls-authority"]
-    assert certificates.ensure(GPS) == ["gps", "operator"]
+    assert certificates.make(GPS) == ["gps", "operator"]
 
 
 def test_the_secret_of_who_is_no_longer_there_goes() -> None:
     kept = Kept()
     certificates = ReleaseCertificates(LAB, kept)
-    certificates.ensure({**GPS, "device-0": [Name("device", "device-000", "device-004")]})
-    assert "lab-tls-device-0" in kept
-    certificates.ensure(GPS)
+    certificates.make({**GPS, "device-0": [Name("device", "device-000", "device-004")]})
+    certificates.make(GPS)
+    assert "lab-tls-device-0" in kept  # until the release is one without it
+    certificates.prune(GPS)
     assert set(kept) == {"lab-tls-authority", "lab-tls-gps", "lab-tls-operator"}
 
 
@@ -93,7 +79,7 @@ def test_a_secret_of_another_make_is_refused_by_name() -> None:
 def test_an_authority_from_a_secret_issues_as_one_from_a_folder(tmp_path: Path) -> None:
     kept = Kept()
     certificates = ReleaseCertificates(LAB, kept)
-    certificates.ensure(GPS)
+    certificates.make(GPS)
     certificates.existing_authority().save(tmp_path)
     assert Authority.load(tmp_path).files() == certificates.existing_authority().files()
 
@@ -108,3 +94,78 @@ def test_devices_of_a_pod_are_a_row_and_boards_have_a_name_each() -> None:
     assert [who for who in found if who.startswith("lps")] == [f"lps-{number}" for number in range(5)]
     elsewhere = holders_of({"tls": {"lps": 1}, "device": {**device, "external": 3}}, five, 4)
     assert [who for who in elsewhere if who not in {"gps", "operator"}] == ["lps-0", "device-0"]
+
+
+def test_a_secret_that_somebody_else_has_made_is_named_and_then_nothing_is_written() -> None:
+    kept = Kept({"lab-tls-operator": {"tls.key": b"the user's"}})
+    kept.others.add("lab-tls-operator")
+    with pytest.raises(CertificateError, match="Secret lab-tls-operator"):
+        ReleaseCertificates(LAB, kept).make(GPS)
+    assert kept == {"lab-tls-operator": {"tls.key": b"the user's"}}
+
+
+def test_of_two_that_make_an_authority_at_once_both_sign_with_the_first() -> None:
+    class Contested(Kept):
+        def create(self, name: str, data: Mapping[str, bytes]) -> bool:
+            files = first.files()
+            self.setdefault(name, {"tls.crt": files["ca.pem"], "tls.key": files["ca-key.pem"]})
+            return super().create(name, data)
+
+    first, kept = Authority.new("lab.garden"), Contested()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    assert {kept[f"lab-tls-{who}"]["ca.crt"] for who in GPS} == {first.files()["ca.pem"]}
+    certificates.take_back()
+    assert list(kept) == ["lab-tls-authority"]  # which is the other's
+
+
+def test_of_what_is_half_made_all_is_taken_back() -> None:
+    class Halting(Kept):
+        def write(self, name: str, data: Mapping[str, bytes]) -> bool:
+            if name == "lab-tls-operator":
+                raise KeyboardInterrupt
+            return super().write(name, data)
+
+    kept = Halting()
+    certificates = ReleaseCertificates(LAB, kept)
+    with pytest.raises(KeyboardInterrupt):
+        certificates.make(GPS)
+    assert set(kept) == {"lab-tls-authority", "lab-tls-gps"}
+    certificates.take_back()
+    assert not kept
+
+
+def test_what_was_there_before_is_not_taken_back() -> None:
+    kept = Kept()
+    ReleaseCertificates(LAB, kept).make({"gps": GPS["gps"]})
+    before = set(kept)
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    certificates.take_back()
+    assert set(kept) == before
+
+
+def test_what_is_damaged_is_told_by_the_name_of_its_secret() -> None:
+    kept = Kept()
+    ReleaseCertificates(LAB, kept).make(GPS)
+    kept["lab-tls-gps"]["tls.key"] = kept["lab-tls-authority"]["tls.crt"] = b"-----BEGIN nothing"
+    with pytest.raises(CertificateError, match="Secret lab-tls-authority in namespace garden") as of_authority:
+        ReleaseCertificates(LAB, kept).existing_authority()
+    with (
+        pytest.raises(CertificateError, match=r"Secret lab-tls-gps: cert\.pem and key\.pem beside it are") as of_gps,
+        tls_of_secret(kept["lab-tls-gps"], "lab-tls-gps"),
+    ):
+        pass
+    assert "/" not in f"{of_authority.value} {of_gps.value}"
+
+
+def test_the_fingerprint_is_of_the_authority() -> None:
+    kept = Kept()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    first = certificates.fingerprint()
+    certificates.make({**GPS, "lps-0": [Name("lps", "lps-0")]})
+    assert certificates.fingerprint() == first
+    del kept["lab-tls-authority"]
+    certificates.make(GPS)
+    assert certificates.fingerprint() != first

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_secrets import Kept
 from kubernetes import client
 from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
@@ -110,6 +111,7 @@ class Noted:
         self.upgraded: dict[str, Any] = {}
         monkeypatch.setattr(Helm, "chart", lambda _: chart)
         monkeypatch.setattr(Helm, "values", lambda _: {"lps": {"env": []}, "device": {"devicesPerPod": 5}})
+        monkeypatch.setattr(Helm, "check", lambda *_: None)
         monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
         monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
         monkeypatch.setattr(remote, "status", self._noting("status", pb.RunStatus(phase="failed")))
@@ -119,16 +121,11 @@ class Noted:
             ("wait_ready", None),
             ("delete_claims", claims),
             ("claims", claims),
-            ("delete_certificates", None),
         ):
             monkeypatch.setattr(InstalledRelease, name, self._noting(name, answer))
         monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
-        self.secrets: dict[str, dict[str, bytes]] = {}
-        monkeypatch.setattr(InstalledRelease, "ensure_namespace", lambda _: None)
-        monkeypatch.setattr(InstalledRelease, "read_secret", lambda _, name: self.secrets.get(name))
-        monkeypatch.setattr(InstalledRelease, "write_secret", lambda _, name, data: self.secrets.update({name: data}))
-        monkeypatch.setattr(InstalledRelease, "certificate_secrets", lambda _: list(self.secrets))
-        monkeypatch.setattr(InstalledRelease, "delete_secret", lambda _, name: self.secrets.pop(name))
+        self.secrets = Kept()
+        monkeypatch.setattr(InstalledRelease, "secrets", self.secrets)
 
     def _noting(self, name: str, answer: object) -> Any:
         def note(*_: object, **__: object) -> object:
@@ -136,6 +133,15 @@ class Noted:
             return answer
 
         return note
+
+
+def raising(error: BaseException) -> Any:
+    """What is called instead of something that fails."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
 
 
 LAB = Release(name="lab", namespace="default")
@@ -189,13 +195,11 @@ def test_certificates_are_there_before_the_chart_is_and_go_again_where_it_is_ref
     remote.up(LAB, UpRequest(experiment=experiment), console)
     assert there == [1 + 2 + 10 + 10]  # the authority, GPS and operator, LPSs that there may be, devices
 
-    def refuse(*_: object) -> None:
-        raise ExperimentError("helm: no")
-
-    monkeypatch.setattr(Helm, "upgrade", refuse)
+    noted.secrets.clear()
+    monkeypatch.setattr(Helm, "upgrade", raising(ExperimentError("helm: no")))
     with pytest.raises(ExperimentError, match="helm: no"):
         remote.up(LAB, UpRequest(experiment=experiment), console)
-    assert noted.calls[-1] == "delete_certificates"
+    assert not noted.secrets
 
 
 @pytest.mark.parametrize("mode", ["off", "secret", "cert-manager"])
@@ -259,7 +263,7 @@ def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_sta
 ) -> None:
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
     assert remote.down(LAB, deletes_records=False, console=console).kept == ["lab-fedstrata-gps"]
-    assert noted.calls == ["uninstall", "delete_tests", "delete_certificates", "wait_gone", "claims"]
+    assert noted.calls == ["uninstall", "delete_tests", "wait_gone", "claims"]
 
 
 def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(
@@ -278,7 +282,7 @@ def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys
     assert "deletes lab-fedstrata-gps with all records; say --yes" in capsys.readouterr().err
     assert "uninstall" not in noted.calls
     assert execute(["down", "--release", "lab", "--delete-records", "--yes"]) == 0
-    assert noted.calls[-5:] == ["uninstall", "delete_tests", "delete_certificates", "delete_claims", "wait_gone"]
+    assert noted.calls[-4:] == ["uninstall", "delete_tests", "delete_claims", "wait_gone"]
 
 
 # --- waiting --------------------------------------------------------------------------------------------------------

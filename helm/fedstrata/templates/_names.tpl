@@ -14,7 +14,7 @@
 {{/* The labels that a selector uses: (dict "root" $ "component" "lps"); without a component, all pods of the release. */}}
 {{- define "fedstrata.selectorLabels" -}}
 app.kubernetes.io/name: fedstrata
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .component }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}

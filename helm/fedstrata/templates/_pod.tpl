@@ -157,6 +157,10 @@ metadata:
     {{- with $root.Values.again }}
     fedstrata.io/again: {{ . | quote }}
     {{- end }}
+    {{- if include "fedstrata.hasTls" . }}
+    # Who makes certificates, and by which authority: with another, pods that were there would not know those that come.
+    checksum/tls: {{ printf "%s %s" (include "fedstrata.tlsMode" $root) $root.Values.tls.authority | sha256sum }}
+    {{- end }}
     {{- if and (eq .component "gps") (include "fedstrata.tls" $root) }}
     # What `fedstrata status` and `collect` show this GPS.
     fedstrata.io/operator-certificate: {{ include "fedstrata.tlsSecret" (dict "root" $root "who" "operator") }}

@@ -8,7 +8,7 @@
 {{- if not $mode -}}
 {{- fail "tls.mode says how pods prove who they are, and is not given. `fedstrata up` makes their certificates (generated); with helm alone set it to cert-manager, to secret for certificates that you make, or to off, where whoever is in the network may read and alter everything" -}}
 {{- end -}}
-{{- if and (eq $mode "off") .Values.tls.certManager.issuer.name }}{{ fail "tls.certManager.issuer is given, and tls.mode is off: set tls.mode to cert-manager, or leave the issuer out" }}{{ end -}}
+{{- if and (ne $mode "cert-manager") .Values.tls.certManager.issuer.name }}{{ fail (printf "tls.certManager.issuer is given, and tls.mode is %s: set tls.mode to cert-manager, or leave the issuer out" $mode) }}{{ end -}}
 {{- if and (ne $mode "off") (eq .Values.outside.type "Gateway") -}}
 {{- fail "outside.type Gateway ends a connection at the Gateway, which is none of the run's processes: take LoadBalancer or NodePort, or set tls.mode to off where what is between is trusted" -}}
 {{- end -}}
@@ -33,7 +33,11 @@
 {{/* For how many LPSs there are certificates: as many as the run begins with, or may come to have. */}}
 {{- define "fedstrata.tlsLpsCount" -}}
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
-{{- if not (kindIs "invalid" .Values.tls.lps) }}{{ int .Values.tls.lps -}}
+{{- $given := .Values.tls.lps -}}
+{{- if and (not (kindIs "invalid" $given)) (ne (toString $plan.lps) "auto") (lt (int $given) (int $plan.lps)) -}}
+{{- fail (printf "tls.lps is %d, but experiment %s begins with %d LPSs, and one without a certificate cannot start. Set tls.lps to null, or to at least so many" (int $given) $plan.name (int $plan.lps)) -}}
+{{- end -}}
+{{- if not (kindIs "invalid" $given) }}{{ int $given -}}
 {{- else if eq (toString $plan.lps) "auto" }}{{ min 16 (int $plan.devices) -}}
 {{- else }}{{ int $plan.lps }}{{ end -}}
 {{- end }}

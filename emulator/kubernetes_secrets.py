@@ -1,0 +1,191 @@
+"""The Secrets of a release as the Kubernetes API has them, and what is said where that API refuses or is silent."""
+
+import base64
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import urllib3
+
+from fedstrata.errors import AccountError, AddressError, CertificateError
+
+REQUEST_S = 15
+OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of their Secrets
+MADE_BY = {"fedstrata.io/made-by": "fedstrata-up"}  # annotation of those that `fedstrata up` may replace
+OF_CERT_MANAGER = "cert-manager.io/certificate-name"  # annotation of those that cert-manager writes
+NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
+
+
+@contextmanager
+def answering(host: str) -> Iterator[None]:
+    """A block that asks the Kubernetes API. Raises AccountError, AddressError where it refuses or does not answer."""
+    from kubernetes import client
+
+    try:
+        yield
+    except client.ApiException as error:
+        kind = AccountError if error.status == FORBIDDEN else AddressError
+        raise kind(f"Kubernetes refused: {error.status} {error.reason}") from None
+    except urllib3.exceptions.HTTPError as error:
+        cause = getattr(error, "reason", None) or error  # of the last attempt, where there were several
+        raise AddressError(
+            f"Kubernetes at {host} does not answer: {sentence(cause)}; see kubectl cluster-info"
+        ) from None
+
+
+def sentence(error: object) -> str:
+    """A reason on one line, without the full stop and the object that it is about."""
+    return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
+
+
+class KubernetesSecrets:
+    """The Secrets with certificates of one release."""
+
+    def __init__(self, core: Any, namespace: str, labels: Mapping[str, str]) -> None:
+        """`core` is the client of the API's core group; `labels` are those of all the release's objects."""
+        self._core = core
+        self._namespace = namespace
+        self._labels = {**labels, **OF_CERTIFICATES}
+
+    def _answering(self) -> Any:
+        return answering(self._core.api_client.configuration.host)
+
+    def ensure_namespace(self) -> None:
+        """Make the release's namespace, if it is not there; Helm would make it too late for Secrets."""
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                self._core.create_namespace({"metadata": {"name": self._namespace}}, _request_timeout=REQUEST_S)
+            except client.ApiException as error:
+                if error.status not in {CONFLICT, FORBIDDEN}:  # who may not make one has one, or is told by create
+                    raise
+
+    def read(self, name: str) -> dict[str, bytes] | None:
+        """What a Secret holds; None where there is none.
+
+        Raises:
+            AccountError: this account may not read it.
+        """
+        found = self._found(name)
+        return None if found is None else {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
+
+    def _found(self, name: str) -> Any:
+        """A Secret as Kubernetes has it; None where there is none."""
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                return self._core.read_namespaced_secret(name, self._namespace, _request_timeout=REQUEST_S)
+            except client.ApiException as error:
+                if error.status == FORBIDDEN:
+                    raise AccountError(
+                        f"this account may not read Secret {name} in namespace {self._namespace}, which holds the "
+                        "certificate that is needed here; ask for the verb get on it"
+                    ) from None
+                if error.status != NOT_FOUND:
+                    raise
+                return None
+
+    def check_replaceable(self, name: str) -> None:
+        """Raise CertificateError where a Secret of that name is there that `fedstrata up` has not made."""
+        found = self._found(name)
+        if found is not None:
+            self._check_ours(found)
+
+    def _check_ours(self, found: Any) -> None:
+        name = found.metadata.name
+        if not is_ours(found.metadata, self._labels):
+            raise CertificateError(
+                f"Secret {name} in namespace {self._namespace} was not made by fedstrata up, which does not replace "
+                "it: set tls.mode to secret, or to cert-manager where that made it; or delete the Secret, and the next "
+                "fedstrata up makes its own"
+            )
+
+    def create(self, name: str, data: Mapping[str, bytes]) -> bool:
+        """Make a Secret of the release; False where one of that name is there, which stays as it is.
+
+        Raises:
+            AddressError: there is no such namespace, and this account may not make one.
+        """
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                self._core.create_namespaced_secret(
+                    self._namespace, self._secret(name, data), _request_timeout=REQUEST_S
+                )
+            except client.ApiException as error:
+                if error.status == NOT_FOUND:
+                    raise AddressError(
+                        f"there is no namespace {self._namespace}, and this account may not make it; ask for it, or "
+                        "give another with --namespace"
+                    ) from None
+                if error.status != CONFLICT:
+                    raise
+                return False
+        return True
+
+    def write(self, name: str, data: Mapping[str, bytes]) -> bool:
+        """Make a Secret of the release, or put this in the place of one that was made here; gives whether it is new.
+
+        Raises:
+            CertificateError: one of that name is there that `fedstrata up` has not made; it stays as it is.
+        """
+        if self.create(name, data):
+            return True
+        found = self._found(name)
+        if found is not None:
+            self._check_ours(found)
+        secret = self._secret(name, data)
+        if found is None or found.type != secret.type:  # deleted meanwhile, or of a type, which cannot be changed
+            self.delete(name)
+            if not self.create(name, data):
+                raise AddressError(f"Secret {name} is being written by somebody else, too; fedstrata up again")
+            return True
+        with self._answering():
+            self._core.replace_namespaced_secret(name, self._namespace, secret, _request_timeout=REQUEST_S)
+        return False
+
+    def _secret(self, name: str, data: Mapping[str, bytes]) -> Any:
+        from kubernetes import client
+
+        return client.V1Secret(
+            metadata=client.V1ObjectMeta(name=name, labels=self._labels, annotations=MADE_BY),
+            type="Opaque",
+            data={key: base64.b64encode(value).decode() for key, value in data.items()},
+        )
+
+    def names(self) -> list[str]:
+        """Names of the release's Secrets that hold certificates, by `fedstrata up` or by cert-manager."""
+        return [str(found.metadata.name) for found in self._listed()]
+
+    def made_here(self) -> list[str]:
+        """Names of those that `fedstrata up` has made."""
+        return [str(found.metadata.name) for found in self._listed() if is_ours(found.metadata, self._labels)]
+
+    def _listed(self) -> list[Any]:
+        selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
+        with self._answering():
+            found = self._core.list_namespaced_secret(
+                self._namespace, label_selector=selector, _request_timeout=REQUEST_S
+            )
+        return list(found.items)
+
+    def delete(self, name: str) -> None:
+        """Delete a Secret, if it is there."""
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                self._core.delete_namespaced_secret(name, self._namespace, _request_timeout=REQUEST_S)
+            except client.ApiException as error:
+                if error.status != NOT_FOUND:
+                    raise
+
+
+def is_ours(metadata: Any, labels: Mapping[str, str]) -> bool:
+    """Whether a Secret is of the release and by `fedstrata up`, and cert-manager has not taken it over."""
+    noted = metadata.annotations or {}
+    of_release = labels.items() <= (metadata.labels or {}).items()
+    return of_release and MADE_BY.items() <= noted.items() and OF_CERT_MANAGER not in noted

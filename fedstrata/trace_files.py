@@ -13,11 +13,13 @@ from typing import Any
 
 from fedstrata.errors import ExperimentError
 from fedstrata.quantities import RATE_UNITS, written_duration, written_rate
+from fedstrata.quoting import brief
 from fedstrata.trace_settings import MOST_SAMPLES
 
 MS = 10**6
 BIN_MS, PACKET_BITS = 1_000, 1_500 * 8
 MOST_BYTES = 64 << 20
+LARGEST = 10**15  # number of a file: of milliseconds, bytes or bits a second more than any link has
 Samples = tuple[list[tuple[int, int]], int]  # times in nanoseconds and rates, and where the trace ends
 
 
@@ -45,8 +47,8 @@ def _read(trace: Any, folder: Path, key: str) -> Any:
         if path.stat().st_size > MOST_BYTES:
             raise ExperimentError(f"{key}: {path} is larger than {MOST_BYTES >> 20} MiB; cut the trace")
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{key}: cannot read {path}: {error}") from None
+    except (OSError, ValueError) as error:  # a ValueError for bytes that are no text, and for a path that cannot be
+        raise ExperimentError(brief(f"{key}: cannot read {path}: {error}")) from None
     try:
         samples, end_ns = FORMATS[kind](lines)
     except _NonsenseError as error:
@@ -66,13 +68,16 @@ class _NonsenseError(Exception):
 
 
 def _numbers(line: int, words: Sequence[str], expected: int) -> list[Decimal]:
-    """So many numbers, none negative or infinite."""
+    """So many numbers, each as large as one of a link can be."""
     try:
         found = [Decimal(word.strip()) for word in words]
     except InvalidOperation:
         found = []
     if len(found) != expected or not all(number.is_finite() for number in found):
         raise _NonsenseError(line, f"{expected} numbers are expected, and here is {' '.join(words)!r:.60}")
+    for number in found:
+        if not -LARGEST <= number <= LARGEST:
+            raise _NonsenseError(line, f"{number!s:.30} is more than any link has; numbers are at most {LARGEST:g}")
     return found
 
 
@@ -101,11 +106,13 @@ def _of_mahimahi(lines: Sequence[str]) -> Samples:
         if line.strip():
             (at,) = _numbers(number, line.split(), 1)
             if at != at.to_integral_value() or at < last:
-                raise _NonsenseError(number, f"{at} ms after {last} ms; whole milliseconds that do not go back")
+                raise _NonsenseError(number, f"{at!s:.30} ms after {last} ms; whole milliseconds that do not go back")
             last = int(at)
             counts[max(0, last - 1) // BIN_MS] = counts.get(max(0, last - 1) // BIN_MS, 0) + 1
     if not last:
         raise _NonsenseError(0, "holds no packet after its first millisecond")
+    if last / BIN_MS > MOST_SAMPLES:
+        raise _NonsenseError(0, f"lasts {last} ms, and at most {MOST_SAMPLES * BIN_MS} ms are taken; cut it")
     samples = []
     for number in range(math.ceil(last / BIN_MS)):
         width = min(BIN_MS, last - number * BIN_MS)

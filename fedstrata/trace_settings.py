@@ -19,6 +19,7 @@ from fedstrata.settings import Settings
 DRAWS = 0x74726163  # "trac": tells these draws from all others
 GRAIN = 1_000  # bits a second to which a generated rate is rounded, so that no machine rounds otherwise
 MOST_SAMPLES = 20_000
+SHORTEST_NS = 10**6  # that a rate of a trace lasts; a transfer goes through a trace rate by rate
 SampleRate = Annotated[
     int, BeforeValidator(parsed_sample_rate), PlainSerializer(written_rate, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[kMG]?bit/s$"}),
@@ -118,6 +119,8 @@ class TraceSettings(Settings):
         for before, at in zip(times, [*times[1:], length], strict=True):
             if at <= before:
                 raise ValueError(f"the trace jumps back from {before / 1e9:g} s to {at / 1e9:g} s; times ascend")
+            if at - before < SHORTEST_NS:
+                raise ValueError(f"the rate at {before / 1e9:g} s lasts {at - before} ns; a rate lasts 1ms or longer")
         if not any(rate for _, rate in samples):
             raise ValueError("the trace carries nothing at any time; give it a rate above zero")
         if self.after is None:

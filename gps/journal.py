@@ -202,6 +202,10 @@ class Journal:
         """(device id, stage, reason) in the order noted."""
         return self._rows("SELECT device_id, stage, reason FROM exclusions ORDER BY rowid")
 
+    def refused_in_training(self) -> set[str]:
+        """The devices that an LPS has refused for the rest of the run."""
+        return {who for who, stage, reason in self.exclusions() if stage == "training" and reason.startswith("refused")}
+
     # --- plans ----------------------------------------------------------------------------------
 
     def set_plan(

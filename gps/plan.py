@@ -37,6 +37,7 @@ class Plans:
         placed_late = sum(device.is_late and device.cluster is not None for device in roster.devices.values())
         self._moved: dict[int, int] = {}  # by the global round of a plan, how many devices it has moved; once asked for
         self._moves = journal.moves()
+        self._left = {(came_from, index) for _, index, came_from, _ in self._moves}
         # grows with whatever LPSs have to hear of; the same after a restart
         self.version = max(1, len(self._made)) + placed_late + journal.versions_taken_back()
         self.version += len({global_round for global_round, *_ in self._moves})
@@ -120,6 +121,7 @@ class Plans:
             self._moved.pop(made_in, None)
         for _, index, came_from, _ in reversed(moved_back):
             self._roster.devices[index].home = came_from
+        self._left.update((home, index) for _, index, _, home in moved_back)
         if later or moved_back:
             for number, cluster in enumerate(self.now.clusters):
                 for index in cluster:
@@ -131,15 +133,21 @@ class Plans:
             self.version += 1
 
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
-        """Let devices hang on other LPSs, given by index, from a global round on; gives the ids of those that move."""
+        """Let devices hang on other LPSs, given by index, from a global round on; gives the ids of those that move.
+
+        One that an LPS has refused for the rest of the run stays: another would wait for it, as it knows of no refusal.
+        """
+        refused = self._journal.refused_in_training()
         devices = {index: self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices}
-        moves = [(i, d.home, homes[i]) for i, d in devices.items() if d.home is not None and d.home != homes[i]]
+        there = {i: d for i, d in devices.items() if d.home is not None and d.device_id not in refused}
+        moves = [(i, d.home, homes[i]) for i, d in there.items() if d.home is not None and d.home != homes[i]]
         if not moves:
             return []
         self._journal.move(global_round, moves)
         for index, came_from, home in moves:
             devices[index].home = home
             self._moves.append((global_round, index, came_from, home))
+            self._left.add((came_from, index))
         self.version += 1
         return [devices[index].device_id for index, *_ in moves]
 
@@ -147,6 +155,10 @@ class Plans:
         """Of each device that has moved: the global round from which on, its id, from which LPS and to which."""
         ids = self._experiment.device_ids()
         return [(made_in, ids[i], home_name(before), home_name(now)) for made_in, i, before, now in self._moves]
+
+    def left(self, home: str) -> set[str]:
+        """The ids of the devices that have hung on an LPS before, and been moved away, or back."""
+        return {self._roster.devices[index].device_id for number, index in self._left if home_name(number) == home}
 
     def told(self, plan: Plan) -> answers_pb2.Answer | None:
         """What a plan tells all devices, as a message. Raises PluginError for what its method does not tell."""

@@ -11,7 +11,6 @@ from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateE
 from fedstrata.experiment import Experiment
 from fedstrata.link import HOLD_S, Changes
 from fedstrata.metrics import LinkKey, ProcessMetrics
-from fedstrata.presence import Homes
 from fedstrata.quoting import brief, quoted
 from fedstrata.rounds import ChildLimits
 from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds
@@ -45,8 +44,6 @@ class Reports:
         self._lps_rounds = experiment.training.lps_rounds
         self._device_count = experiment.device_count
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
-        ids = experiment.device_ids()
-        self._moving = {ids[index] for index in Homes(experiment.schedule).moving}
         self._plan = plan
         self._serving = serving
         self._journal = journal
@@ -137,8 +134,8 @@ class Reports:
                 )
 
     def _members(self, cluster_id: str) -> set[str]:
-        """The devices of which an LPS has something to say: its own, and those that may have moved away since."""
-        return {device.device_id for device in self._plan.members(cluster_id)} | self._moving
+        """The devices of which an LPS has something to say: its own, and those that have moved away since."""
+        return {device.device_id for device in self._plan.members(cluster_id)} | self._plan.left(cluster_id)
 
     def _check_known(self, cluster_id: str) -> None:
         if cluster_id not in self._plan.homes:

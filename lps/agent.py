@@ -73,6 +73,7 @@ class LpsAgent:
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
         )
         self._services: dict[str, _Service] = {}
+        self._plan_wait_s = None if experiment.is_timed and any(entry.move for entry in experiment.schedule) else HOLD_S
         self._plan_version = 0
         self._planned_rounds = 0  # global rounds in which devices have been asked and the plan is made
         self._plan_changes = Changes()
@@ -157,8 +158,8 @@ class LpsAgent:
         return reply
 
     async def _until_heard(self, plan_version: int) -> None:
-        """Wait until this LPS has heard of a plan that the GPS opened a round with."""
-        await self._plan_changes.wait_until(lambda: self._plan_version >= plan_version, HOLD_S)
+        """Wait until this LPS has heard of a plan that the GPS opened a round with: for ever where devices move."""
+        await self._plan_changes.wait_until(lambda: self._plan_version >= plan_version, self._plan_wait_s)
 
     async def _until_planned(self, global_round: int) -> None:
         """Wait until the plan of a global round is made of what devices have answered in it, however long."""

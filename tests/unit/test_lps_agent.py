@@ -88,6 +88,27 @@ async def test_devices_hear_that_the_run_has_stopped_while_another_device_is_wai
     assert (told.lps_id, told.reason) == ("lps-0", "lps-0: lps-1: the disk is full")
 
 
+@pytest.mark.parametrize("moves", [True, False])
+async def test_where_devices_move_a_round_begins_with_its_plan_however_late_that_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    monkeypatch.setattr(agent_module, "HOLD_S", 0.01)
+    schedule = "schedule=[{at: 5s, move: {devices: 0, to: lps-1}}]" if moves else "schedule=[]"
+    experiment = parse_experiment(
+        TEXT, overrides=["topology={lps: 2}", "method={name: fedavg}", "clock=virtual", schedule]
+    )
+    metrics, log = ProcessMetrics("lps"), EventLog("test")
+    agent = LpsAgent(experiment, lps_id="lps-0", gps="127.0.0.1:1", state=tmp_path, metrics=metrics, log=log)
+    hearing = asyncio.ensure_future(agent._until_heard(2))
+    done, _ = await asyncio.wait([hearing], timeout=0.3 if moves else 5)
+    assert bool(done) != moves
+    agent.__dict__.update(_plan_version=2)
+    agent.__dict__["_plan_changes"].tell()
+    async with asyncio.timeout(5):
+        await hearing
+    await agent.close()
+
+
 async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_and_another_cluster_is_not_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

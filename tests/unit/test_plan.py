@@ -138,6 +138,19 @@ def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, plan: Plans) -
     assert plan.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0"], "pod-2": ["lps-1"]}
 
 
+# --- moves --------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_an_lps_has_refused_is_not_moved_before_and_after_a_restart(gps: GpsParts) -> None:
+    gps.plans.make(BEFORE, PLAN)
+    gps.journal.exclude(IDS[0], "training", "refused: an update of NaN")
+    gps.journal.exclude(IDS[2], "round 1", "missed the deadline")
+    assert gps.plans.move(1, {0: 1, 2: 1}) == [IDS[2]]
+    gps.restart()
+    assert gps.plans.move(2, {0: 1, 2: 1}) == []
+    assert gps.plans.moves() == [(1, IDS[2], "lps-0", "lps-1")]
+
+
 # --- what a plan holds ----------------------------------------------------------------------------------------
 
 

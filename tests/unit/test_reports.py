@@ -270,6 +270,30 @@ def test_an_lps_excludes_its_own_devices_at_its_own_stages(setting: Setting, dev
     assert [len(reason) for reason in setting.excluded] == [300]
 
 
+def test_of_a_device_that_moves_the_lpss_speak_that_have_had_it(setting: Setting) -> None:
+    def note(lps_id: str) -> None:
+        gone = rounds_pb2.Exclusion(device_id=IDS[0], stage="round 2", reason=lps_id)
+        setting.reports.note(rounds_pb2.UpdateHeader(cluster_id=lps_id, exclusions=[gone]))
+
+    with pytest.raises(PayloadError, match="expected a device of its own"):
+        note("lps-1")
+    setting.plan.move(1, {0: 1})
+    for taken_back in (False, True):
+        if taken_back:
+            setting.plan.go_back_to(0)
+        note("lps-0")
+        note("lps-1")
+    assert setting.excluded == ["lps-0", "lps-1"] * 2
+
+
+def test_of_a_device_that_will_move_its_new_lps_has_nothing_to_say_yet(tmp_path: Path) -> None:
+    move = "schedule=[{at: 5s, move: {devices: 0, to: lps-1}}]"
+    setting = Setting(tmp_path, "topology={lps: 2}", "method=fedavg", "clock=virtual", move)
+    gone = rounds_pb2.Exclusion(device_id=IDS[0], stage="round 2", reason="late")
+    with pytest.raises(PayloadError, match="expected a device of its own"):
+        setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-1", exclusions=[gone]))
+
+
 @pytest.mark.parametrize(
     ("times", "message"),
     [

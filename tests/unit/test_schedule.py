@@ -147,6 +147,10 @@ def test_what_needs_more_of_the_file_says_so() -> None:
     for overrides, message in (
         (("topology=null",), "without topology each cluster has its own"),
         (("clock=real",), "schedule is for clock: virtual"),
+        (
+            ("deadlines.lps.deadline_s=5", "links.shared=null"),
+            r"a move does not go with deadlines\.lps\.deadline_s.*leave one",
+        ),
     ):
         with pytest.raises(ExperimentError, match=message):
             scheduled(*move, overrides=overrides)

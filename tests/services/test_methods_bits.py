@@ -17,7 +17,7 @@ seed: 3
 partition:
   kind: tasks
   minority_ratio: 0.1
-  public: {examples: 60}
+  public: {examples: 60, labelled: true}
   tasks:
     - {name: low, labels: [0, 1, 2, 3, 4], devices: 3, examples_per_device: 60}
     - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 50}

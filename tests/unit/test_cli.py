@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -290,7 +291,10 @@ def test_a_signal_that_comes_when_all_is_done_is_not_worth_a_word(number: signal
     ) as it:
         assert it.stdout is not None
         assert [it.stdout.readline() for _ in range(2)] == ["said\n", "over\n"]
-        it.send_signal(number)
+        while it.poll() is None:  # one that comes just before the interpreter begins to wait is seen at the next
+            it.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                it.wait(timeout=1)
         assert it.communicate(timeout=60) == ("", "")
     assert it.returncode == 0
 

@@ -11,6 +11,8 @@ GENERATION_OF_SET = "deprecated.daemonset.template.generation"
 # What a pod waits for that no waiting will bring.
 HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CrashLoopBackOff",
             "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}  # fmt: skip
+# What kubelet says of a container's own folder in a volume while mounts are changing: it tries again.
+PASSING = "failed to prepare subPath"
 OOM = "OOMKilled"  # why a container was ended
 COMPONENT = "app.kubernetes.io/component"
 REASON_CHARACTERS = 300
@@ -96,6 +98,8 @@ def _hopeless(pod: Any) -> str:
     """Why a pod cannot start, in Kubernetes' words or its own last ones; empty while it may."""
     for status in pod.status.container_statuses or []:
         waiting, last = status.state.waiting, status.last_state.terminated
+        if waiting is not None and PASSING in (waiting.message or ""):
+            continue
         if waiting is not None and waiting.reason in HOPELESS and last is not None and last.reason == OOM:
             return f"pod {pod.metadata.name} was killed for using more memory than it may: {_more_memory(pod)}"
         if waiting is not None and waiting.reason in HOPELESS:

@@ -116,3 +116,10 @@ def test_a_pod_that_was_killed_for_memory_is_told_with_the_value_that_gives_it_m
         "pod lab-device-3 was killed for using more memory than it may: raise device.resources.limits.memory, or lower "
         "device.devicesPerPod"
     )
+
+
+def test_a_folder_that_kubelet_cannot_mount_just_now_is_waited_for() -> None:
+    said = 'failed to prepare subPath for volumeMount "tls" of container "device"'
+    for message, is_hopeless in ((said, False), ('secret "lab-tls-device-0" not found', True)):
+        pod = a_pod("lab-lps-0", ready=False, waiting="CreateContainerConfigError", message=message)
+        assert bool(progress(Seen(sets=[a_set()], pods=[pod])).hopeless) is is_hopeless

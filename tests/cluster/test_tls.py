@@ -107,9 +107,10 @@ def test_an_unencrypted_release_becomes_an_encrypted_one_in_the_middle_of_its_ru
     lab: Lab, local_long_digits: Path
 ) -> None:
     lps = {"nodeSelector": {"tier": "edge"}, "persistence": {"enabled": True, "retain": "keep"}}
-    lab.up("experiments/digits.yaml", {**PERSISTENT, **OFF, "lps": lps}, sets=LONG, release="turned")
+    values = {**PERSISTENT, "lps": lps}
+    lab.up("experiments/digits.yaml", {**values, **OFF}, sets=LONG, release="turned")
     lab.wait_global_round(3, "turned")
-    lab.up("experiments/digits.yaml", GENERATED, sets=LONG, release="turned")
+    lab.up("experiments/digits.yaml", {**values, **GENERATED}, sets=LONG, release="turned")
     folder = lab.folder / "upgraded"
     lab.here("collect", "--out", str(folder), "--quiet", release="turned")
     assert_same_result(folder, local_long_digits)

@@ -168,6 +168,7 @@ def test_from_the_laptop_to_boards(tmp_path: Path) -> None:
     values = yaml.safe_load((tmp_path / "values.yaml").read_text())
     experiment = (tmp_path / "boards.yaml").read_text()
     with Chart.load(REPOSITORY / "helm" / "fedstrata") as chart:
-        rendered = chart.render({**values, "experiment": experiment}, name="fedstrata", namespace="default")
+        chosen = {"experiment": experiment, "tls": {"mode": "generated"}}  # as fedstrata up has it
+        rendered = chart.render({**values, **chosen}, name="fedstrata", namespace="default")
     assert "kind: DaemonSet" in str(rendered)
     assert "registry.example/lab/fedstrata/device:0.1.0" in str(rendered)

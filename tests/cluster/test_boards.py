@@ -41,11 +41,16 @@ def test_devices_outside_of_the_cluster_train_by_its_nodes_ports_to_the_same_bit
             "from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}],
         },
     }  # fmt: skip
+    lab.up(file, values, release="boards")
+    assert lab.pods("device", "boards") == []
+    names, certs = [f"device-{index:03d}" for index in range(4)], tmp_path / "certs"
+    whose = ("--release", "boards", "--namespace", lab.namespace)
+    lab.fedstrata("certs", "issue", "device", *names, "--folder", str(certs), *whose)
+    (own,) = (certs / "devices").iterdir()
     command = [sys.executable, "-m", "device", "--experiment", str(file), "--gps", f"{gps}:30051", "--devices", "0-3"]
-    with subprocess.Popen([*command, "--state", str(tmp_path / "state")], cwd=ROOT) as board:
+    command += ["--state", str(tmp_path / "state"), "--tls", str(own)]
+    with subprocess.Popen(command, cwd=ROOT) as board:
         try:
-            lab.up(file, values, release="boards")
-            assert lab.pods("device", "boards") == []
             lab.here("collect", "--out", str(tmp_path / "boards"), "--quiet", release="boards")
         finally:
             board.terminate()

@@ -68,6 +68,12 @@ class NotAllowedError(FedstrataError):
     exit_code = EXIT_USAGE
 
 
+class TooManyCallsError(FedstrataError):
+    """More calls by one identity than its share; the same call will go through later."""
+
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 class AddressError(FedstrataError):
     """An address that cannot be bound, or a peer that does not answer."""
 

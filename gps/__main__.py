@@ -69,7 +69,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         payload_bytes=run.largest_payload_bytes,
         children=experiment.device_count,
         tls=tls,
-        guard=guard_of(tls, run.serving, metrics.refused),
+        guard=guard_of(tls, run.serving, metrics.refused, experiment.device_count),
     )
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")

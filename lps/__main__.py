@@ -70,7 +70,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         payload_bytes=agent.model_bytes,
         children=experiment.device_count,
         tls=tls,
-        guard=guard_of(tls, agent, metrics.refused),
+        guard=guard_of(tls, agent, metrics.refused, experiment.device_count),
     )
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:

@@ -1,6 +1,7 @@
 """Stands before a server's calls and lets through what the table allows the caller's certificate."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import isasyncgenfunction
@@ -8,16 +9,18 @@ from typing import Any, Protocol
 
 import grpc
 
-from fedstrata.errors import CertificateError, NotAllowedError, NotMemberError
+from fedstrata.errors import CertificateError, NotAllowedError, NotMemberError, TooManyCallsError
 from fedstrata.quoting import quoted
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.revoked import Revoked
+from fedstrata.trust.shares import Shares
 from fedstrata.trust.table import TABLE, Claim, Rule
 
 Context = grpc.aio.ServicerContext[Any, Any]
 TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
+MANY_CHILDREN = 1024  # where it is not known how many there are
 
 
 class Place(Protocol):
@@ -39,12 +42,14 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
     """Refuses calls, and messages of streams, by who sends them; counts each by why."""
 
     def __init__(
-        self, domain: str, place: Place, refused: Callable[[str], None], revoked: Callable[[], Revoked] = Revoked
-    ) -> None:
+        self, domain: str, place: Place, refused: Callable[[str], None], *,
+        revoked: Callable[[], Revoked] = Revoked, shares: Shares | None = None,
+    ) -> None:  # fmt: skip
         """`domain` is the one of the server's own certificate; `refused` is told the reason of each refusal; `revoked`
-        says whose certificates count no more."""
+        says whose certificates count no more, and `shares` how many calls an identity may make."""
         self._domain = domain
         self._revoked = revoked
+        self._shares = shares or Shares(MANY_CHILDREN)
         self._place = place
         self._refused = refused
 
@@ -77,6 +82,16 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("role", f"{peer} may not call {method.rpartition('/')[2]}: {allowed} may")
         return caller
 
+    @contextmanager
+    def share(self, caller: Caller) -> Iterator[None]:
+        """Hold a call of an identity. Raises TooManyCallsError."""
+        try:
+            with self._shares.call(caller.peer):
+                yield
+        except TooManyCallsError:
+            self._refused("share")
+            raise
+
     def _check_valid(self, caller: Caller) -> None:
         try:
             why = self._revoked().why(caller.peer, caller.certificate)
@@ -108,9 +123,16 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         return NotAllowedError(text)
 
 
-def guard_of(tls: TlsFiles | None, place: Place, refused: Callable[[str], None]) -> Guard | None:
-    """The guard of a server with this certificate, and with the list of revoked ones beside it; of none without."""
-    return Guard(tls.me.domain, place, refused, lambda: tls.newest().revoked) if tls else None
+def guard_of(
+    tls: TlsFiles | None, place: Place, refused: Callable[[str], None], children: int = MANY_CHILDREN
+) -> Guard | None:
+    """The guard of a server with this certificate, and with the list of revoked ones beside it; of none without.
+
+    `children` is how many devices the run has.
+    """
+    if tls is None:
+        return None
+    return Guard(tls.me.domain, place, refused, revoked=lambda: tls.newest().revoked, shares=Shares(children))
 
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -124,8 +146,12 @@ class _Check:
         self._method = method
         self._rule = TABLE.get(method)
 
-    def caller(self, context: Context) -> Caller:
-        return self._guard.caller(context, self._method, self._rule)
+    @contextmanager
+    def caller(self, context: Context) -> Iterator[Caller]:
+        """Who calls, for as long as the call is under way."""
+        caller = self._guard.caller(context, self._method, self._rule)
+        with self._guard.share(caller):
+            yield caller
 
     async def message(self, caller: Caller, message: Any) -> None:
         if self._rule is not None:
@@ -137,15 +163,17 @@ def _guarded(behaviour: Any, check: _Check) -> Any:
     if isasyncgenfunction(behaviour):
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-            await check.message(check.caller(context), request)
-            async for reply in behaviour(request, context):
-                yield reply
+            with check.caller(context) as caller:
+                await check.message(caller, request)
+                async for reply in behaviour(request, context):
+                    yield reply
 
         return stream
 
     async def run(request: Any, context: Context) -> Any:
-        await check.message(check.caller(context), request)
-        return await behaviour(request, context)
+        with check.caller(context) as caller:
+            await check.message(caller, request)
+            return await behaviour(request, context)
 
     return run
 
@@ -155,13 +183,15 @@ def _guarded_stream(behaviour: Any, check: _Check) -> Any:
     if isasyncgenfunction(behaviour):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
-            async for reply in behaviour(_Checked(requests, check, check.caller(context)), context):
-                yield reply
+            with check.caller(context) as caller:
+                async for reply in behaviour(_Checked(requests, check, caller), context):
+                    yield reply
 
         return stream
 
     async def run(requests: Any, context: Context) -> Any:
-        return await behaviour(_Checked(requests, check, check.caller(context)), context)
+        with check.caller(context) as caller:
+            return await behaviour(_Checked(requests, check, caller), context)
 
     return run
 

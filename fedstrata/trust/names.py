@@ -59,6 +59,14 @@ class Name:
         ends = (other.id, other.last) if other.last else (other.id,)
         return self.role == other.role and (not self.id or all(map(self.covers, ends)))
 
+    @property
+    def devices(self) -> int:
+        """How many devices have this name."""
+        if self.role != "device":
+            return 0
+        row = _row(self.id, self.last) if self.last else None
+        return len(row[2]) if row else 1
+
     def uri(self, domain: str) -> str:
         """The name as it stands in a certificate."""
         return f"spiffe://{domain}/{self}"

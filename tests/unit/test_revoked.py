@@ -113,7 +113,7 @@ async def test_of_a_row_only_who_is_revoked_is_not_heard(listed: Listed) -> None
 async def test_a_session_ends_at_the_next_message_of_who_is_revoked() -> None:
     name, told = Name("device", "device-000"), list[str]()
     revoked = Revoked()
-    guard = Guard("run-1", Clusters(), told.append, lambda: revoked)
+    guard = Guard("run-1", Clusters(), told.append, revoked=lambda: revoked)
     caller = Caller(Peer("run-1", (name,)), b"")
     for part in attended("device-000"):
         await guard.check(caller, ATTEND, TABLE[ATTEND], part)

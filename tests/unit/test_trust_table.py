@@ -71,7 +71,7 @@ class Served:
     async def __aenter__(self) -> "Served":
         self.authority.issue([Name("gps")], self.folder / "server")
         tls = TlsFiles.load(self.folder / "server")
-        guard = Guard(tls.me.domain, Clusters(), self.metrics.refused, self._revoked)
+        guard = Guard(tls.me.domain, Clusters(), self.metrics.refused, revoked=self._revoked)
         self.server = RpcServer(self.metrics.links, tls=tls, guard=guard)
         for service in SERVICES[:3]:  # health and reflection are there
             self.server.add(self._register, service, service.full_name)

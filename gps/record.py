@@ -23,6 +23,7 @@ from fedstrata.v1 import rounds_pb2
 from gps.links_record import LinkSum, link_sums, links_csv, real_summary
 from gps.measured import columns_of
 from gps.timeline_record import RunTimes, flows_csv, timeline_csv, virtual_summary
+from gps.waits_record import waits_csv
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 
@@ -62,6 +63,9 @@ def write_record(folder: Path, result: RunResult) -> None:
     if result.experiment.is_timed:
         _write(folder / "timeline.csv", timeline_csv(result.lps_rounds, result.times))
         _write(folder / "flows.csv", flows_csv(result.lps_rounds, result.times))
+    if result.experiment.clock != "none":
+        ids = result.experiment.device_ids()
+        _write(folder / "waits.csv", waits_csv(result.lps_rounds, result.times, ids))
     if result.experiment.is_paced:
         _write(folder / "links.csv", links_csv(_link_sums(result), result.experiment.device_ids()))
     if result.relevance is not None:

@@ -67,6 +67,8 @@
         relevance: this.parts.relevance ?? null,
         virtualCurve: this.parts.virtual_curve ?? null,
         realLinks: this.parts.real_links ?? [],
+        realParts: this.parts.real_parts ?? null,
+        roundPicture: this.parts.round_picture ?? null,
         experiment: this.parts.experiment ?? "",
         sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - toldAt) : 0),
       };

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedstrata.datasets import dataset_info
-from fedstrata.errors import FedstrataError, RunStoppedError, StateError
+from fedstrata.errors import FedstrataError, PluginError, RunStoppedError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
 from fedstrata.link import Changes
@@ -247,7 +247,11 @@ class Run:
         plan = self.plan.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
         answers = Answers(self.plan.described(founders), self.questions.answers([*founders, device]))
-        cluster = placed(self.method, self.plan.described([device])[0], answers, plan)
+        try:
+            cluster = placed(self.method, self.plan.described([device])[0], answers, plan)
+        except PluginError as error:
+            self.stop(str(error))  # else the device alone would hear of it, and the run wait for it
+            raise
         self.plan.place(device, cluster, self._first_round(device))
         self._log.info("device_placed_late", device=device.device_id, cluster=self.plan.cluster_name(cluster))
         self._operator.label_pods()

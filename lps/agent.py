@@ -175,7 +175,7 @@ class LpsAgent:
 
     def _has_member(self, claim: Claim) -> bool:
         service = self._services.get(claim.cluster_id or "")
-        return service is None or service.session.has_member(claim.id)
+        return service is None or service.session.has_member(claim.id or "")
 
     def _follow(self, clusters: list[pb.Cluster], jobs: asyncio.TaskGroup) -> None:
         """Begin with what is new or to be begun again, drop what is not this LPS's, take who belongs to the rest."""

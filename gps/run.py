@@ -284,7 +284,8 @@ class Run:
 
     def has_news(self, known_version: int) -> bool:
         """Whether there is something to tell an LPS that knows the plan of a version."""
-        return self.is_over or (self.plan.is_made and self.plan.version != known_version)
+        is_told = self.plan.is_made and self.rounds.times.knows_start
+        return self.is_over or (is_told and self.plan.version != known_version)
 
     def heard_of(self, request: pb.RegisterLpsRequest) -> None:
         """Tell that an LPS is there, and where."""

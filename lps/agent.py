@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from fedstrata.clock_checks import moves_devices
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
@@ -73,8 +74,8 @@ class LpsAgent:
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
         )
         self._services: dict[str, _Service] = {}
-        moves = experiment.is_timed and any(entry.move for entry in experiment.schedule)
-        self._plan_wait_s = None if moves or experiment.newcomers is not None else HOLD_S
+        joined = moves_devices(experiment) or experiment.newcomers is not None
+        self._plan_wait_s = None if joined else HOLD_S
         self._plan_version = 0
         self._planned_rounds = 0  # global rounds in which devices have been asked and the plan is made
         self._plan_changes = Changes()

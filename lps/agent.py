@@ -74,8 +74,7 @@ class LpsAgent:
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
         )
         self._services: dict[str, _Service] = {}
-        joined = moves_devices(experiment) or experiment.newcomers is not None
-        self._plan_wait_s = None if joined else HOLD_S
+        self._plan_wait_s = None if moves_devices(experiment) or experiment.newcomers else HOLD_S
         self._plan_version = 0
         self._planned_rounds = 0  # global rounds in which devices have been asked and the plan is made
         self._plan_changes = Changes()

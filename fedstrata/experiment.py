@@ -19,7 +19,7 @@ from fedstrata.clock_checks import check_clock
 from fedstrata.errors import ExperimentError
 from fedstrata.faults import Fault, KillFault, PauseFault
 from fedstrata.link_settings import Clock, ComputeSettings, Links, LinkSettings, check_known
-from fedstrata.newcomers import NewcomerSettings, check_newcomers, newcomers_of
+from fedstrata.newcomers import NewcomerSettings, newcomers_of
 from fedstrata.partition_settings import (
     DirichletPartition,
     Group,
@@ -136,6 +136,7 @@ class Experiment(Settings):
             raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
         from fedstrata.architectures import Architectures
         from fedstrata.methods import make_method
+        from fedstrata.newcomer_checks import check_newcomers
         from fedstrata.privacy_checks import check_secure_aggregation
         from fedstrata.streams import check_streams
 

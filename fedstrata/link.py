@@ -31,6 +31,11 @@ def wall_time() -> float:
     return _STARTED_AT + time.monotonic()
 
 
+def since_ns(unix_ns: int) -> int:
+    """How long ago a time was that is told in nanoseconds since 1970; 0 for one to come."""
+    return max(0, round(wall_time() * 1e9) - unix_ns)
+
+
 def pass_time(seconds: float) -> None:
     """Let time go by where there is no event loop yet."""
     time.sleep(seconds)

@@ -96,6 +96,44 @@ def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
     return start_ns if rate is None else start_ns - (-bits * SECOND_NS // rate)
 
 
+def bits_between(start_ns: int, now_ns: int, course: Course) -> int | None:
+    """How many bits a link of its own carries between two times; None where nothing limits it in between."""
+    worth = 0
+    while start_ns < now_ns:
+        rate, until = course.at(start_ns)
+        if rate is None:
+            return None
+        ends_ns = now_ns if until is None else min(until, now_ns)
+        worth, start_ns = worth + rate * (ends_ns - start_ns), ends_ns
+    return worth // SECOND_NS
+
+
+def fastest(rate: AnyRate) -> int | None:
+    """The largest rate that there ever is; None where nothing limits it at some time."""
+    if not isinstance(rate, Course):
+        return rate
+    rates = [max(source.rates) if isinstance(source, Trace) else source for source in rate.sources]
+    return None if None in rates else max(each for each in rates if each is not None)
+
+
+def longest_ns(bits: int, rate: AnyRate) -> int:
+    """At most how long so many bits take, whenever they begin."""
+    if not isinstance(rate, Course):
+        return end_of(0, bits, rate)
+    stops = zip(rate.starts, (*rate.starts[1:], rate.starts[-1]), strict=True)
+    cut_ns = sum(end - start for (start, end), source in zip(stops, rate.sources, strict=True) if source == 0)
+    return cut_ns + sum(_longest_on(source, bits) for source in rate.sources if source)
+
+
+def _longest_on(source: "int | Trace", bits: int) -> int:
+    """At most how long so many bits take on one rate or trace alone."""
+    if not isinstance(source, Trace):
+        return end_of(0, bits, source)
+    if source.period_ns is None:
+        return source.starts[-1] + end_of(0, bits, source.rates[-1])
+    return (bits * SECOND_NS // source.period_worth + 2) * source.period_ns
+
+
 def _end_on(course: Course, now_ns: int, left: int) -> int:
     """When so many bits, times the nanoseconds of a second, have left on a link whose rate changes."""
     while left:

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from fedstrata.experiment import Experiment
 from fedstrata.link_calendar import BEFORE, DEVICE_LINK, DOWN, LPS_LINK, UP
-from fedstrata.link_settings import LinkTimes, SharedRates
+from fedstrata.link_course import AnyLink, LinkCourse, LinkCourses
+from fedstrata.link_rates import end_of, fastest, longest_ns
+from fedstrata.link_settings import SharedRates
 from fedstrata.tensors import CHUNK_BYTES
 
 PIECE_NS = 10_000_000  # of link time: what a payload that is not small is cut into
@@ -24,7 +27,7 @@ class TierLinks:
     seed: int
     tier: int  # in the address of draws
     index_of: Callable[[str], int | None]  # of a child; None for one that there is not
-    link_of: Callable[[int], LinkTimes]
+    link_of: Callable[[int], AnyLink]  # in the time of the run, from where training begins
     shared: SharedRates
 
     def capacity(self, way: int) -> int | None:
@@ -33,7 +36,8 @@ class TierLinks:
 
     def piece_bytes(self, index: int, way: int) -> int:
         """How large the pieces of a payload are that is not small: at most ten milliseconds of the link."""
-        rates = [each for each in (self.link_of(index).rate(WAYS[way]), self.capacity(way)) if each is not None]
+        own = fastest(self.link_of(index).course(WAYS[way]))
+        rates = [each for each in (own, self.capacity(way)) if each]
         if not rates:
             return CHUNK_BYTES
         wanted = min(rates) * PIECE_NS // (8 * 10**9)
@@ -41,19 +45,24 @@ class TierLinks:
 
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
         """The longest that a payload takes, down and up, where all children share what is shared."""
-        link, seconds = self.link_of(index), 0.0
+        link, bits, took_ns = self.link_of(index), 8 * (payload_bytes + HEADER_BYTES), 0
         for way in (DOWN, UP):
             capacity = self.capacity(way)
             share = None if capacity is None else max(1, capacity // max(1, children))
-            rates = [each for each in (link.rate(WAYS[way]), share) if each is not None]
-            bits = 8 * (payload_bytes + HEADER_BYTES)
-            seconds += bits / min(rates) if rates else 0.0
-        return seconds + 2 * (link.latency + link.jitter) / 1e9
+            took_ns += max(longest_ns(bits, link.course(WAYS[way])), end_of(0, bits, share))
+        parts = [part for _, part in link.parts] if isinstance(link, LinkCourse) else [link]
+        return (took_ns + 2 * max(part.latency + part.jitter for part in parts)) / 1e9
 
 
 def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
     """The links of devices, to their LPS, or to the GPS before training."""
-    common, own = experiment.links.common(), experiment.links.of_devices()
+    courses = LinkCourses(experiment.model_copy(update={"schedule": ()}) if to_gps else experiment)
+    common, own = courses.of_devices()
+
+    @cache
+    def link_of(index: int) -> AnyLink:
+        return own.get(index, common).drawn([experiment.seed, DEVICE_LINK, index])
+
     indexes: Mapping[str, int] = {name: index for index, name in enumerate(experiment.device_ids())}
     shared = experiment.links.shared
     return TierLinks(
@@ -61,20 +70,25 @@ def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
         seed=experiment.seed,
         tier=BEFORE if to_gps else DEVICE_LINK,
         index_of=indexes.get,
-        link_of=lambda index: own.get(index, common),
+        link_of=link_of,
         shared=shared.device_lps if shared is not None and not to_gps else SharedRates(),
     )
 
 
 def lps_links(experiment: Experiment) -> TierLinks:
     """The links of LPSs, one for each cluster."""
-    link = experiment.links.uplink()
+    courses = LinkCourses(experiment)
+
+    @cache
+    def link_of(number: int) -> AnyLink:
+        return courses.of_lps(number).drawn([experiment.seed, LPS_LINK, number])
+
     return TierLinks(
         name="lps-gps",
         seed=experiment.seed,
         tier=LPS_LINK,
         index_of=_lps_number,
-        link_of=lambda index: link,
+        link_of=link_of,
         shared=SharedRates(),
     )
 

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment
-from fedstrata.link import until_ns
+from fedstrata.link import since_ns, until_ns
 from fedstrata.link_calendar import DOWN, UP, FairLink, Line, drawn_latency
-from fedstrata.link_rates import SECOND_NS, end_of
+from fedstrata.link_rates import SECOND_NS, AnyRate, Course, bits_between, end_of
 from fedstrata.quoting import quoted
 from fedstrata.tier_links import WAYS, TierLinks
 from fedstrata.v1 import rounds_pb2 as pb
@@ -61,7 +61,8 @@ class Transfer:
     start_ns: int
     bits: int
     latency_ns: int
-    rate: int | None
+    rate: AnyRate
+    origin_ns: int = 0  # where the time of a rate that changes begins
     marks: Sequence[int] = ()  # on a shared link: bits at which its passing is noted, the last all of them
     passed: list[int] = field(default_factory=list)  # when it was at these marks
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -94,12 +95,15 @@ class Transfer:
             return self.marks[number - 1] if number else 0
         if self.rate is None or left_ns < self.start_ns:
             return self.bits if left_ns >= self.start_ns else 0
+        if isinstance(self.rate, Course):
+            left = bits_between(self.start_ns - self.origin_ns, left_ns - self.origin_ns, self.rate)
+            return self.bits if left is None else min(self.bits, left)
         return min(self.bits, (left_ns - self.start_ns) * self.rate // SECOND_NS)
 
     async def _left_ns(self, bits: int) -> int:
         """When so many bits have left the links."""
         if not self.marks:
-            return end_of(self.start_ns, bits, self.rate)
+            return self.origin_ns + end_of(self.start_ns - self.origin_ns, bits, self.rate)
         number = bisect_left(self.marks, bits)
         while len(self.passed) <= number:
             self.news.clear()
@@ -134,6 +138,8 @@ class _SharedLink:
         transfer.start_ns = self._advance()
         number = next(self._numbers)
         self._under_way[number] = transfer
+        if isinstance(transfer.rate, Course):
+            raise TypeError("a shared link does not go with rates that change")  # refused with the experiment
         self._fair.begin(number, transfer.marks, transfer.rate)
         self._set_timer()
         return number
@@ -168,16 +174,17 @@ class _SharedLink:
 class Relay:
     """One direction of a child's own link, for messages that follow each other as they come."""
 
-    def __init__(self, clock: Clock, rate: int | None, latency_ns: int) -> None:
+    def __init__(self, clock: Clock, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
         self._clock = clock
+        self._origin_ns = origin_ns
         self._line = Line(rate)
         self._latency_ns = latency_ns
         self.began_ns = clock.now_ns()
 
     async def carry(self, there_ns: int, size: int) -> None:
         """Wait until a message of so many bytes has arrived that was there to be sent at a time, or as this began."""
-        left_ns = self._line.carry(max(there_ns, self.began_ns), 8 * size)
-        await self._clock.until(left_ns + self._latency_ns)
+        left_ns = self._line.carry(max(there_ns, self.began_ns) - self._origin_ns, 8 * size)
+        await self._clock.until(self._origin_ns + left_ns + self._latency_ns)
 
 
 class Transfers:
@@ -186,6 +193,7 @@ class Transfers:
     def __init__(self, links: TierLinks, clock: Clock | None = None) -> None:
         self.links = links
         self._clock = clock or RealTime()
+        self._origin_ns = self._clock.now_ns()
         self._shared: dict[int, _SharedLink] = {}
         for way in (DOWN, UP):
             capacity = links.capacity(way)
@@ -193,6 +201,10 @@ class Transfers:
                 self._shared[way] = _SharedLink(capacity, self._clock)
         self._newest: dict[tuple[int, int], Transfer] = {}  # by child and direction
         self._achieved: dict[tuple[int, int, int], pb.Carried] = {}  # by round, child and direction
+
+    def began(self, ago_ns: int) -> None:
+        """The time that rates change by began so long ago; until this is said, as these links were made."""
+        self._origin_ns = self._clock.now_ns() - max(0, ago_ns)
 
     def _index(self, child_id: str) -> int:
         index = self.links.index_of(child_id)
@@ -231,7 +243,9 @@ class Transfers:
             self._note(transfer.achieved, number, index, way)
 
     def _transfer(self, index: int, way: int, number: int, bits: int, before: int) -> Transfer:
-        links, link = self.links, self.links.link_of(index)
+        links, start_ns = self.links, self._clock.now_ns()
+        course = links.link_of(index)
+        link = course.at(start_ns - self._origin_ns)
         address = [links.seed, links.tier, number, index, way]
         marks: list[int] = []
         if way in self._shared and bits:
@@ -239,19 +253,21 @@ class Transfers:
             marks = [*range(before + step, bits, step), bits]
         return Transfer(
             clock=self._clock,
-            start_ns=self._clock.now_ns(),
+            start_ns=start_ns,
             bits=bits,
             latency_ns=drawn_latency(link.latency, link.jitter, address),
-            rate=link.rate(WAYS[way]),
+            rate=course.course(WAYS[way]),
+            origin_ns=self._origin_ns if isinstance(course.course(WAYS[way]), Course) else 0,
             marks=marks,
         )
 
     def relay(self, child_id: str, number: int) -> "Relay":
         """What carries one message after the other down to a child. Raises UnknownChildError."""
         index = self._index(child_id)
-        link = self.links.link_of(index)
+        course = self.links.link_of(index)
+        link = course.at(self._clock.now_ns() - self._origin_ns)
         latency_ns = drawn_latency(link.latency, link.jitter, [self.links.seed, self.links.tier, number, index, DOWN])
-        return Relay(self._clock, link.rate("down"), latency_ns)
+        return Relay(self._clock, course.course("down"), latency_ns, self._origin_ns)
 
     def _note(self, achieved: pb.Carried, number: int, index: int, way: int) -> None:
         achieved.link, achieved.direction, achieved.child = self.links.name, WAYS[way], index
@@ -264,6 +280,11 @@ class Transfers:
         return taken
 
 
-def transfers_of(experiment: Experiment, links: TierLinks) -> Transfers | None:
-    """What holds transfers back; None where nothing does."""
-    return Transfers(links) if experiment.is_paced else None
+def transfers_of(experiment: Experiment, links: TierLinks, began_unix_ns: int = 0) -> Transfers | None:
+    """What holds transfers back; None where nothing does. `began_unix_ns`: when training began, if that is known."""
+    if not experiment.is_paced:
+        return None
+    transfers = Transfers(links)
+    if began_unix_ns:
+        transfers.began(since_ns(began_unix_ns))
+    return transfers

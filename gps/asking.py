@@ -1,6 +1,7 @@
 """What devices are asked in global rounds: their LPSs bundle the answers, and the plan of the round is made of them."""
 
 import asyncio
+import operator
 
 from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.link import Changes
@@ -73,7 +74,7 @@ class Asking:
 def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:
     """The cluster of a device that comes after a plan. Raises PluginError where the method's code fails."""
     try:
-        cluster = method.place(late, answers, plan)
+        cluster = operator.index(method.place(late, answers, plan))
     except FedstrataError:
         raise
     except Exception as error:

@@ -11,7 +11,7 @@ from fedstrata.logs import EventLog
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal import Journal
 from gps.questions import Questions
-from gps.roster import Device, Roster
+from gps.roster import NEVER_JOINED, Device, Roster
 
 
 class Enrolment:
@@ -83,6 +83,7 @@ class Enrolment:
         for device in self._roster.founders:
             if not device.refused and not self._questions.has_begun(device):
                 device.is_late = True
+                self._journal.note_late(device.device_index)
                 self._note_absent(device.device_id, "no answer by the deadline")
         self._questions.tell()
 
@@ -117,7 +118,7 @@ class Enrolment:
             self._roster.awaits_newcomers = False
         if not came:
             for device_id in self._roster.unplaced_newcomers():
-                self._note_absent(device_id, "a newcomer that was not there by the deadline")
+                self._note_absent(device_id, NEVER_JOINED)
 
     # --- calls ----------------------------------------------------------------------------------
 

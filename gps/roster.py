@@ -26,6 +26,7 @@ from gps.journal import Journal
 # that claims more would have the updates of all others refused.
 MOST_EXAMPLES = 1 << 30
 MOST_HELD_OUT = 1 << 20  # unless the experiment says
+NEVER_JOINED = "a newcomer that was not there by the deadline"
 POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 
@@ -105,9 +106,10 @@ class Roster:
         return [name for name in self.absent() if self._indexes[name] not in self.newcomers]
 
     def unplaced_newcomers(self) -> list[str]:
-        """Ids of the newcomers that are in no cluster and may still come."""
-        there = {i: d for i, d in self.devices.items() if d.cluster is not None or d.refused}
-        return [self._ids[index] for index in sorted(self.newcomers) if index not in there]
+        """Ids of the newcomers that are in no cluster and are waited for."""
+        decided = {d.device_id for d in self.devices.values() if d.cluster is not None or d.refused}
+        decided |= {who for who, _, reason in self._journal.exclusions() if reason == NEVER_JOINED}
+        return [self._ids[index] for index in sorted(self.newcomers) if self._ids[index] not in decided]
 
     def enroll(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
         """Make a device known.

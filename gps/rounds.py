@@ -66,7 +66,7 @@ class GlobalRounds:
             transfers=transfers_of(experiment, lps_links(experiment)),
         )
         self.times = GlobalTimes(experiment, journal, first_is_fetched=keeper.is_fetched_first)
-        self._homes = Homes(experiment.schedule if experiment.is_timed else ())
+        self._homes = Homes(experiment.schedule if experiment.clock != "none" else ())
         optimiser = server_optimiser(experiment.training.gps_optimiser)
         self._optimiser = OptimiserFiles(optimiser, folder, self._metadata)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
@@ -81,6 +81,8 @@ class GlobalRounds:
         """
         model: AnyModel = await asyncio.to_thread(self._begin)
         await asyncio.to_thread(self.times.begin)
+        if self.server.exchange.transfers is not None and self.times.began_unix_ns:
+            self.server.exchange.transfers.began(self.times.now_ns(self.global_round))
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
             await joined(self.global_round)
@@ -111,7 +113,7 @@ class GlobalRounds:
         """Let devices hang on other LPSs from a global round on, where the schedule has moved them as it begins."""
         if global_round == self._experiment.training.global_rounds:
             return []
-        moved = self._plans.move(global_round, self._homes.at(self.times.begins_ns(global_round)))
+        moved = self._plans.move(global_round, self._homes.at(self.times.now_ns(global_round)))
         if moved:
             self._log.info("devices_moved", global_round=global_round, devices=moved)
         return moved

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedstrata.datasets import dataset_info
-from fedstrata.errors import FedstrataError, RunStoppedError, StateError
+from fedstrata.errors import FedstrataError, PluginError, RunStoppedError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
 from fedstrata.link import Changes
@@ -247,7 +247,11 @@ class Run:
         plan = self.plan.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
         answers = Answers(self.plan.described(founders), self.questions.answers([*founders, device]))
-        cluster = placed(self.method, self.plan.described([device])[0], answers, plan)
+        try:
+            cluster = placed(self.method, self.plan.described([device])[0], answers, plan)
+        except PluginError as error:
+            self.stop(str(error))  # else the device alone would hear of it, and the run wait for it
+            raise
         self.plan.place(device, cluster, self._first_round(device))
         self._log.info("device_placed_late", device=device.device_id, cluster=self.plan.cluster_name(cluster))
         self._operator.label_pods()
@@ -280,7 +284,8 @@ class Run:
 
     def has_news(self, known_version: int) -> bool:
         """Whether there is something to tell an LPS that knows the plan of a version."""
-        return self.is_over or (self.plan.is_made and self.plan.version != known_version)
+        is_told = self.plan.is_made and self.rounds.times.knows_start
+        return self.is_over or (is_told and self.plan.version != known_version)
 
     def heard_of(self, request: pb.RegisterLpsRequest) -> None:
         """Tell that an LPS is there, and where."""

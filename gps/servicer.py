@@ -85,7 +85,7 @@ class GpsServicer(GpsServiceServicer):
         self._check_going(request.run_id)
         return pb.FetchClustersResponse(
             run_id=self._run_id,
-            is_grouped=run.plan.is_made,
+            is_grouped=run.plan.is_made and run.rounds.times.knows_start,
             clusters=[self._cluster(name) for name in run.serving.clusters_of(request.lps_id)],
             plan_version=run.plan.version if run.plan.is_made else 0,
             is_over=run.is_over,
@@ -102,6 +102,7 @@ class GpsServicer(GpsServiceServicer):
             global_round=self._run.rounds.global_round,
             clusters=plan.cluster_count if plan.spans_lps else 0,
             mixed=plan.mixed,
+            began_unix_ns=self._run.rounds.times.began_unix_ns,
         )
 
     def _member(self, device: Device, began_in: Mapping[int, int] | None) -> pb.Member:

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+from fedstrata.clock_checks import counts_real_time
 from fedstrata.experiment import Experiment
+from fedstrata.link import since_ns
 from fedstrata.methods import Moment, make_method
 from fedstrata.rounds import RoundResult, RoundServer
 from fedstrata.timeline import LpsTimeline
@@ -19,6 +21,7 @@ class GlobalTimes:
     def __init__(self, experiment: Experiment, journal: Journal, *, first_is_fetched: bool) -> None:
         """`first_is_fetched`: whether LPSs fetch what the first global round starts from, or have it themselves."""
         self._is_on = experiment.is_timed
+        self._counts, self._began_unix_ns = counts_real_time(experiment), 0
         self._timeline = LpsTimeline(experiment)
         self._journal = journal
         self._first_is_fetched = first_is_fetched
@@ -31,6 +34,22 @@ class GlobalTimes:
         """When a global round begins: as the one before has ended."""
         before = self._times.get(global_round - 1)
         return before.ends_ns if before is not None else 0
+
+    @property
+    def began_unix_ns(self) -> int:
+        """On the real clock, where something happens by it, when training began; 0 before, and else."""
+        if self._counts and not self._began_unix_ns:
+            self._began_unix_ns = round(self._journal.phases().get("training", 0.0) * 1e9)
+        return self._began_unix_ns
+
+    @property
+    def knows_start(self) -> bool:
+        """Whether LPSs can be told all that they need of the time."""
+        return not self._counts or self.began_unix_ns > 0
+
+    def now_ns(self, global_round: int) -> int:
+        """As a global round begins, how long ago training began."""
+        return since_ns(self.began_unix_ns) if self._counts else self.begins_ns(global_round)
 
     def begin(self) -> None:
         """Work out what happened before training, of the answers in the journal."""

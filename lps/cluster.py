@@ -101,11 +101,11 @@ class ClusterSession:
             link=self._experiment.links.device_lps,
             wait=lps_wait(self._experiment),
             is_timed=self._experiment.clock != "none",
-            transfers=transfers_of(self._experiment, device_links(self._experiment)),
+            transfers=transfers_of(self._experiment, device_links(self._experiment), cluster.began_unix_ns),
             keys=self._keys,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
-        self._times = Times(self._experiment, cluster.cluster_id, self.server)
+        self._times = Times(self._experiment, cluster, self.server)
         self._notes = Notes(cluster.cluster_id, self.server, around.metrics, log)
         self.on_plan = _nothing
 
@@ -210,8 +210,9 @@ class ClusterSession:
 
     async def _lps_round(self, standing: RoundStart) -> RoundStart:
         started = time.monotonic()
-        number = standing.lps_round
-        children = self._members.in_round(number // self._rounds_per_global, number, standing.report.now_ns)
+        number, global_round = standing.lps_round, standing.lps_round // self._rounds_per_global
+        begins_ns = await self._times.begins_ns(standing.report, global_round, self._members)
+        children = self._members.in_round(global_round, number, begins_ns)
         sums = self._sums_of(children)
         try:
             self._open(standing, children, sums)
@@ -221,7 +222,6 @@ class ClusterSession:
         gathered = await self.server.gather()
         if isinstance(sums, MaskedSum):
             await self._off_loop(sums.check_unmasked)
-        global_round = number // self._rounds_per_global
         seconds = time.monotonic() - started
         report = self._notes.of_round(standing.report, number, global_round, gathered, seconds)
         self._times.of_round(report, gathered, self._members)

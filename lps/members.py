@@ -18,7 +18,7 @@ class Members:
         self._experiment = experiment
         self._home, self._term = home.cluster_id, home.term
         self.under_way: int | None = None  # where clusters span LPSs: the global round that devices are in
-        self._presence = Presence(experiment.schedule if experiment.is_timed else ())
+        self._presence = Presence(experiment.schedule if experiment.clock != "none" else ())
         self.take(home)
 
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:

@@ -62,7 +62,7 @@ class SpanningSession:
             link=self._experiment.links.device_lps,
             wait=lps_wait(self._experiment),
             is_timed=self._experiment.clock != "none",
-            transfers=transfers_of(self._experiment, device_links(self._experiment)),
+            transfers=transfers_of(self._experiment, device_links(self._experiment), home.began_unix_ns),
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self.server.accepts_updates = self._accepts_updates
@@ -71,7 +71,7 @@ class SpanningSession:
         self._updates: list[tuple[int, Layout]] = []  # of updates, from which LPS round on
         self._accepted: dict[Layout, Acceptance] = {}
         self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
-        self._times = Times(self._experiment, home.cluster_id, self.server)
+        self._times = Times(self._experiment, home, self.server)
         self._notes = Notes(home.cluster_id, self.server, around.metrics, log)
         self._report = gps_pb.ReportHeader(run_id=run_id, cluster_id=home.cluster_id)
         uplink.accepts_model = self._acceptance
@@ -182,7 +182,8 @@ class SpanningSession:
     async def _gather(self, number: int, global_round: int, vector: StreamVector) -> RoutedSums:
         """One LPS round, with its question if there is one."""
         started = time.monotonic()
-        children = self._members.in_round(global_round, number, self._report.now_ns)
+        begins_ns = await self._times.begins_ns(self._report, global_round, self._members)
+        children = self._members.in_round(global_round, number, begins_ns)
         asking = self._asking(number)
         is_planned = self.planned_rounds() > global_round
         # of an LPS that begins again in a round whose plan is made, devices hold models by the plan before

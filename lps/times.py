@@ -1,6 +1,9 @@
 """The clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
 
+import time
+
 from fedstrata.experiment import Experiment, TierDeadline
+from fedstrata.link import since_ns, until_ns
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
 from fedstrata.rounds.notes import LATEST_NS
 from fedstrata.rounds.result import Uploaded
@@ -19,10 +22,11 @@ def lps_wait(experiment: Experiment) -> TierDeadline:
 class Times:
     """Works out when things happen, where the experiment asks for it; else does nothing. Its state is in the report."""
 
-    def __init__(self, experiment: Experiment, cluster_id: str, server: RoundServer) -> None:
+    def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster, server: RoundServer) -> None:
         self.is_on = experiment.is_timed
         self._is_real = experiment.is_paced
-        self._cluster_id = cluster_id
+        self._cluster_id = cluster.cluster_id
+        self._began_unix_ns = cluster.began_unix_ns  # 0 but on the real clock where something happens by it
         self._server = server
         self._devices = DeviceTimeline(experiment)
         self._uplink = LpsTimeline(experiment)
@@ -33,6 +37,19 @@ class Times:
         self._busy: dict[str, int] = {}  # and until when those are busy that miss it
         self._free: dict[str, int] = {}  # from when on the devices of the round are there
         self._drawn: frozenset[int] = frozenset()  # who is of the round
+
+    async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, members: Members) -> int:
+        """When an LPS round begins that is about to be opened. On the real clock, where all devices are away, waits.
+
+        Raises:
+            RunStoppedError: all devices are gone for good.
+        """
+        if not self._began_unix_ns:
+            return report.now_ns
+        now_ns = since_ns(self._began_unix_ns)
+        back_ns = min(members.back_ns(global_round, now_ns).values(), default=now_ns)
+        await until_ns(time.monotonic_ns() + back_ns - now_ns)
+        return back_ns
 
     def opened(self, report: gps_pb.ReportHeader, members: Members) -> None:
         """An LPS round is open. With a deadline, who is busy until it is over with an earlier one is left out."""

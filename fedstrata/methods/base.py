@@ -294,8 +294,9 @@ class Method:
 
     @classmethod
     def places_late(cls) -> bool:
-        """Whether a device can be placed that comes after the first plan."""
-        return cls.plan is Method.plan or cls.place is not Method.place
+        """Whether a device can be placed that comes after the first plan: `place` is as near as `plan`, or nearer."""
+        plans, places = (next(kind for kind in cls.__mro__ if name in vars(kind)) for name in ("plan", "place"))
+        return issubclass(places, plans)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """The cluster, by number, of a device that comes after a plan; by default the only one.

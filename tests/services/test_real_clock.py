@@ -90,3 +90,26 @@ def test_the_summary_says_how_many_links_were_outside(run: Path) -> None:
     rows = rows_of(run)
     assert real["links"] == len(rows)
     assert real["outside"] == sum(bool(row["outside"]) for row in rows)
+
+
+# Device 1 is away for good and device 0 moves in the first round: what is learned is a function of the file here, too.
+ENTRIES = (
+    "{at: 0s, leave: {devices: [1]}}, {at: 1ms, move: {devices: [0], to: lps-1}}, "
+    "{at: 0s, set: {devices: [2], up_rate: 20Mbit/s, latency: 5ms}}, {at: 0s, cut: {link: lps-gps, for: 300ms}}"
+)
+TRACED = "{device-lps: {down_trace: lte-driving, up_rate: 20Mbit/s}}"
+SPANNING = ("topology={lps: 2}", "method=fedavg", "training.global_rounds=3", "training.lps_rounds_per_global_round=1")
+
+
+def test_a_schedule_and_traces_go_by_real_time_since_training_began(tmp_path: Path) -> None:
+    changes = (*SPANNING, f"links={TRACED}", f"schedule=[{ENTRIES}]")
+    real, virtual = (
+        load_record(run_in_process(small(*changes, f"clock={clock}"), tmp_path / clock).folder)
+        for clock in ("real", "virtual")
+    )
+    for record in (real, virtual):
+        assert record.summary.status == "completed"
+        assert "device-001" not in {row.child for row in read_waits(record.folder)}
+        [moved] = record.summary.moves
+        assert (moved.device, moved.came_from, moved.to, moved.global_round) == ("device-000", "lps-0", "lps-1", 2)
+    assert_same_models(real.folder, virtual.folder)

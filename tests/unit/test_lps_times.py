@@ -9,6 +9,7 @@ import pytest
 
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.link import since_ns, wall_time
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel
@@ -34,7 +35,7 @@ def times_of(experiment: Experiment) -> Times:
     """The clock of lps-0, whose two devices send 1,000 bytes each round."""
     one = Exchanged(down_bytes=0, up_bytes=1_000, work=pb.Work())
     server = SimpleNamespace(exchanged=lambda gathered: {"device-000": one, "device-001": one})
-    return Times(experiment, "lps-0", cast(Any, server))
+    return Times(experiment, Cluster(cluster_id="lps-0"), cast(Any, server))
 
 
 def members_of(experiment: Experiment) -> Members:
@@ -107,7 +108,7 @@ class LateRounds:
         self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members))
         self.report, self.taken = ReportHeader(), dict[str, Exchanged]()
         self.server = SimpleNamespace(opened=lambda: self.opened, exchanged=lambda gathered: self.taken)
-        self.times = Times(self.experiment, "lps-0", cast(Any, self.server))
+        self.times = Times(self.experiment, Cluster(cluster_id="lps-0"), cast(Any, self.server))
 
     def round(self, number: int, size: int, drawn: tuple[int, ...] = (0, 1, 2)) -> tuple[list[str], list[str]]:
         """Who has reported in a round, and who has been late; the rest was not asked."""
@@ -165,3 +166,26 @@ def test_what_is_known_of_late_devices_survives_the_lps() -> None:
     other.report.CopyFrom(one.report)
     assert one.round(1, 1_000) == other.round(1, 1_000)
     assert one.report == other.report
+
+
+# --- by real time -------------------------------------------------------------------------------------------
+
+
+async def test_on_the_real_clock_a_round_without_devices_waits_for_whoever_is_back_first() -> None:
+    away = "schedule=[{at: 0s, leave: {devices: [0], for: 3s}}, {at: 0s, leave: {devices: [1], for: 9s}}]"
+    experiment = parse_experiment(TEXT, overrides=["clock=real", away])
+    members = [Member(device_id=f"device-00{index}", device_index=index) for index in range(2)]
+    began = round((wall_time() - 2.99) * 1e9)
+    cluster = Cluster(cluster_id="lps-0", members=members, began_unix_ns=began)
+    here, server = Members(experiment, cluster), SimpleNamespace()
+    begins_ns = await Times(experiment, cluster, cast(Any, server)).begins_ns(ReportHeader(), 0, here)
+    assert begins_ns >= 3 * 10**9
+    assert list(here.in_round(0, 0, begins_ns)) == ["device-000"]
+    assert since_ns(began) >= 3 * 10**9
+
+
+async def test_without_a_schedule_a_round_begins_at_the_reports_time() -> None:
+    experiment = parse_experiment(TEXT, overrides=TIMED)
+    cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="device-000")])
+    times = Times(experiment, cluster, cast(Any, SimpleNamespace()))
+    assert await times.begins_ns(ReportHeader(now_ns=7), 0, Members(experiment, cluster)) == 7

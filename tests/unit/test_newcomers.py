@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_grouping_methods import candidates, made
 
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import parse_experiment
 from fedstrata.methods import NAMES, Answers, Arrays, Candidate, Moment, Plan
 from fedstrata.methods.adaptive import PRETRAINED, Adaptive
@@ -82,6 +82,22 @@ def test_a_run_without_newcomers_keeps_its_id() -> None:
         ("{devices: [0-8], from_global_round: 2}", (), "1 founders are too few for 2 clusters; have fewer newcomers"),
         ("{share: 0.2, from_global_round: 2}", ("method={name: ifca, clusters: 2}",), "method ifca has nothing to"),
         ("{share: 0.2, from_global_round: 2}", ("clock=virtual",), "on a clock nobody says when they come"),
+        ("{share: 0.2, from_global_round: 1}", (), "newcomers.from_global_round: .* 2 .got 1"),
+        (
+            "{devices: [8, 9], from_global_round: 2}",
+            ("topology={lps: 2, devices: [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9]]}",),
+            "all devices of lps-1 are newcomers; leave it a founder",
+        ),
+        (
+            "{devices: [0-5], from_global_round: 2}",
+            ("method={name: one_shot, clusters: 2, exact_up_to: 4, landmarks: 2}",),
+            "of the landmarks . are founders, too few for 2 clusters; raise method.landmarks",
+        ),
+        (
+            "{share: 0.7, from_global_round: 2}",
+            ("secure_aggregation={min_devices: 5}",),
+            "secure_aggregation: at most 3 devices are asked",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(newcomers: str, others: Sequence[str], reason: str) -> None:
@@ -138,6 +154,8 @@ async def test_newcomers_that_stay_away_are_left_out_at_the_deadline(tmp_path: P
     await gps.enrolment.gather_newcomers()
     assert gps.journal.exclusions() == [(IDS[2], "enrolment", "a newcomer that was not there by the deadline")]
     assert not gps.roster.awaits_newcomers
+    gps.restart()
+    assert gps.roster.unplaced_newcomers() == [IDS[4]]  # where this test has placed it; nobody waits for 2 again
 
 
 async def test_a_method_that_asks_nothing_places_a_device_as_it_enrols(tmp_path: Path) -> None:
@@ -184,6 +202,20 @@ def test_adaptive_places_at_the_highest_mean_cosine() -> None:
     assert placed(made(Adaptive, devices=5), NEW, answers_to(PRETRAINED, "layers", layers), PLAN) == 0
 
 
+@pytest.mark.parametrize("said", [np.int64(1), 1.0, None, 2, -1])
+def test_a_place_is_a_whole_number_of_a_cluster(said: Any) -> None:
+    class Places(Oracle):
+        def place(self, late: Candidate, answers: Answers, plan: Plan) -> Any:
+            return said
+
+    method, answers = made(Places, devices=5, groups=2), Answers(candidates(4, "abab"))
+    if isinstance(said, np.int64):
+        assert type(placed(method, NEW, answers, PLAN)) is int
+        return
+    with pytest.raises(PluginError, match="place"):
+        placed(method, NEW, answers, PLAN)
+
+
 def test_where_there_is_one_cluster_everybody_goes_there() -> None:
     method = made(FedAvg, devices=5)
     plan = method.plan(Moment.BEFORE, Answers(candidates(4)), None)
@@ -191,6 +223,11 @@ def test_where_there_is_one_cluster_everybody_goes_there() -> None:
 
 
 def test_who_makes_plans_of_its_own_says_where_late_devices_go_or_takes_none() -> None:
+    class Regrouped(Oracle):
+        def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+            return super().plan(moment, answers, before)
+
+    assert not Regrouped.places_late()
     assert {name for name in NAMES if method_class(name).places_late()} == {
         "adaptive", "ditto", "fedavg", "feddyn", "fedper", "fedprox", "local", "one_shot", "oracle", "pacfl", "random",
     }  # fmt: skip

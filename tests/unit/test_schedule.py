@@ -146,7 +146,6 @@ def test_what_needs_more_of_the_file_says_so() -> None:
     move = ("{at: 5s, move: {devices: 1, to: lps-0}}",)
     for overrides, message in (
         (("topology=null",), "without topology each cluster has its own"),
-        (("clock=real",), "schedule is for clock: virtual"),
         (
             ("deadlines.lps.deadline_s=5", "links.shared=null"),
             r"a move does not go with deadlines\.lps\.deadline_s.*leave one",
@@ -154,6 +153,10 @@ def test_what_needs_more_of_the_file_says_so() -> None:
     ):
         with pytest.raises(ExperimentError, match=message):
             scheduled(*move, overrides=overrides)
+    for entry in ("{at: 5s, set: {latency: 1s}}", "{at: 5s, cut: {link: shared, for: 1s}}"):
+        with pytest.raises(ExperimentError, match=r"clock: real divides links\.shared among links whose rates stay"):
+            scheduled(entry, overrides=("clock=real",))
+    assert scheduled("{at: 5s, cut: {link: lps-gps, for: 1s}}", *move, overrides=("clock=real",)).schedule
     with pytest.raises(ExperimentError, match="nothing is shared; say links"):
         scheduled("{at: 5s, cut: {link: shared, for: 1s}}", overrides=("links.shared=null",))
 

@@ -10,6 +10,7 @@ import pytest
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, load_experiment, parse_experiment
 from fedstrata.link_rates import Trace, end_of
+from fedstrata.tier_links import device_links
 from fedstrata.timeline import DeviceTimeline, Exchanged
 from fedstrata.trace_settings import TRACE_PRESETS, Generated
 from fedstrata.v1 import rounds_pb2 as pb
@@ -119,9 +120,14 @@ def test_a_trace_that_there_is_not_is_named(links: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_the_real_clock_has_no_traces_yet() -> None:
-    with pytest.raises(ExperimentError, match="traces are for clock: virtual"):
-        parse_experiment(TEXT, overrides=["clock=real", "links={device-lps: {down_trace: lte-driving}}"])
+def test_the_real_clock_has_traces_where_nothing_is_shared() -> None:
+    links = "device-lps: {down_trace: lte-driving}"
+    traced = parse_experiment(TEXT, overrides=["clock=real", f"links={{{links}}}"])
+    assert device_links(traced).link_of(0) == DeviceTimeline(traced).link(0)  # the same draws on both clocks
+    with pytest.raises(ExperimentError, match=r"clock: real divides links\.shared among links whose rates stay"):
+        parse_experiment(
+            TEXT, overrides=["clock=real", f"links={{{links}, shared: {{device-lps: {{up_rate: 1Mbit/s}}}}}}"]
+        )
 
 
 # --- generated ----------------------------------------------------------------------------------------------

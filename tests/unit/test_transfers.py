@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, cast
@@ -11,8 +12,10 @@ import pytest
 from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.link_calendar import DOWN, UP, Flow, fair_ends
+from fedstrata.link_rates import Trace
+from fedstrata.link_settings import LinkTimes
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.tier_links import device_links, lps_links
+from fedstrata.tier_links import HEADER_BYTES, device_links, lps_links
 from fedstrata.transfers import Transfers, transfers_of
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -96,6 +99,63 @@ async def test_ten_kilobytes_at_a_megabit_take_eighty_milliseconds_and_latency_i
     held = transfers(clock, "device-lps: {up_rate: 1Mbit/s, latency: 30ms}")
     [times] = await arrivals(clock, carry(held, clock, 0, 10_000, at=(20_000, 40_000)))
     assert times == [50 * MS, 70 * MS, 110 * MS]
+
+
+SCHEDULE = "{at: 1s, set: {devices: 0, up_rate: 500kbit/s, latency: 30ms}}, {at: 1500ms, cut: {devices: 0, for: 2s}}"
+
+
+def scheduled(clock: SetTime, schedule: str = SCHEDULE) -> Transfers:
+    links = "links={device-lps: {up_rate: 1Mbit/s}}"
+    return Transfers(device_links(parse_experiment(TEXT, overrides=[links, f"schedule=[{schedule}]"])), clock)
+
+
+async def test_a_transfer_goes_on_at_the_rate_of_its_time_and_over_a_cut() -> None:
+    clock = SetTime()
+    held = scheduled(clock)
+    # 1 Mbit until one second, 250 kbit until the cut, the last 750 kbit after it
+    [times, other] = await arrivals(
+        clock, carry(held, clock, 0, 250_000, at=(10**6, 1_125_000)), carry(held, clock, 1, 125_000)
+    )
+    assert times == [S, 1_250 * MS, 5 * S]
+    assert other == [S]
+    [achieved] = [each for each in held.take(0) if each.child == 0]
+    assert (achieved.link_ns, achieved.achieved_link_ns) == (5 * S, 5 * S)
+
+
+async def test_latency_is_that_of_when_a_transfer_begins() -> None:
+    clock = SetTime()
+    [times] = await arrivals(clock, carry(scheduled(clock), clock, 0, 0, start=2 * S))
+    assert times == [2 * S + 30 * MS]
+
+
+async def test_how_much_has_come_is_seen_in_the_time_of_the_run() -> None:
+    clock, seen = SetTime(), list[int]()
+    held = scheduled(clock)
+    clock.now = 10 * S
+    held.began(S)
+
+    async def look() -> None:
+        with held.under_way("device-000", UP, 0, 125_000) as transfer:
+            for after in (MS, 500 * MS, 2 * S, 3 * S):
+                await clock.until(10 * S + after)
+                seen.append(transfer.come())
+
+    await clock.run(asyncio.ensure_future(look()))
+    assert seen == [0, 235_000, 250_000, 485_000]  # the first bits are 30 ms old; nothing comes over the cut
+
+
+def test_calls_are_given_the_time_of_the_slowest_part_and_of_the_cuts() -> None:
+    links = scheduled(SetTime()).links
+    bits = 8 * (1_000_000 + HEADER_BYTES)
+    assert links.slowest_s(0, 1_000_000, 1) >= bits / 500_000 + 2 + 2 * 0.03
+    assert links.slowest_s(1, 1_000_000, 1) == pytest.approx(bits / 1_000_000)
+
+
+async def test_rates_follow_a_trace_again_and_again() -> None:
+    clock, bus = SetTime(), LinkTimes(up_trace=Trace((0, S), (10**6, 0), 2 * S))  # a megabit, nothing, a megabit, …
+    held = Transfers(replace(device_links(paced("device-lps: {up_rate: 1Mbit/s}")), link_of=lambda index: bus), clock)
+    [times] = await arrivals(clock, carry(held, clock, 0, 187_500, at=(10**6,)))
+    assert times == [S, 2 * S + 500 * MS]
 
 
 async def test_each_device_has_a_link_of_its_own() -> None:

@@ -1,0 +1,31 @@
+"""Every method while the GPS, an LPS and a device process are killed: the bits of a run that nobody disturbs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from every_method import experiment_of
+from test_methods_bits import KEPT
+from test_spanning import disturbed
+from tiers import run_in_process
+
+from fedstrata.methods.registry import NAMES
+
+KILLS = [
+    {"do": "kill", "process": "gps", "at": {"point": "aggregation", "round": 1}},
+    {"do": "kill", "process": "lps-0", "at": {"point": "aggregation", "round": 1}},
+    {"do": "kill", "process": "device-001", "at": {"point": "upload", "round": 1}},
+]
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("method", NAMES)
+def test_a_method_whose_processes_are_killed_has_the_bits_of_one_whose_are_not(method: str, tmp_path: Path) -> None:
+    experiment = experiment_of(method)
+    calm = run_in_process(experiment, tmp_path / "calm").folder
+    text = experiment.to_yaml().replace("faults: []\n", "")
+    killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
+    assert len(killed["restarts"]) == 3
+    undisturbed = json.loads((calm / "summary.json").read_text(encoding="utf-8"))
+    assert {key: killed[key] for key in KEPT} == {key: undisturbed[key] for key in KEPT}
+    assert killed["lost_state"] == []

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.attackers import ATTACKS, Attacker, Target
+from benchmarks.attack_list import ATTACKS
+from benchmarks.attackers import Attacker, Target
 from benchmarks.suite.observed import peaks_mb
 
 LEAST_S = 1.0  # over which is counted what others felt of an attack that is over at once

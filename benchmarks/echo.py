@@ -48,7 +48,7 @@ from fedstrata.store.model_file import pieces_of
 from fedstrata.streams import UPDATE_PART as PART
 from fedstrata.tensors import Layout, MaskedSum, OneSum
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import Guard
+from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
@@ -105,7 +105,7 @@ async def serve(options: argparse.Namespace) -> None:
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()
     tls = certificate("server")
-    guard = Guard(tls.me.domain, Everywhere(), metrics.refused) if tls else None
+    guard = guard_of(tls, Everywhere(), metrics.refused)
     server = RpcServer(metrics.links, payload_bytes=options.bytes, tls=tls, guard=guard)
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: rounds}, known), "fedstrata.v1.LpsService")
     await server.start("127.0.0.1:0")

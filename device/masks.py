@@ -42,12 +42,18 @@ class Masks:
         self._known_devices = frozenset(experiment.device_ids())
         self._proofs = proofs
         self._secret = X25519PrivateKey.generate()
-        self.key = proofs.key_of(device_id, self._secret.public_key().public_bytes_raw())
+        self._public_key = self._secret.public_key().public_bytes_raw()
+        _ = self.key  # a certificate that cannot vouch for it is told now
         self._shared: dict[bytes, bytes] = {}  # secrets by others' keys
         self._others: dict[str, bytes] = {}  # keys by device
         self._hidden: dict[bytes, bytes] = {}  # the digest of what was masked, by what its masks are of
         self._max_examples = 0
         self.digest = b""  # of the roster known
+
+    @property
+    def key(self) -> pb.MaskKey:
+        """The key by which others mask for this device, vouched for by the certificate that its process has now."""
+        return self._proofs.key_of(self._device_id, self._public_key)
 
     def take(self, roster: pb.Roster) -> None:
         """Mask for those of a roster from now on.
@@ -63,7 +69,7 @@ class Masks:
             )
         if strangers := sorted(keys.keys() - self._known_devices):
             raise PayloadError(f"asked to mask an update among {quoted(*strangers)}, who are not of this experiment")
-        if keys.pop(self._device_id, None) != self.key.public_key or not roster.max_examples > 0:
+        if keys.pop(self._device_id, None) != self._public_key or not roster.max_examples > 0:
             raise PayloadError(f"asked to mask an update among {len(roster.members)} devices without this one's key")
         for member in roster.members:
             if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:

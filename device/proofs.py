@@ -3,6 +3,7 @@
 The key of a process's certificate signs the keys of its devices. Without certificates nothing is signed or checked.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from cryptography import x509
@@ -31,32 +32,41 @@ class Proofs:
 
     def __init__(self, run_id: str, tls: TlsFiles | None) -> None:
         """Raises CertificateError where the certificate's key cannot sign."""
-        self._run_id, self._tls = run_id, tls
+        self._run_id = run_id
+        self._own = _Own.of(tls) if tls is not None else None
+        self._sign = lru_cache(maxsize=4096)(self._signed)
         self._check = lru_cache(maxsize=4096)(self._checked)
         self._holder = lru_cache(maxsize=1024)(self._holder_of)
-        if tls is not None:
-            self._signer = _signer(tls)
-            self._certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
-            self._authorities = x509.load_pem_x509_certificates(tls.ca)
+
+    def _newest(self) -> "_Own | None":
+        """This process's certificate as it is now; what was signed or found good by another is forgotten."""
+        if self._own is not None and (newest := self._own.tls.newest()) is not self._own.tls:
+            self._own = _Own.of(newest)
+            for cache in (self._sign, self._check, self._holder):
+                cache.cache_clear()
+        return self._own
 
     def key_of(self, device_id: str, public_key: bytes) -> pb.MaskKey:
-        """The key of one of this process's devices, vouched for."""
-        if self._tls is None:
-            return pb.MaskKey(public_key=public_key)
-        r, s = decode_dss_signature(self._signer.sign(self._said(device_id, public_key), ECDSA(SHA256())))
+        """The key of one of this process's devices, vouched for by the certificate that it has now."""
+        own = self._newest()
+        return pb.MaskKey(public_key=public_key) if own is None else self._sign(own, device_id, public_key)
+
+    def _signed(self, own: "_Own", device_id: str, public_key: bytes) -> pb.MaskKey:
+        r, s = decode_dss_signature(own.signer.sign(self._said(device_id, public_key), ECDSA(SHA256())))
         signature = r.to_bytes(HALF_BYTES, "big") + s.to_bytes(HALF_BYTES, "big")
-        return pb.MaskKey(public_key=public_key, signature=signature, certificate=self._certificate)
+        return pb.MaskKey(public_key=public_key, signature=signature, certificate=own.certificate)
 
     def check(self, member: pb.RosterMember, certificate: bytes) -> None:
         """Refuse a key that is not vouched for by a certificate of the device. Raises PayloadError."""
-        if self._tls is not None:
-            self._check(member.device_id, member.public_key, member.signature, certificate)
+        own = self._newest()
+        if own is not None:
+            self._check(own, member.device_id, member.public_key, member.signature, certificate)
 
     def _said(self, device_id: str, public_key: bytes) -> bytes:
         return f"fedstrata secure aggregation\0{self._run_id}\0{device_id}\0".encode() + public_key
 
-    def _checked(self, device_id: str, public_key: bytes, signature: bytes, certificate: bytes) -> None:
-        key, peer = self._holder(certificate)
+    def _checked(self, own: "_Own", device_id: str, public_key: bytes, signature: bytes, certificate: bytes) -> None:
+        key, peer = self._holder(own, certificate)
         if not peer.is_("device", device_id):
             raise PayloadError(f"the key for masks of {quoted(device_id)} is vouched for by {peer}; this LPS lies")
         halves = (int.from_bytes(half, "big") for half in (signature[:HALF_BYTES], signature[HALF_BYTES:]))
@@ -65,7 +75,7 @@ class Proofs:
         except InvalidSignature:
             raise PayloadError(f"the key for masks of {quoted(device_id)} is not its own; this LPS lies") from None
 
-    def _holder_of(self, certificate: bytes) -> tuple[EllipticCurvePublicKey, Peer]:
+    def _holder_of(self, own: "_Own", certificate: bytes) -> tuple[EllipticCurvePublicKey, Peer]:
         """The key of a certificate by an authority of this run, and who holds it. Raises PayloadError."""
         try:
             found = x509.load_der_x509_certificate(certificate)
@@ -73,12 +83,28 @@ class Proofs:
             peer = Peer.of_uris(names.value.get_values_for_type(x509.UniformResourceIdentifier))
         except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound, CertificateError) as error:
             raise PayloadError(f"a key for masks comes with what is no certificate of a device: {error}") from None
-        is_ours = any(_is_issued_by(found, authority) for authority in self._authorities)
-        if not is_ours or self._tls is None or peer.domain != self._tls.me.domain:
+        is_ours = any(_is_issued_by(found, authority) for authority in own.authorities)
+        if not is_ours or peer.domain != own.tls.me.domain:
             raise PayloadError(f"a key for masks is vouched for by {peer} of {quoted(peer.domain)}, whom nobody knows")
         if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
             raise PayloadError(f"a key for masks is vouched for by {peer} with a key that is not on P-256")
         return key, peer
+
+
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """A certificate of this process, as one who signs and checks has it."""
+
+    tls: TlsFiles
+    signer: EllipticCurvePrivateKey
+    certificate: bytes  # DER
+    authorities: list[x509.Certificate]
+
+    @classmethod
+    def of(cls, tls: TlsFiles) -> "_Own":
+        """Raises CertificateError where the certificate's key cannot sign."""
+        certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
+        return cls(tls, _signer(tls), certificate, x509.load_pem_x509_certificates(tls.ca))
 
 
 def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, TlsFiles, make_private
+from fedstrata.trust.files import CA, TlsFiles, make_private, read_revoked, write_private
 from fedstrata.trust.names import Name, device_names
 
 AUTHORITY = "authority"
@@ -20,10 +20,9 @@ class RunCertificates:
         self._folder = folder
         self._ids = experiment.device_ids()
         if (folder / AUTHORITY / CA).exists():  # written last
-            self._authority = Authority.load(folder / AUTHORITY)
+            Authority.load(folder / AUTHORITY)  # one that is damaged is told now
         else:
-            self._authority = Authority.new(experiment.run_id)
-            self._authority.save(folder / AUTHORITY)
+            Authority.new(experiment.run_id).save(folder / AUTHORITY)
 
     def of_server(self, name: str) -> Path:
         """The folder with a new certificate of the GPS or of an LPS."""
@@ -38,5 +37,7 @@ class RunCertificates:
         return TlsFiles.load(self._issued("operator", [Name("operator")]))
 
     def _issued(self, name: str, names: list[Name]) -> Path:
-        self._authority.issue(names, self._folder / name)
+        authority = Authority.load(self._folder / AUTHORITY)  # which may have been renewed since
+        write_private(self._folder / name, read_revoked(self._folder / AUTHORITY).files())
+        authority.issue(names, self._folder / name)
         return self._folder / name

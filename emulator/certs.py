@@ -3,13 +3,17 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from emulator.place import Release
 from fedstrata.errors import CertificateError
 from fedstrata.quoting import quoted
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CERT
+from fedstrata.trust.files import CA, CERT, read_revoked, write_private
 from fedstrata.trust.names import NAMED, ROLES, Name, device_names
+
+if TYPE_CHECKING:
+    from emulator.release_certificates import ReleaseCertificates
 
 AUTHORITY, DEVICES = "authority", "devices"
 
@@ -38,15 +42,40 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Relea
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
     if (place / CERT).exists():
         raise CertificateError(f"{place} has a certificate already; fedstrata certs renew makes a new one")
+    write_private(place, read_revoked(folder / AUTHORITY).files())
     authority.issue(names, place, days=days)
     return place
 
 
+def revoke(folder: Path, role: str, ids: Sequence[str], certificate: Path | None) -> Iterator[Path]:
+    """Have a name, or one certificate, count no more; gives the folders that are told so, one after the other.
+
+    Raises:
+        CertificateError: nobody can have such a name, the certificate cannot be read, or there is no authority.
+    """
+    Authority.load(folder / AUTHORITY)
+    names = names_of(role, ids) if certificate is None else []
+    serials = [] if certificate is None else [Issued.read(certificate).certificate.serial_number]
+    revoked = read_revoked(folder / AUTHORITY).with_also(names, serials)
+    for place in (folder / AUTHORITY, *_places(folder)):
+        write_private(place, revoked.files())
+        yield place
+
+
 def _authority_of(release: Release) -> Authority:
+    return _certificates_of(release).existing_authority()
+
+
+def renew_pods(release: Release) -> list[str]:
+    """Make the certificates of a release's pods anew; gives the names of their Secrets. Raises CertificateError."""
+    return _certificates_of(release).renew()
+
+
+def _certificates_of(release: Release) -> "ReleaseCertificates":
     from emulator.kubernetes import InstalledRelease
     from emulator.release_certificates import ReleaseCertificates
 
-    return ReleaseCertificates(release, InstalledRelease(release).secrets).existing_authority()
+    return ReleaseCertificates(release, InstalledRelease(release).secrets)
 
 
 def names_of(role: str, ids: Sequence[str]) -> list[Name]:
@@ -71,14 +100,59 @@ def renew(folder: Path, days: int, release: Release | None = None) -> Iterator[I
         CertificateError: there is no authority, or no certificate; or one is of another run, and then all stay.
     """
     authority = Authority.load(folder / AUTHORITY) if release is None else _authority_of(release)
-    for old in (before := show(folder)):
-        if old.peer.domain != authority.domain:
-            raise CertificateError(
-                f"{old.folder} is of run {old.peer.domain!r}, and the authority of {authority.domain!r}"
-            )
-    for old in before:
+    for old in _issued_for(authority, folder):
         authority.issue(old.peer.names, old.folder, days=days)
         yield Issued.read(old.folder)
+
+
+def renew_authority(folder: Path) -> Iterator[Issued]:
+    """Make another authority, and have who has a certificate of the folder trust both; gives them as they are told.
+
+    Certificates stay as they are, by the authority of before, until `renew` makes them anew.
+
+    Raises:
+        CertificateError: there is no authority or no certificate, or the one before still counts; then all stays.
+    """
+    authority = Authority.load(folder / AUTHORITY)
+    holders, successor = _issued_for(authority, folder), authority.succeeded()
+    successor.replace_in(folder / AUTHORITY)
+    yield from _told_to_trust(successor, holders)
+
+
+def drop_authority(folder: Path) -> Iterator[Issued]:
+    """Have nobody trust the authority of before any more; gives who is told so.
+
+    Raises:
+        CertificateError: there is none of before, or a certificate of the folder is still by it; then all stays.
+    """
+    authority = Authority.load(folder / AUTHORITY)
+    if not authority.before:
+        raise CertificateError(
+            f"{folder / AUTHORITY} has one authority; fedstrata certs renew --authority new makes another beside it"
+        )
+    holders = _issued_for(authority, folder)
+    for one in holders:
+        if not authority.has_issued(one.certificate):
+            raise CertificateError(f"{one.folder} is still by the authority of before; fedstrata certs renew first")
+    authority.alone().replace_in(folder / AUTHORITY)
+    yield from _told_to_trust(authority.alone(), holders)
+
+
+def _told_to_trust(authority: Authority, holders: Sequence[Issued]) -> Iterator[Issued]:
+    for one in holders:
+        write_private(one.folder, {CA: authority.trusted()})
+        yield one
+
+
+def _issued_for(authority: Authority, folder: Path) -> list[Issued]:
+    """The certificates of a folder. Raises CertificateError where there is none, or one is of another run."""
+    found = show(folder)
+    for one in found:
+        if one.peer.domain != authority.domain:
+            raise CertificateError(
+                f"{one.folder} is of run {one.peer.domain!r}, and the authority of {authority.domain!r}"
+            )
+    return found
 
 
 def show(folder: Path) -> list[Issued]:

@@ -1,5 +1,6 @@
-"""The commands for certificates of processes that are started by hand: certs init, issue, renew and show."""
+"""The commands for certificates of processes that are started by hand: certs init, issue, renew, revoke and show."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,13 @@ OfRelease = Annotated[
     str | None, typer.Option(metavar="NAME", help="By the authority of this Helm release instead of the folder's.")
 ]
 CERTS = Path("certs")
+
+
+class Change(StrEnum):
+    """What becomes of an authority."""
+
+    new = "new"
+    drop = "drop"
 
 
 @certs.command()
@@ -59,15 +67,60 @@ def renew(
     *,
     folder: Folder = CERTS,
     days: Days = 365,
+    authority: Annotated[
+        Change | None,
+        typer.Option(help="Instead: make a new authority beside the one of now, or drop the one of before."),
+    ] = None,
     release: OfRelease = None,
+    pods: Annotated[
+        bool, typer.Option("--pods", help="Instead of a folder's: those of the release's pods, in their Secrets.")
+    ] = False,
     namespace: Namespace = "default",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Issue all certificates of a folder anew, with new keys."""
-    from emulator.certs import renew as make
+    """Issue all certificates of a folder anew, with new keys; processes that run take them, and go on."""
+    from emulator import certs as work
+    from fedstrata.errors import CertificateError
 
-    _print(make(folder, days, _place(release, namespace, context, kubeconfig)))
+    place = _place(release, namespace, context, kubeconfig)
+    if authority is not None and place is not None:
+        raise CertificateError(
+            "the authority of a release is in a Secret of its own; leave --release or --authority out"
+        )
+    if pods and place is None:
+        raise CertificateError("--pods are those of a release; say of which: --release NAME")
+    if pods and place is not None:
+        for name in work.renew_pods(place):
+            print(name)
+    elif authority is None:
+        _print(work.renew(folder, days, place))
+    else:
+        _print(work.renew_authority(folder) if authority is Change.new else work.drop_authority(folder))
+
+
+@certs.command()
+def revoke(
+    *,
+    role: Annotated[str, typer.Argument(metavar="[ROLE]", help="gps, operator, lps or device.")] = "",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Of an LPS, or of devices: none has a certificate any more."),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Instead: the certificate in this folder, and no other of its name."),
+    ] = None,
+    folder: Folder = CERTS,
+) -> None:
+    """Have certificates count no more: written beside all of the folder, and taken by processes that run."""
+    from emulator.certs import revoke as write
+    from fedstrata.errors import CertificateError
+
+    if bool(role) == bool(certificate):
+        raise CertificateError("say whom: a role and its names, or --certificate DIR; and not both")
+    for place in write(folder, role, names or [], certificate):
+        print(place)
 
 
 @certs.command()

@@ -68,6 +68,30 @@ class ReleaseCertificates:
             self._write(self.secret(who), _as_secret(authority.issued(holders[who])))
         return lacking
 
+    def renew(self) -> list[str]:
+        """Make all certificates of the release's pods anew, by its authority; gives the names of their Secrets.
+
+        Raises:
+            CertificateError: there is no authority, no certificate, or one that cannot be read; then all stay.
+        """
+        authority, own = self.existing_authority(), self.secret(AUTHORITY)
+        names = sorted(name for name in self._secrets.made_here() if name != own)
+        holders = {name: self._holder(name) for name in names}
+        if not holders:
+            raise CertificateError(f"namespace {self._release.namespace} has no certificate of {self._release.name}")
+        for name, holder in holders.items():
+            self._secrets.write(name, _as_secret(authority.issued(holder)))
+        return names
+
+    def _holder(self, name: str) -> tuple[Name, ...]:
+        with _folder_of(self._secrets.read(name) or {}, FILES, name) as folder:
+            try:
+                return Issued.read(folder).peer.names
+            except CertificateError:
+                raise CertificateError(
+                    f"Secret {name} holds no certificate of ours; fedstrata up makes it anew"
+                ) from None
+
     def _write(self, name: str, data: Mapping[str, bytes]) -> None:
         if self._secrets.write(name, data):
             self._new.append(name)

@@ -12,6 +12,7 @@ EXIT_DATA = 3  # data missing, corrupt, or less than the partition asks for
 EXIT_RUN_FAILED = 4  # the run stopped: quorum not reached, a process could not be kept alive
 EXIT_OUTPUT = 5  # the output folder is in the way, or cannot be written
 EXIT_NETWORK = 6  # an address that cannot be bound or a server that cannot be reached
+EXIT_HANDSHAKE = 7  # a server that is there, and with which no connection comes about
 EXIT_INTERRUPTED = 130  # Ctrl-C or SIGTERM
 
 
@@ -67,6 +68,12 @@ class NotAllowedError(FedstrataError):
     exit_code = EXIT_USAGE
 
 
+class TooManyCallsError(FedstrataError):
+    """More calls by one identity than its share; the same call will go through later."""
+
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 class AddressError(FedstrataError):
     """An address that cannot be bound, or a peer that does not answer."""
 
@@ -80,6 +87,8 @@ class AccountError(AddressError):
 
 class HandshakeError(AddressError):
     """A server that is there, and with which no connection comes about however often it is tried."""
+
+    exit_code = EXIT_HANDSHAKE
 
 
 class ParentAwayError(AddressError):

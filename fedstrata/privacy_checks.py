@@ -18,7 +18,8 @@ def check_secure_aggregation(experiment: "Experiment", method: Method) -> None:
         return
     if (why := _why_not(experiment, method)) is not None:
         raise ExperimentError(f"secure_aggregation: {why}")
-    asked = cohort_size(experiment.device_count, experiment.training.participation)
+    there = experiment.device_count - len(experiment.newcomer_indexes)
+    asked = cohort_size(there, experiment.training.participation)
     if asked < settings.min_devices:
         raise ExperimentError(
             f"secure_aggregation: at most {asked} devices are asked in a round, and a sum of fewer than min_devices, "

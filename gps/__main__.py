@@ -16,7 +16,7 @@ from fedstrata.process import first_of, run_process, say_listening, service_argu
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.trust.credentials import GPS, load_tls
-from fedstrata.trust.guard import Guard
+from fedstrata.trust.guard import guard_of
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from gps.again import state_for
 from gps.backend import Backend, LocalBackend
@@ -69,7 +69,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         payload_bytes=run.largest_payload_bytes,
         children=experiment.device_count,
         tls=tls,
-        guard=Guard(tls.me.domain, run.serving, metrics.refused) if tls else None,
+        guard=guard_of(tls, run.serving, metrics.refused, experiment.device_count),
     )
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")

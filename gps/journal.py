@@ -149,6 +149,10 @@ class Journal:
             for index, name, examples, held_out, pod, kernel, cluster, home, late, lost in rows
         ]  # fmt: skip
 
+    def note_late(self, index: int) -> None:
+        """Note that a device comes after the first plan."""
+        self._write("UPDATE devices SET is_late = 1 WHERE device_index = ?", index)
+
     def note_lost_state(self, index: int) -> None:
         """Note that what a device had kept for itself is gone."""
         self._write("UPDATE devices SET has_lost_state = 1 WHERE device_index = ?", index)

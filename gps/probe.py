@@ -7,7 +7,7 @@ import sys
 
 import grpc
 
-from fedstrata.errors import EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError
+from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError
 from fedstrata.rpc.client import plain_or_secure
 from fedstrata.trust.credentials import GPS, load_tls
 from fedstrata.trust.diagnosis import why_refused
@@ -47,9 +47,9 @@ async def probe(options: argparse.Namespace) -> int:
         return error.exit_code
     except grpc.aio.AioRpcError as error:
         if not status.run_id:
-            why = await why_refused(options.gps, tls, GPS) or f"no answer from {options.gps}: {error.details()}"
-            print(f"error: {why}", file=sys.stderr)
-            return EXIT_NETWORK
+            why = await why_refused(options.gps, tls, GPS)
+            print(f"error: {why or f'no answer from {options.gps}: {error.details()}'}", file=sys.stderr)
+            return EXIT_HANDSHAKE if why else EXIT_NETWORK
     print(
         json.dumps({
             "run_id": status.run_id, "phase": status.phase, "reason": status.reason,

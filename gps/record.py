@@ -125,6 +125,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "accuracy": {**accuracy, "mean": _mean(accuracy.values())},
         "received_accuracy": _received_accuracy(by_cluster),
         "device_accuracy": {e.device_id: _accuracy([e]) for e in result.evaluations},
+        "newcomers": [ids[index] for index in sorted(experiment.newcomer_indexes)],
         "task_accuracy": task_accuracy(result.evaluations, dict(zip(ids, tasks, strict=True))) if tasks else None,
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         "virtual": virtual_summary(result.lps_rounds, result.times) if experiment.is_timed else None,

@@ -90,7 +90,7 @@ class Serving:
         served = [claim.cluster_id or "", *handovers]  # by term
         if claim.term is not None:
             served = served[claim.term : claim.term + 1] if claim.term >= 0 else []
-        return any(peer.is_("lps", lps_id) and claim.id in ("", lps_id) for lps_id in served)
+        return any(peer.is_("lps", lps_id) and claim.id in (None, lps_id) for lps_id in served)
 
     def clusters_of(self, lps_id: str) -> list[str]:
         """The clusters that an LPS serves."""

@@ -16,7 +16,7 @@ from fedstrata.rpc.address import numbered_address
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.trust.credentials import load_tls
-from fedstrata.trust.guard import Guard
+from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from lps.agent import LpsAgent
@@ -70,7 +70,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         payload_bytes=agent.model_bytes,
         children=experiment.device_count,
         tls=tls,
-        guard=Guard(tls.me.domain, agent, metrics.refused) if tls else None,
+        guard=guard_of(tls, agent, metrics.refused, experiment.device_count),
     )
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedstrata.clock_checks import moves_devices
+from fedstrata.clock_checks import devices_come_to_others
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
@@ -74,7 +74,7 @@ class LpsAgent:
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
         )
         self._services: dict[str, _Service] = {}
-        self._plan_wait_s = None if moves_devices(experiment) else HOLD_S
+        self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S
         self._plan_version = 0
         self._planned_rounds = 0  # global rounds in which devices have been asked and the plan is made
         self._plan_changes = Changes()
@@ -159,7 +159,7 @@ class LpsAgent:
         return reply
 
     async def _until_heard(self, plan_version: int) -> None:
-        """Wait until this LPS has heard of a plan that the GPS opened a round with: for ever where devices move."""
+        """Wait to have heard of a plan that the GPS opened a round with: for ever where devices move or join."""
         await self._plan_changes.wait_until(lambda: self._plan_version >= plan_version, self._plan_wait_s)
 
     async def _until_planned(self, global_round: int) -> None:
@@ -175,7 +175,7 @@ class LpsAgent:
 
     def _has_member(self, claim: Claim) -> bool:
         service = self._services.get(claim.cluster_id or "")
-        return service is None or service.session.has_member(claim.id)
+        return service is None or service.session.has_member(claim.id or "")
 
     def _follow(self, clusters: list[pb.Cluster], jobs: asyncio.TaskGroup) -> None:
         """Begin with what is new or to be begun again, drop what is not this LPS's, take who belongs to the rest."""

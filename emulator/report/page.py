@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from emulator.labels import label_picture
 from emulator.record import RunRecord, load_record, summary_fields
 from emulator.timeline import accuracy_over_time
 from emulator.waits import parts_by_tier, picture, read_waits
@@ -38,6 +39,7 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
             "relevance": relevance_part(relevance.matrix, relevance.ids, record.summary.clusters)
             if relevance is not None
             else None,
+            "label_picture": label_picture(record),
             "virtual_curve": accuracy_over_time(record) or None,
             "round_picture": picture(record, waits, global_round),
             "real_parts": parts_by_tier(waits) if waits and not record.timeline else None,

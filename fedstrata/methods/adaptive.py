@@ -24,6 +24,7 @@ from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.methods.base import (
     Answers,
     Arrays,
+    Candidate,
     Channel,
     Matrix,
     Measurement,
@@ -36,7 +37,7 @@ from fedstrata.methods.base import (
     Work,
     all_layers,
 )
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, grouped_by, grouped_within
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by, grouped_within
 from fedstrata.models import Model
 from fedstrata.tensors.layout import Flat, Layout, taken
 
@@ -111,6 +112,13 @@ class Adaptive(Method):
             rule = f"{len(clusters)} at cosine {threshold}"
         return Plan.ordered(clusters, rule, affinity=affinity, related=indexes)
 
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """The cluster with the highest mean cosine."""
+        given, indexes = answers.of(PRETRAINED), [device.device_index for device in answers.devices]
+        own = units(given[late.device_index]["layers"][None])[0]
+        cosines = units(np.stack([given[index]["layers"] for index in indexes])) @ own
+        return closest(dict(zip(indexes, cosines.tolist(), strict=True)), plan.clusters)
+
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
@@ -164,12 +172,17 @@ def _layer(tensor: str) -> str:
     return tensor.rpartition(".")[0] or tensor
 
 
-def cosine_affinity(vectors: NDArray[Any]) -> Matrix:
-    """(1 + cos) / 2 of vectors (N, size), shape (N, N), in [0, 1]; a vector of zeros has cosine 0 with others."""
+def units(vectors: NDArray[Any]) -> Matrix:
+    """Vectors (N, size) at length one, zeros left as they are."""
     wide = vectors.astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", wide, wide))
-    units = wide / np.maximum(norms, np.finfo(np.float64).tiny)[:, None]
-    matrix: Matrix = np.clip((1.0 + np.einsum("ik,jk->ij", units, units)) / 2, 0.0, 1.0)
+    return np.asarray(wide / np.maximum(norms, np.finfo(np.float64).tiny)[:, None])
+
+
+def cosine_affinity(vectors: NDArray[Any]) -> Matrix:
+    """(1 + cos) / 2 of vectors (N, size), shape (N, N), in [0, 1]; a vector of zeros has cosine 0 with others."""
+    directions = units(vectors)
+    matrix: Matrix = np.clip((1.0 + np.einsum("ik,jk->ij", directions, directions)) / 2, 0.0, 1.0)
     matrix = (matrix + matrix.T) / 2
     np.fill_diagonal(matrix, 1.0)
     return matrix

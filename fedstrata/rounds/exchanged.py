@@ -51,8 +51,11 @@ Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 class Masker(Protocol):
     """What hides a child's updates, as far as it concerns its calls."""
 
-    key: pb.MaskKey  # of the child
     digest: bytes  # of the roster that it knows; empty for none
+
+    @property
+    def key(self) -> pb.MaskKey:
+        """Of the child, as it is vouched for now."""
 
     def take(self, roster: pb.Roster) -> None:
         """Mask for those of a roster from now on. Raises PayloadError."""

@@ -3,7 +3,7 @@ messages and no new call, of a small model one each way.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,8 @@ class ParentStream:
     def __init__(self, attend: Any) -> None:
         """`attend` is the stub's Attend."""
         self._attend = attend
+        self._connection: Callable[[], object] = getattr(attend, "connection", _the_only_one)
+        self._began_on: object = None
         self._call: Any = None
         self._is_in_exchange = False
         self._limit = TimeLimit()
@@ -51,6 +53,7 @@ class ParentStream:
     async def _exchange(
         self, parts: Iterable[pb.UpdatePart | bytes], timeout_s: float, *, wait_for_ready: bool
     ) -> AsyncIterator[Any]:
+        await self._move(timeout_s)
         self._begin(wait_for_ready=wait_for_ready)
         part = await self._within(timeout_s, self._answer(parts))
         while part.HasField("reply") or part.HasField("roster"):
@@ -98,11 +101,19 @@ class ParentStream:
         with suppress(grpc.aio.AioRpcError):  # what was to be heard has been
             await self._within(timeout_s, leave())
 
+    async def _move(self, timeout_s: float) -> None:
+        """Give up a stream on a connection with a certificate that has been renewed, between two exchanges."""
+        if self._call is not None and not self._is_in_exchange and self._connection() is not self._began_on:
+            if not self._call.done():
+                await self._take_leave(timeout_s)
+            self.close()
+
     def _begin(self, *, wait_for_ready: bool) -> None:
         """Start an exchange, on a new stream if there is none or the last exchange was left half-way."""
         if self._is_in_exchange or (self._call is not None and self._call.done()):
             self.close()
         if self._call is None:
+            self._began_on = self._connection()
             self._call = self._attend(wait_for_ready=wait_for_ready)
         self._is_in_exchange = True
 
@@ -124,3 +135,7 @@ class ParentStream:
         except TimeoutError:
             self.close()
             raise broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+
+
+def _the_only_one() -> None:
+    """The connection of a plain channel, which is never another."""

@@ -95,6 +95,7 @@ class Masking:
         self._keys, self._intake, self._max_examples = keys, intake, max_examples
         self._shown: Counter[str] = Counter()
         self._known: dict[str, bytes] = {}  # the keys in the roster, by child
+        self._vouched: dict[str, pb.MaskKey] = {}  # the same, with who vouches for them
         self.digest = b""  # empty while keys are missing
         self.part = pb.ModelPart()  # with the roster, for who does not know it
         self.renew()
@@ -129,17 +130,19 @@ class Masking:
             if self._shown[child_id] > MOST_KEYS:
                 raise PayloadError(f"{child_id} shows another key for masks for the {MOST_KEYS + 1}th time in a round")
             self._intake.void()  # which renews the roster, too
+        elif key != self._vouched.get(child_id):  # by another certificate: the masks stay, and so does the digest
+            self.renew()
         return False
 
     def renew(self) -> None:
         """Make the roster of those who are still in the round, by their newest keys, once all of these are there."""
-        self.digest, self._known = b"", {}
+        self.digest, self._known, self._vouched = b"", {}, {}
         members = sorted(self._intake.going_on)
         keys = {child_id: key for child_id in members if (key := self._keys.of(child_id)) is not None}
         if len(keys) < max(len(members), self._keys.min_devices):
             return
         roster = _roster(keys.items(), self._max_examples)
-        self._known = {child_id: key.public_key for child_id, key in keys.items()}
+        self._known, self._vouched = {child_id: key.public_key for child_id, key in keys.items()}, keys
         self.digest, self.part = roster_digest(roster), pb.ModelPart(roster=roster)
 
 

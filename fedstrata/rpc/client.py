@@ -28,6 +28,7 @@ from fedstrata.metrics import LinkMeter
 from fedstrata.quoting import brief
 from fedstrata.rpc.address import split_address
 from fedstrata.rpc.counting import CountingChannel
+from fedstrata.rpc.renewed_channel import RenewedChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
 from fedstrata.trust.credentials import GPS, channel_credentials, checked_as
 from fedstrata.trust.diagnosis import why_refused
@@ -38,7 +39,7 @@ Reply = TypeVar("Reply")
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # which is how long gRPC lets an attempt take, its handshake included
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -78,7 +79,8 @@ def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> g
     """A channel to a parent: with TLS where this process has a certificate, to nobody else than `parent`."""
     if tls is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(address, channel_credentials(tls), options=(*CHANNEL_OPTIONS, *checked_as(parent)))
+    options = (*CHANNEL_OPTIONS, *checked_as(parent))
+    return RenewedChannel(tls, lambda now: grpc.aio.secure_channel(address, channel_credentials(now), options=options))
 
 
 async def until_reached(

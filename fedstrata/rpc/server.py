@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fedstrata.descriptors import connections_allowed
-from fedstrata.errors import AddressError, FedstrataError, PayloadError
+from fedstrata.errors import AddressError, FedstrataError, PayloadError, TooManyCallsError
 from fedstrata.heap import keep_for_chunks
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
@@ -115,7 +115,8 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
         error = PayloadError(f"bytes that are no message of {method}; caller and server speak different versions?")
     if isinstance(error, FedstrataError):
         reason = brief(str(error))
-        log.warning("call_refused", method=method, reason=reason, status=error.status.name)
+        tell = log.debug if isinstance(error, TooManyCallsError) else log.warning  # a flood of calls is none of lines
+        tell("call_refused", method=method, reason=reason, status=error.status.name)
         await context.abort(error.status, reason, trailing_metadata=((ERROR_KEY, type(error).__name__),))
     if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError | grpc.RpcError):
         raise error

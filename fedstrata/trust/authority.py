@@ -4,12 +4,13 @@ The only module that needs `cryptography`: who holds a certificate has gRPC and 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -31,6 +32,7 @@ class Authority:
     domain: str
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    before: tuple[x509.Certificate, ...] = ()  # authorities of before, whose certificates still count
 
     @classmethod
     def new(cls, domain: str, *, days: int = AUTHORITY_DAYS) -> Self:
@@ -50,7 +52,7 @@ class Authority:
     def load(cls, folder: Path) -> Self:
         """The authority of a folder. Raises CertificateError when it is not there or not whole."""
         try:
-            certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
+            certificates = x509.load_pem_x509_certificates((folder / CA).read_bytes())
             key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
         except OSError as error:
             raise CertificateError(
@@ -60,13 +62,49 @@ class Authority:
             raise CertificateError(
                 f"{folder / CA} or {CA_KEY} beside it is damaged; remove {folder}, and a new one can be made"
             ) from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+        own = [number for number, one in enumerate(certificates) if one.public_key() == key.public_key()]
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or not own:
             raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} beside it; put the right one back")
-        return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key)
+        certificate, before = certificates[own[0]], tuple(certificates[own[0] + 1 :])
+        return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key, before=before)
 
     def files(self) -> dict[str, bytes]:
         """Key and certificate, by the names of their files."""
-        return {CA_KEY: _key_pem(self.key), CA: _pem(self.certificate)}
+        return {CA_KEY: _key_pem(self.key), CA: self.trusted()}
+
+    def trusted(self) -> bytes:
+        """What `ca.pem` holds: this authority's certificate, and those of the authorities of before."""
+        return b"".join(map(_pem, (self.certificate, *self.before)))
+
+    def succeeded(self) -> Self:
+        """Another authority of the same domain, beside which this one still counts.
+
+        Raises:
+            CertificateError: this one itself counts beside another.
+        """
+        if self.before:
+            raise CertificateError(
+                f"the authority of {self.domain!r} has been renewed already, and the one before still counts; "
+                "fedstrata certs renew, and then fedstrata certs renew --authority drop"
+            )
+        return replace(type(self).new(self.domain), before=(self.certificate,))
+
+    def alone(self) -> Self:
+        """This authority where none of before counts any more."""
+        return replace(self, before=())
+
+    def replace_in(self, folder: Path) -> None:
+        """Write an authority where the one before it lies, which stays in use until all is written."""
+        files = self.files()
+        write_private(folder, {name: files[name] for name in (CA, CA_KEY)})
+
+    def has_issued(self, certificate: x509.Certificate) -> bool:
+        """Whether a certificate is by this authority's own key."""
+        try:
+            certificate.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
 
     def save(self, folder: Path) -> None:
         """Write key and certificate, in this order, to a folder that only its owner may look into."""
@@ -97,7 +135,7 @@ class Authority:
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         issuer = _key_identifier(self.certificate)
         certificate = builder.add_extension(issuer, critical=False).sign(self.key, hashes.SHA256())
-        return {KEY: _key_pem(key), CERT: _pem(certificate), CA: _pem(self.certificate)}
+        return {KEY: _key_pem(key), CERT: _pem(certificate), CA: self.trusted()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +145,7 @@ class Issued:
     folder: Path
     peer: Peer
     until: datetime
+    certificate: x509.Certificate
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -118,7 +157,8 @@ class Issued:
             raise CertificateError(f"{path}: {error.strerror}; fedstrata certs issue makes one") from None
         except ValueError:
             raise CertificateError(f"{path} is damaged; remove its folder and issue it again") from None
-        return cls(folder=folder, peer=Peer.of_uris(_uris(certificate)), until=certificate.not_valid_after_utc)
+        peer, until = Peer.of_uris(_uris(certificate)), certificate.not_valid_after_utc
+        return cls(folder=folder, peer=peer, until=until, certificate=certificate)
 
     @property
     def days_left(self) -> int:

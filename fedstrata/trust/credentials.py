@@ -1,6 +1,7 @@
 """What gRPC is given of a process's certificate, and by which name it checks that of a parent."""
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -24,8 +25,26 @@ def load_tls(folder: str | Path | None, *me: Name) -> TlsFiles | None:
 
 
 def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """Of a server: only callers with a certificate of its own authority get as far as a call."""
-    return grpc.ssl_server_credentials([(tls.key, tls.cert)], root_certificates=tls.ca, require_client_auth=True)
+    """Of a server: only callers with a certificate of its own authority get as far as a call.
+
+    Each handshake is by the files that are in its folder then.
+    """
+    shown = tls
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        newest = shown.newest(at_once=True)
+        if newest.is_shown_as(shown):
+            return None
+        shown = newest
+        return _configuration(newest)
+
+    fetch: Any = renewed  # None says that nothing has changed, of which gRPC's stubs do not know
+    return grpc.dynamic_ssl_server_credentials(_configuration(tls), fetch, require_client_authentication=True)
+
+
+def _configuration(tls: TlsFiles) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(tls.key, tls.cert)], root_certificates=tls.ca)
 
 
 def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:

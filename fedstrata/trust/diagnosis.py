@@ -24,6 +24,7 @@ class _HungUpError(Exception):
 async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str | None:
     """Why calls to a server will not go through, in words for who started the caller; None: they may, later."""
     host, port = split_address(address)
+    tls = tls and tls.newest(at_once=True)
     backoff = Backoff()
     for _ in range(HUNG_UP_TRIES):
         try:

@@ -2,16 +2,22 @@
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import CertificateError, OutputError
+from fedstrata.logs import EventLog
 from fedstrata.store import write_aside
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.renewal import Renewal, Seen
+from fedstrata.trust.revoked import MOST_BYTES, REVOKED, Revoked
 
 CA, CERT, KEY, CA_KEY = "ca.pem", "cert.pem", "key.pem", "ca-key.pem"
 ONLY_THE_OWNER = 0o700
+log = EventLog("trust")
+READINGS = 20  # of files that are replaced while they are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,21 +29,66 @@ class TlsFiles:
     cert: bytes
     key: bytes
     me: Peer
+    revoked: Revoked = field(default_factory=Revoked)
+    renewal: "Renewal[TlsFiles]" = field(default_factory=Renewal, compare=False, repr=False)
 
     @classmethod
     def load(cls, folder: Path) -> "TlsFiles":
         """The files of a folder, checked: each is whole, they fit, and the certificate is valid now.
 
+        Files that are replaced while they are read are read again, so that all are of one set.
+
         Raises:
             CertificateError: they are not, or are not there.
         """
+        for _ in range(READINGS):
+            before = seen(folder)
+            try:
+                files = cls._read(folder)
+            except CertificateError:
+                if seen(folder) == before:
+                    raise
+                continue
+            if seen(folder) == before:
+                files.renewal.begin(files, before)
+                return files
+        raise CertificateError(f"the files in {folder} change all the time; let whoever writes them come to an end")
+
+    def newest(self, *, at_once: bool = False) -> "TlsFiles":
+        """The files of the folder as they are now, for who was given these; looked at once a second, or `at_once`.
+
+        Files that cannot be used, or name somebody else, are passed over: a process goes on with what it has.
+        """
+        return self.renewal.newest(self, lambda: seen(self.folder), self._renewed, at_once=at_once)
+
+    def is_shown_as(self, other: "TlsFiles") -> bool:
+        """Whether a connection made with these files is as one with the others."""
+        return (self.ca, self.cert, self.key) == (other.ca, other.cert, other.key)
+
+    def _renewed(self) -> "TlsFiles":
+        """The files of the folder now. Raises CertificateError where they are not for this process."""
+        files = TlsFiles.load(self.folder)
+        if files.me.domain != self.me.domain:
+            raise CertificateError(f"{self.folder / CERT} is now of run {files.me.domain!r}, not {self.me.domain!r}")
+        files.require(*self.me.names)
+        log.info(
+            "certificate_taken",
+            certificate=_fingerprint(files.cert),
+            authority=_fingerprint(files.ca),
+            revoked=len(files.revoked.names) + len(files.revoked.serials),
+        )
+        return replace(files, renewal=self.renewal)
+
+    @classmethod
+    def _read(cls, folder: Path) -> "TlsFiles":
         found = {name: _read(folder / name) for name in (CA, CERT, KEY)}
         server = _checked(ssl.PROTOCOL_TLS_SERVER, folder)
         client = _checked(ssl.PROTOCOL_TLS_CLIENT, folder)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         server.verify_mode = ssl.CERT_REQUIRED
         me = Peer.of_uris(_own_uris(client, server, folder))
-        return cls(folder=folder, ca=found[CA], cert=found[CERT], key=found[KEY], me=me)
+        revoked = read_revoked(folder)
+        return cls(folder=folder, ca=found[CA], cert=found[CERT], key=found[KEY], me=me, revoked=revoked)
 
     def require(self, *names: Name) -> None:
         """Raise CertificateError unless the certificate names all of these, which this process is."""
@@ -52,6 +103,24 @@ class TlsFiles:
         context = _checked(ssl.PROTOCOL_TLS_CLIENT, self.folder)
         context.set_alpn_protocols(["h2"])
         return context
+
+
+def _fingerprint(content: bytes) -> str:
+    """What tells one file from another in a log: SHA-256 of its bytes, as `sha256sum` has it, in part."""
+    return sha256(content).hexdigest()[:16]
+
+
+def seen(folder: Path) -> Seen:
+    """What tells one set of a folder's files from another, without reading them."""
+    return tuple(_stamp(folder / name) for name in (CA, CERT, KEY, REVOKED))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def make_private(folder: Path) -> None:
@@ -78,6 +147,23 @@ def _read(path: Path) -> bytes:
     if b"-----BEGIN " not in content:
         raise CertificateError(f"{path} is not PEM; issue it again")
     return content
+
+
+def read_revoked(folder: Path) -> Revoked:
+    """The list of a folder; an empty one where there is none. Raises CertificateError where it cannot be read."""
+    path = folder / REVOKED
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise CertificateError(f"{path} has more than {MOST_BYTES} bytes; take out what has run out by now")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Revoked()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CertificateError(f"{path} cannot be read: {error}; fedstrata certs revoke writes one") from None
+    try:
+        return Revoked.parse(text)
+    except CertificateError as error:
+        raise CertificateError(f"{folder}/{error}") from None
 
 
 def _checked(protocol: int, folder: Path) -> ssl.SSLContext:

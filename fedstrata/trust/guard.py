@@ -1,20 +1,26 @@
 """Stands before a server's calls and lets through what the table allows the caller's certificate."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from inspect import isasyncgenfunction
 from typing import Any, Protocol
 
 import grpc
 
-from fedstrata.errors import CertificateError, NotAllowedError, NotMemberError
+from fedstrata.errors import CertificateError, NotAllowedError, NotMemberError, TooManyCallsError
 from fedstrata.quoting import quoted
+from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
+from fedstrata.trust.revoked import Revoked
+from fedstrata.trust.shares import Shares
 from fedstrata.trust.table import TABLE, Claim, Rule
 
 Context = grpc.aio.ServicerContext[Any, Any]
 TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
+MANY_CHILDREN = 1024  # where it is not known how many there are
 
 
 class Place(Protocol):
@@ -24,12 +30,26 @@ class Place(Protocol):
         """Whether a caller belongs to the cluster that it speaks for."""
 
 
+@dataclass(frozen=True)
+class Caller:
+    """Who is at the other end of a connection, and the certificate by which that is known, in PEM."""
+
+    peer: Peer
+    certificate: bytes
+
+
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
     """Refuses calls, and messages of streams, by who sends them; counts each by why."""
 
-    def __init__(self, domain: str, place: Place, refused: Callable[[str], None]) -> None:
-        """`domain` is the one of the server's own certificate; `refused` is told the reason of each refusal."""
+    def __init__(
+        self, domain: str, place: Place, refused: Callable[[str], None], *,
+        revoked: Callable[[], Revoked] = Revoked, shares: Shares | None = None,
+    ) -> None:  # fmt: skip
+        """`domain` is the one of the server's own certificate; `refused` is told the reason of each refusal; `revoked`
+        says whose certificates count no more, and `shares` how many calls an identity may make."""
         self._domain = domain
+        self._revoked = revoked
+        self._shares = shares or Shares(MANY_CHILDREN)
         self._place = place
         self._refused = refused
 
@@ -44,7 +64,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         wrap = _guarded_stream if handler.request_streaming else _guarded
         return handler._replace(**{kind: wrap(getattr(handler, kind), _Check(self, details.method))})
 
-    def caller(self, context: Context, method: str, rule: Rule | None) -> Peer:
+    def caller(self, context: Context, method: str, rule: Rule | None) -> Caller:
         """Who calls, if somebody of that role may make the call. Raises NotAllowedError."""
         auth = context.auth_context()
         try:
@@ -55,14 +75,40 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("tls", f"{peer} speaks an older TLS than 1.3; let it take a newer library")
         if peer.domain != self._domain:
             raise self.refusal("run", f"{peer} is of {quoted(peer.domain)}, and this is {quoted(self._domain)}")
+        caller = Caller(peer, next(iter(auth.get("x509_pem_cert", ())), b""))
+        self._check_valid(caller)
         if rule is None or not any(peer.is_a(role) for role in rule.roles):
             allowed = " or ".join(rule.roles) if rule else "nobody"
             raise self.refusal("role", f"{peer} may not call {method.rpartition('/')[2]}: {allowed} may")
-        return peer
+        return caller
 
-    async def check(self, peer: Peer, method: str, rule: Rule, message: Any) -> None:
-        """Refuse a message that claims what its sender is not. Raises NotAllowedError, NotMemberError."""
+    @contextmanager
+    def share(self, caller: Caller) -> Iterator[None]:
+        """Hold a call of an identity. Raises TooManyCallsError."""
+        try:
+            with self._shares.call(caller.peer):
+                yield
+        except TooManyCallsError:
+            self._refused("share")
+            raise
+
+    def _check_valid(self, caller: Caller) -> None:
+        try:
+            why = self._revoked().why(caller.peer, caller.certificate)
+        except CertificateError as error:
+            raise self.refusal("certificate", str(error)) from None
+        if why is not None:
+            raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
+
+    async def check(self, caller: Caller, method: str, rule: Rule, message: Any) -> None:
+        """Refuse a message that claims what its sender is not now. Raises NotAllowedError, NotMemberError."""
+        self._check_valid(caller)
+        peer = caller.peer
         for claim in rule.claims(message) if rule.claims else ():
+            if claim.id == "":
+                raise self.refusal("identity", f"{peer} does not say in whose name it calls")
+            if claim.id and self._revoked().revokes(rule.roles, claim.id):
+                raise self.refusal("revoked", f"{quoted(claim.id)} is revoked; ask who runs this for a new certificate")
             if claim.id and not any(peer.is_(role, claim.id) for role in rule.roles):
                 call = method.rpartition("/")[2]
                 raise self.refusal("identity", f"{call} in the name of {quoted(claim.id)}: the caller is {peer}")
@@ -70,13 +116,23 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
                 self._refused("cluster")
                 who = f"{quoted(claim.id)} of {peer}" if claim.id else str(peer)
                 raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.cluster_id or '')} here")
-            if not claim.id and not rule.is_of_cluster:
-                raise self.refusal("identity", f"{peer} does not say in whose name it calls")
 
     def refusal(self, reason: str, text: str) -> NotAllowedError:
         """The error for a refusal, which is counted."""
         self._refused(reason)
         return NotAllowedError(text)
+
+
+def guard_of(
+    tls: TlsFiles | None, place: Place, refused: Callable[[str], None], children: int = MANY_CHILDREN
+) -> Guard | None:
+    """The guard of a server with this certificate, and with the list of revoked ones beside it; of none without.
+
+    `children` is how many devices the run has.
+    """
+    if tls is None:
+        return None
+    return Guard(tls.me.domain, place, refused, revoked=lambda: tls.newest().revoked, shares=Shares(children))
 
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -90,12 +146,16 @@ class _Check:
         self._method = method
         self._rule = TABLE.get(method)
 
-    def caller(self, context: Context) -> Peer:
-        return self._guard.caller(context, self._method, self._rule)
+    @contextmanager
+    def caller(self, context: Context) -> Iterator[Caller]:
+        """Who calls, for as long as the call is under way."""
+        caller = self._guard.caller(context, self._method, self._rule)
+        with self._guard.share(caller):
+            yield caller
 
-    async def message(self, peer: Peer, message: Any) -> None:
+    async def message(self, caller: Caller, message: Any) -> None:
         if self._rule is not None:
-            await self._guard.check(peer, self._method, self._rule, message)
+            await self._guard.check(caller, self._method, self._rule, message)
 
 
 def _guarded(behaviour: Any, check: _Check) -> Any:
@@ -103,15 +163,17 @@ def _guarded(behaviour: Any, check: _Check) -> Any:
     if isasyncgenfunction(behaviour):
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-            await check.message(check.caller(context), request)
-            async for reply in behaviour(request, context):
-                yield reply
+            with check.caller(context) as caller:
+                await check.message(caller, request)
+                async for reply in behaviour(request, context):
+                    yield reply
 
         return stream
 
     async def run(request: Any, context: Context) -> Any:
-        await check.message(check.caller(context), request)
-        return await behaviour(request, context)
+        with check.caller(context) as caller:
+            await check.message(caller, request)
+            return await behaviour(request, context)
 
     return run
 
@@ -121,13 +183,15 @@ def _guarded_stream(behaviour: Any, check: _Check) -> Any:
     if isasyncgenfunction(behaviour):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
-            async for reply in behaviour(_Checked(requests, check, check.caller(context)), context):
-                yield reply
+            with check.caller(context) as caller:
+                async for reply in behaviour(_Checked(requests, check, caller), context):
+                    yield reply
 
         return stream
 
     async def run(requests: Any, context: Context) -> Any:
-        return await behaviour(_Checked(requests, check, check.caller(context)), context)
+        with check.caller(context) as caller:
+            return await behaviour(_Checked(requests, check, caller), context)
 
     return run
 
@@ -135,17 +199,17 @@ def _guarded_stream(behaviour: Any, check: _Check) -> Any:
 class _Checked:
     """The messages of a stream; holds none that it has given."""
 
-    def __init__(self, messages: AsyncIterator[Any], check: _Check, peer: Peer) -> None:
+    def __init__(self, messages: AsyncIterator[Any], check: _Check, caller: Caller) -> None:
         self._messages = messages
         self._check = check
-        self._peer = peer
+        self._caller = caller
 
     def __aiter__(self) -> "_Checked":
         return self
 
     async def __anext__(self) -> Any:
         message = await anext(self._messages)
-        await self._check.message(self._peer, message)
+        await self._check.message(self._caller, message)
         return message
 
 

@@ -17,7 +17,8 @@ NAMED: frozenset[Role] = frozenset({"lps", "device"})  # of which there are seve
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 LPS_ID = re.compile(r"lps-(0|[1-9][0-9]{0,8})")
-URI = re.compile(r"spiffe://(?P<domain>[^/]+)/(?P<role>[a-z]+)(?:/(?P<id>[^/_]+)(?:_(?P<last>[^/_]+))?)?")
+NAME = r"(?P<role>[a-z]+)(?:/(?P<id>[^/_]+)(?:_(?P<last>[^/_]+))?)?"
+URI = re.compile(rf"spiffe://(?P<domain>[^/]+)/{NAME}")
 NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>[0-9]{1,9})")
 
 
@@ -52,6 +53,19 @@ class Name:
         number = device_or_lps_id.removeprefix(stem)
         is_alike = device_or_lps_id.startswith(stem) and len(number) == width and number.isascii()
         return is_alike and number.isdecimal() and int(number) in numbers
+
+    def covers_all_of(self, other: "Name") -> bool:
+        """Whether whoever has the other name has this one."""
+        ends = (other.id, other.last) if other.last else (other.id,)
+        return self.role == other.role and (not self.id or all(map(self.covers, ends)))
+
+    @property
+    def devices(self) -> int:
+        """How many devices have this name."""
+        if self.role != "device":
+            return 0
+        row = _row(self.id, self.last) if self.last else None
+        return len(row[2]) if row else 1
 
     def uri(self, domain: str) -> str:
         """The name as it stands in a certificate."""
@@ -107,6 +121,14 @@ def device_names(ids: Iterable[str]) -> list[Name]:
         else:
             names.append(Name("device", device_id))
     return names
+
+
+def name_of(text: str) -> Name:
+    """The name that is written so, as in a certificate behind the run: `device/device-003`. Raises CertificateError."""
+    found = re.fullmatch(NAME, text)
+    if found is None:
+        raise CertificateError(f"{quoted(text)} is no name")
+    return Name(found["role"], found["id"] or "", found["last"] or "")  # type: ignore[arg-type]
 
 
 def server_name(name: Name) -> str:

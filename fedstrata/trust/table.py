@@ -15,7 +15,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 class Claim:
     """What a message says of its sender: who it is, and for which cluster it speaks, if for one."""
 
-    id: str
+    id: str | None  # None where a message of its kind does not say
     cluster_id: str | None = None
     term: int | None = None  # in which an LPS serves the cluster; None where a message does not say
 
@@ -67,7 +67,7 @@ def _measured(message: Any) -> Iterator[Claim]:
 def _cluster(message: Any) -> Iterator[Claim]:
     """Of an LPS, which speaks in a round as the cluster that it serves."""
     fields = message.DESCRIPTOR.fields_by_name
-    lps_id = message.lps_id if "lps_id" in fields else ""
+    lps_id = message.lps_id if "lps_id" in fields else None
     yield Claim(lps_id, message.cluster_id, message.term if "term" in fields else None)
     if "child_id" in fields and message.child_id != message.cluster_id:
         yield Claim(lps_id, message.child_id, message.term if "term" in fields else None)

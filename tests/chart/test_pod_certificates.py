@@ -57,6 +57,20 @@ def test_each_pod_of_a_tier_is_shown_its_own_key_alone() -> None:
         assert secrets(spec) == wanted
 
 
+def test_pods_that_follow_their_certificates_are_shown_whole_volumes_which_kubelet_keeps_up_to_date() -> None:
+    objects = render({"experiment": FIVE, "tls": {"mode": "generated", "follow": True}})
+    for tier, folder in (
+        ("gps", "/tls"),
+        ("lps", "/tls/$(FEDSTRATA_POD_NAME)"),
+        ("device", "/tls/$(FEDSTRATA_POD_NAME)"),
+    ):
+        spec = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]["spec"]
+        assert "subPathExpr" not in mount(spec)
+        names = [variable["name"] for variable in spec["containers"][0]["env"]]
+        assert names.index("FEDSTRATA_POD_NAME") < names.index("FEDSTRATA_TLS")  # which Kubernetes puts in
+        assert spec["containers"][0]["env"][names.index("FEDSTRATA_TLS")]["value"] == folder
+
+
 def test_of_boards_each_is_shown_the_key_of_its_node() -> None:
     text = "name: b\ndata: {name: folder, input_shape: [1, 8, 8], num_classes: 10}\n"
     text += "partition: {kind: local, names: [pi-kitchen, pi-hall]}\n"

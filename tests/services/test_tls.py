@@ -82,8 +82,8 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
 def strangers(run: Secured) -> Iterator[tuple[Program, int, str]]:
     """Processes that cannot take part, with the code and the reason that each should end with."""
     other, lps = Authority.new("run-1"), Name("lps", "lps-0")
-    yield run.lps("by-another", run.issued("by-another", lps, by=other)), 6, "does not vouch for"
-    yield run.lps("in-the-clear", None), 6, "speaks TLS, and this process has no certificate"
+    yield run.lps("by-another", run.issued("by-another", lps, by=other)), 7, "does not vouch for"
+    yield run.lps("in-the-clear", None), 7, "speaks TLS, and this process has no certificate"
     mixed = run.issued("mixed", lps, by=other)
     (mixed / "ca.pem").write_bytes((run.folder / "tls" / "gps" / "ca.pem").read_bytes())
     yield run.lps("mixed", mixed), 2, "cert.pem is not to be used: "
@@ -130,7 +130,7 @@ def test_an_lps_with_a_certificate_does_not_speak_to_a_gps_in_the_clear(tmp_path
         Authority.new("run-1").issue([Name("lps", "lps-0")], tmp_path / "tls")
         where = ("--gps", address, "--state", str(tmp_path / "lps"), "--tls", str(tmp_path / "tls"))
         with Program("lps", *words, *where, "--lps-id", "lps-0", log=tmp_path / "lps.log") as lps:
-            assert lps.end() == 6
+            assert lps.end() == 7
         (line,) = lps.errors()
     assert line == f"error: gps at {address} speaks no TLS; start it with --tls as well, or this process without"
 

@@ -24,7 +24,7 @@ from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import Guard
+from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name, device_names
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
@@ -89,7 +89,7 @@ class Tiers:
         backend = _Backend(self._have_lps)
         self.run = Run(self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"))
         tls = self.issued("gps", Name("gps"))
-        guard = Guard(tls.me.domain, self.run.serving, self.metrics.refused) if tls else None
+        guard = guard_of(tls, self.run.serving, self.metrics.refused, self.experiment.device_count)
         self.server = RpcServer(self.metrics.links, children=self.experiment.device_count, tls=tls, guard=guard)
         gps = self.gps_servicer(self.run)
         self.server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
@@ -127,7 +127,7 @@ class Tiers:
         log = EventLog("lps", lps_id=name)
         tls = self.issued(name, Name("lps", name))
         agent = LpsAgent(self.experiment, lps_id=name, gps=self.address, state=state, metrics=metrics, log=log, tls=tls)
-        guard = Guard(tls.me.domain, agent, metrics.refused) if tls else None
+        guard = guard_of(tls, agent, metrics.refused, self.experiment.device_count)
         server = RpcServer(metrics.links, children=self.experiment.device_count, tls=tls, guard=guard)
         lps = self.lps[name] = Lps(agent, server, metrics)
         servicer = self.lps_servicer(agent.clusters, agent.knows_clusters)

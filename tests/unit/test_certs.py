@@ -158,3 +158,44 @@ def test_certificates_of_another_authority_are_not_renewed(
     (other / "gps").rename(folder / "gps")
     assert certs(folder, "renew") == 2
     assert TlsFiles.load(folder / "gps").me.domain == "hospital"
+
+
+def test_an_authority_is_changed_in_three_steps_and_each_is_refused_out_of_turn(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(folder, "issue", "gps") == 0
+    place = folder / "gps"
+    first = TlsFiles.load(place)
+    assert certs(folder, "renew", "--authority", "drop") == 2
+    assert certs(folder, "renew", "--authority", "new") == 0
+    both = TlsFiles.load(place)
+    assert (both.cert, both.ca.count(b"BEGIN"), both.ca.endswith(first.ca)) == (first.cert, 2, True)
+    assert certs(folder, "renew", "--authority", "new") == 2
+    assert certs(folder, "renew", "--authority", "drop") == 2  # its certificate is by the one before
+    assert TlsFiles.load(place) == both
+    assert certs(folder, "renew") == 0
+    assert certs(folder, "renew", "--authority", "drop") == 0
+    last = TlsFiles.load(place)
+    assert (last.me, last.ca.count(b"BEGIN")) == (first.me, 1)
+    assert last.ca != first.ca
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in said] == ["error"] * 3
+    assert "--authority new makes another beside it" in said[0]
+    assert "has been renewed already" in said[1]
+    assert "is still by the authority of before" in said[2]
+
+
+def test_what_is_issued_while_two_authorities_count_is_trusted_by_holders_of_either(folder: Path) -> None:
+    assert certs(folder, "issue", "gps") == 0
+    assert certs(folder, "renew", "--authority", "new") == 0
+    assert certs(folder, "issue", "lps", "lps-0") == 0
+    assert TlsFiles.load(folder / "lps-0").ca == TlsFiles.load(folder / "gps").ca
+
+
+@pytest.mark.parametrize("words", [["--pods"], ["--authority", "new", "--release", "lab"]])
+def test_what_does_not_go_together_is_told_in_a_line(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(folder, "renew", *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")

@@ -23,6 +23,7 @@ from fedstrata.trust.authority import Authority
 from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.renewal import Renewal
 
 TRANSIENT = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 GPS, DEVICE = Name("gps"), Name("device", "device-000")
@@ -129,7 +130,7 @@ def replace_ca(tls: TlsFiles, other: TlsFiles, folder: Path) -> TlsFiles:
     copied.mkdir()
     for name, content in (("ca.pem", other.ca), ("cert.pem", tls.cert), ("key.pem", tls.key)):
         (copied / name).write_bytes(content)
-    return replace(tls, folder=copied, ca=other.ca)
+    return replace(tls, folder=copied, ca=other.ca, renewal=Renewal())
 
 
 @pytest.mark.parametrize("days", [(-9, -1), (9, 10)])

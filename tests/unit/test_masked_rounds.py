@@ -298,10 +298,10 @@ async def test_a_device_that_changes_its_key_all_the_time_is_refused(tmp_path: P
         pb.MaskKey(public_key=bytes(32), signature=bytes(64), certificate=bytes(4096)),
     ],
 )
-async def test_what_is_no_key_is_refused(tmp_path: Path, key: pb.MaskKey) -> None:
+async def test_what_is_no_key_is_refused(tmp_path: Path, key: pb.MaskKey, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = Parent.of(tmp_path)
     child = Child(parent, IDS[0])
-    child.masks.key = key
+    monkeypatch.setattr(Masks, "key", key)
     with pytest.raises(PayloadError, match="give all processes the same file"):
         await child.client.fetch(-1)
 

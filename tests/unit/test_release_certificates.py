@@ -169,3 +169,28 @@ def test_the_fingerprint_is_of_the_authority() -> None:
     del kept["lab-tls-authority"]
     certificates.make(GPS)
     assert certificates.fingerprint() != first
+
+
+def test_all_certificates_of_pods_are_renewed_by_their_authority_and_no_secret_of_others() -> None:
+    kept = Kept()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    kept["lab-tls-mine"] = {"tls.crt": b"mine"}
+    kept.others.add("lab-tls-mine")
+    before = dict(kept)
+    assert certificates.renew() == ["lab-tls-gps", "lab-tls-operator"]
+    changed = {name for name in kept if kept[name] != before[name]}
+    assert changed == {"lab-tls-gps", "lab-tls-operator"}
+    with tls_of_secret(kept["lab-tls-gps"], "lab-tls-gps") as tls:
+        assert (str(tls.me), tls.ca) == ("gps", kept["lab-tls-authority"]["tls.crt"])
+
+
+def test_where_a_pods_certificate_cannot_be_read_none_is_renewed() -> None:
+    kept = Kept()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    kept["lab-tls-operator"]["tls.crt"] = b"-----BEGIN nothing"
+    before = dict(kept)
+    with pytest.raises(CertificateError, match="Secret lab-tls-operator holds no certificate of ours"):
+        certificates.renew()
+    assert kept == before

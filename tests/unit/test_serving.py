@@ -241,7 +241,7 @@ async def test_an_lps_belongs_to_a_cluster_in_the_terms_in_which_it_has_served_i
     setting.serving.hand_over("lps-0", "lps-1", 2)
     setting.serving.hand_over("lps-0", "lps-0", 3)
 
-    async def terms_of(number: int, claimed: str = "") -> list[bool]:
+    async def terms_of(number: int, claimed: str | None = None) -> list[bool]:
         peer = Peer("run-1", (Name("lps", f"lps-{number}"),))
         claims = [Claim(claimed, "lps-0", term) for term in (0, 1, 2, 3, -1, None)]
         return [await setting.serving.belongs(peer, claim) for claim in claims]

@@ -24,6 +24,7 @@ from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Guard
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.table import TABLE, Claim
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 
@@ -70,7 +71,7 @@ class Served:
     async def __aenter__(self) -> "Served":
         self.authority.issue([Name("gps")], self.folder / "server")
         tls = TlsFiles.load(self.folder / "server")
-        guard = Guard(tls.me.domain, Clusters(), self.metrics.refused)
+        guard = Guard(tls.me.domain, Clusters(), self.metrics.refused, revoked=self._revoked)
         self.server = RpcServer(self.metrics.links, tls=tls, guard=guard)
         for service in SERVICES[:3]:  # health and reflection are there
             self.server.add(self._register, service, service.full_name)
@@ -79,6 +80,9 @@ class Served:
 
     async def __aexit__(self, *_: object) -> None:
         await self.server.stop(0)
+
+    def _revoked(self) -> Revoked:
+        return Revoked()
 
     def _register(self, service: Any, server: Any) -> None:
         handlers = {name: self._handler(method) for name, method in service.methods_by_name.items()}
@@ -255,12 +259,12 @@ async def test_what_is_asked_for_next_is_asked_for_in_ones_own_name(served: Serv
 @pytest.mark.parametrize(
     ("said", "is_heard"),
     [
-        ({"child_id": OWN, "cluster_id": OWN}, True),
         ({"child_id": OWN, "cluster_id": OWN, "lps_id": OWN}, True),
-        ({"child_id": OTHERS, "cluster_id": OWN}, False),
-        ({"child_id": OWN, "cluster_id": OTHERS}, False),
+        ({"child_id": OWN, "cluster_id": OWN}, False),  # its bytes would be counted as another's
+        ({"child_id": OTHERS, "cluster_id": OWN, "lps_id": OWN}, False),
+        ({"child_id": OWN, "cluster_id": OTHERS, "lps_id": OWN}, False),
         ({"child_id": OWN, "cluster_id": OWN, "lps_id": OTHERS}, False),
-        ({"child_id": OWN, "cluster_id": OWN, "term": 1}, False),
+        ({"child_id": OWN, "cluster_id": OWN, "lps_id": OWN, "term": 1}, False),
     ],
 )
 async def test_an_lps_speaks_for_its_own_cluster_in_its_own_term(

@@ -61,7 +61,7 @@ env:
   {{- end }}
   {{- if include "fedstrata.hasTls" . }}
   - name: FEDSTRATA_TLS
-    value: /tls
+    value: {{ include "fedstrata.tlsPath" . }}
   {{- end }}
   {{- with $tier.env }}
   {{- toYaml . | nindent 2 }}

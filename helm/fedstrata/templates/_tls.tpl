@@ -87,11 +87,21 @@
 - name: tls
   mountPath: /tls
   readOnly: true
-  {{- if has .component (list "lps" "device") }}
+  {{- if and (has .component (list "lps" "device")) (not .root.Values.tls.follow) }}
   # A pod sees its own key, and not those of its tier's other pods.
-  subPathExpr: {{ ternary "$(FEDSTRATA_DEVICE_NAME)" "$(FEDSTRATA_POD_NAME)" (and (eq .component "device") (eq .root.Values.device.kind "DaemonSet")) }}
+  subPathExpr: {{ include "fedstrata.tlsFolder" . }}
   {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* A process's folder in its tier's volume. */}}
+{{- define "fedstrata.tlsFolder" -}}
+{{- ternary "$(FEDSTRATA_DEVICE_NAME)" "$(FEDSTRATA_POD_NAME)" (and (eq .component "device") (eq .root.Values.device.kind "DaemonSet")) -}}
+{{- end }}
+
+{{/* Where a process finds its certificate: in a volume that kubelet keeps up to date, or in what it was when the pod began. */}}
+{{- define "fedstrata.tlsPath" -}}
+/tls{{ if and (has .component (list "lps" "device")) .root.Values.tls.follow }}/{{ include "fedstrata.tlsFolder" . }}{{ end -}}
 {{- end }}
 
 {{- define "fedstrata.tlsVolume" -}}

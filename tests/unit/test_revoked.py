@@ -1,0 +1,163 @@
+"""Certificates that count no more: what a list says, who is refused by it, and how it is written."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from test_trust_table import ATTEND, Clusters, Served, attended, called, said_by
+
+from emulator.cli import execute
+from fedstrata.errors import CertificateError, NotAllowedError
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.trust.authority import Authority
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.guard import Caller, Guard
+from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.revoked import Revoked, serial_of
+from fedstrata.trust.table import TABLE
+from fedstrata.v1.rounds_pb2 import UpdatePart
+
+ROW = Name("device", "device-000", "device-009")
+CHECK, ENROLL = "/grpc.health.v1.Health/Check", "/fedstrata.v1.GpsService/Enroll"
+
+
+def test_a_list_is_written_as_it_is_read() -> None:
+    text = "device/device-000_device-009\noperator\nserial 1f\n"
+    revoked = Revoked.parse(f"# lost in May\n\n{text}")
+    assert revoked == Revoked(frozenset({ROW, Name("operator")}), frozenset({0x1F}))
+    assert revoked.files() == {"revoked.txt": text.encode()}
+    assert not Revoked().files()
+
+
+@pytest.mark.parametrize(
+    "line", ["serial", "serial 0x1f", "serial -1", "boss", "device", "lps/x", "device/a/b", "gps gps"]
+)
+def test_a_line_that_says_nothing_is_told_by_its_number(line: str) -> None:
+    with pytest.raises(CertificateError, match=r"revoked\.txt, line 2: .*; expected a name such as"):
+        Revoked.parse(f"operator\n{line}\n")
+
+
+@pytest.mark.parametrize("serial", [1, 0x7F, 0x80, 2**159 - 1])
+def test_a_serial_number_is_read_as_the_library_that_made_it_does(
+    serial: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(x509, "random_serial_number", lambda: serial)
+    Authority.new("run-1").issue([ROW], tmp_path)
+    assert serial_of((tmp_path / "cert.pem").read_bytes()) == serial
+
+
+@pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", b"\xff"])
+def test_what_is_no_certificate_has_no_serial_number(content: bytes) -> None:
+    with pytest.raises(CertificateError, match="no certificate whose serial number can be read"):
+        serial_of(content)
+
+
+@pytest.mark.parametrize(
+    ("revoked", "names", "is_refused"),
+    [
+        ([ROW], [ROW], True),
+        ([ROW], [Name("device", "device-004")], True),
+        ([Name("device", "device-004")], [ROW], False),  # nine others go on; what is said for the fourth is refused
+        ([Name("device", "device-004")], [Name("device", "device-004"), Name("device", "pi")], False),
+        ([Name("device", "lps-0")], [Name("lps", "lps-0")], False),
+        ([Name("operator")], [Name("operator")], True),
+        ([Name("gps")], [Name("operator")], False),
+    ],
+)
+def test_who_is_nothing_but_revoked_is_refused_whatever_it_calls(
+    revoked: list[Name], names: list[Name], is_refused: bool
+) -> None:
+    assert (Revoked(frozenset(revoked)).why(Peer("run-1", tuple(names)), b"") is not None) is is_refused
+
+
+class Listed(Served):
+    """A server that looks at its list at each call and each message."""
+
+    def revoke(self, *words: str) -> None:
+        (self.folder / "server" / "revoked.txt").write_text("".join(f"{word}\n" for word in words))
+
+    def _revoked(self) -> Revoked:
+        return TlsFiles.load(self.folder / "server").newest(at_once=True).revoked
+
+    def refused(self) -> float | None:
+        return self.metrics.registry.get_sample_value("fedstrata_refused_total", {"reason": "revoked"})
+
+
+@pytest.fixture
+async def listed(tmp_path: Path) -> AsyncIterator[Listed]:
+    async with Listed(tmp_path, Authority.new("run-1"), ProcessMetrics("gps")) as server:
+        yield server
+
+
+async def test_one_certificate_is_refused_and_another_of_the_same_name_is_not(listed: Listed) -> None:
+    name = Name("device", "device-000")
+    async with listed.channel_of(name) as channel:
+        assert await called(channel, CHECK, said_by(CHECK, "")) == "OK"
+        serial = serial_of((listed.folder / str(name) / "cert.pem").read_bytes())
+        listed.revoke(f"serial {serial:x}")
+        heard = await called(channel, CHECK, said_by(CHECK, ""))
+    assert heard.startswith(f"the certificate {serial:x} of device/device-000 is revoked; ask who")
+    async with listed.channel_of(name) as channel:
+        assert await called(channel, CHECK, said_by(CHECK, "")) == "OK"
+    assert listed.refused() == 1
+
+
+async def test_of_a_row_only_who_is_revoked_is_not_heard(listed: Listed) -> None:
+    listed.revoke("device/device-004")
+    async with listed.channel_of(ROW) as channel:
+        assert await called(channel, ENROLL, said_by(ENROLL, "device-003")) == "OK"
+        assert (await called(channel, ENROLL, said_by(ENROLL, "device-004"))).startswith("'device-004' is revoked")
+
+
+async def test_a_session_ends_at_the_next_message_of_who_is_revoked() -> None:
+    name, told = Name("device", "device-000"), list[str]()
+    revoked = Revoked()
+    guard = Guard("run-1", Clusters(), told.append, revoked=lambda: revoked)
+    caller = Caller(Peer("run-1", (name,)), b"")
+    for part in attended("device-000"):
+        await guard.check(caller, ATTEND, TABLE[ATTEND], part)
+    revoked = Revoked(frozenset({name}))
+    for part in (*attended("device-000"), UpdatePart(data=b"12")):
+        with pytest.raises(NotAllowedError, match="device/device-000 is revoked"):
+            await guard.check(caller, ATTEND, TABLE[ATTEND], part)
+    assert told == ["revoked"] * 5
+
+
+def certs(folder: Path, *words: str) -> int:
+    return execute(["certs", *words, "--folder", str(folder)])
+
+
+def test_the_list_is_beside_all_certificates_of_a_folder_and_those_issued_later(tmp_path: Path) -> None:
+    for words in (["init", "lab"], ["issue", "gps"], ["issue", "device", "pi-1"], ["revoke", "device", "pi-1"]):
+        assert certs(tmp_path, *words) == 0
+    assert certs(tmp_path, "issue", "lps", "lps-0") == 0
+    assert certs(tmp_path, "revoke", "--certificate", str(tmp_path / "lps-0")) == 0
+    serial = serial_of((tmp_path / "lps-0" / "cert.pem").read_bytes())
+    lists = {path.read_text() for path in tmp_path.rglob("revoked.txt")}
+    assert lists == {f"device/pi-1\nserial {serial:x}\n"}
+    assert len(list(tmp_path.rglob("revoked.txt"))) == 4
+    assert TlsFiles.load(tmp_path / "gps").revoked.serials == {serial}
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["gps", "--certificate", "gps"], ["device"], ["boss"], ["--certificate", "none"]]
+)
+def test_nobody_is_revoked_by_what_says_not_whom(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(tmp_path, "init", "lab") == 0
+    assert certs(tmp_path, "revoke", *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert not list(tmp_path.rglob("revoked.txt"))
+
+
+def test_a_list_that_cannot_be_read_is_not_taken_and_the_one_before_stays(tmp_path: Path) -> None:
+    Authority.new("run-1").issue([Name("gps")], tmp_path)
+    (tmp_path / "revoked.txt").write_text("operator\n")
+    tls = TlsFiles.load(tmp_path)
+    (tmp_path / "revoked.txt").write_text("nobody in particular\n")
+    assert tls.newest(at_once=True).revoked == Revoked(frozenset({Name("operator")}))
+    (tmp_path / "revoked.txt").unlink()
+    assert tls.newest(at_once=True).revoked == Revoked()

@@ -1,0 +1,154 @@
+"""What one identity may have of a server at once: by hand, on a clock of the test's own, and over gRPC."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from test_trust_table import CALLERS, Served, called, said_by
+
+from fedstrata.errors import TooManyCallsError
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rpc.client import PASSING
+from fedstrata.trust.authority import Authority
+from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.shares import IDENTITIES_REMEMBERED, Shares
+
+CHECK = "/grpc.health.v1.Health/Check"
+
+
+def peer(*names: Name) -> Peer:
+    return Peer("run-1", names)
+
+
+ONE, OTHER = peer(Name("device", "device-000")), peer(Name("device", "device-001"))
+FIFTY = peer(Name("device", "device-000", "device-049"))
+
+
+class Clock:
+    """Seconds, as a test sets them."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def shares(clock: Clock) -> Shares:
+    return Shares(10, clock)
+
+
+def begun(shares: Shares, who: Peer, clock: Clock, *, most: int = 100_000) -> int:
+    """How many calls somebody may make one after the other, without any time going by."""
+    for number in range(most):
+        try:
+            with shares.call(who):
+                pass
+        except TooManyCallsError:
+            return number
+    return most
+
+
+@pytest.mark.parametrize(
+    ("who", "most"),
+    [
+        (ONE, 40),
+        (FIFTY, 432),  # as fifty processes with a device each, but for what is granted beside
+        (peer(Name("device", "a"), Name("device", "b")), 48),
+        (peer(Name("lps", "lps-0")), 112),  # ten clusters at most, in a run of ten devices
+        (peer(Name("operator")), 160),
+    ],
+)
+def test_so_many_calls_are_under_way_at_once_and_one_more_when_one_has_ended(
+    shares: Shares, who: Peer, most: int
+) -> None:
+    with ExitStack() as calls:
+        for _ in range(most - 1):
+            calls.enter_context(shares.call(who))
+        with (
+            shares.call(who),
+            pytest.raises(TooManyCallsError, match=f"has {most} calls under way, and may have {most}"),
+        ):
+            calls.enter_context(shares.call(who))
+        calls.enter_context(shares.call(who))
+        with shares.call(OTHER):
+            pass
+
+
+def test_a_burst_is_ten_seconds_worth_and_comes_back_with_time(shares: Shares, clock: Clock) -> None:
+    assert begun(shares, ONE, clock) == 1000
+    with (
+        pytest.raises(TooManyCallsError, match="begins more than 100 calls a second; wait, and try again"),
+        shares.call(ONE),
+    ):
+        pass
+    clock.now += 0.5
+    assert begun(shares, ONE, clock) == 50
+    clock.now += 1000
+    assert begun(shares, ONE, clock) == 1000
+
+
+def test_who_floods_leaves_others_their_share_and_fifty_have_that_of_fifty(shares: Shares, clock: Clock) -> None:
+    begun(shares, ONE, clock)
+    assert begun(shares, OTHER, clock) == 1000
+    assert begun(shares, FIFTY, clock) == 50_000
+
+
+def test_a_flood_is_logged_once_a_minute(shares: Shares, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    for seconds in (0, 1, 59, 61, 62):
+        clock.now = float(seconds)
+        begun(shares, ONE, clock)
+    assert [record.message for record in caplog.records] == ["calls_limited"] * 2
+
+
+def test_of_too_many_identities_those_are_forgotten_that_hold_nothing(shares: Shares, clock: Clock) -> None:
+    with shares.call(ONE):
+        for number in range(2 * IDENTITIES_REMEMBERED):
+            assert begun(shares, peer(Name("device", f"board-{number}")), clock, most=1) == 1
+        assert len(shares._shares) == IDENTITIES_REMEMBERED
+        assert ONE in shares._shares
+
+
+def test_who_is_refused_its_share_tries_again() -> None:
+    assert TooManyCallsError.status in PASSING
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with Served(tmp_path, Authority.new("run-1"), ProcessMetrics("gps")) as server:
+        yield server
+
+
+async def watched(channel: grpc.aio.Channel) -> str:
+    """How a watch of health ends, which goes on for as long as it is let."""
+    request = health_pb2.HealthCheckRequest()
+    try:
+        async for _ in health_pb2_grpc.HealthStub(channel).Watch(request):
+            pass
+    except grpc.aio.AioRpcError as error:
+        return str(error.details())
+    return "ended"
+
+
+async def test_a_flood_over_grpc_is_refused_and_counted_and_others_are_answered(served: Served) -> None:
+    flooder, honest = CALLERS["the device"][0], CALLERS["another device for it"][0]
+    async with served.channel_of(flooder) as channel, served.channel_of(honest) as other:
+        calls = [asyncio.ensure_future(watched(channel)) for _ in range(60)]
+        for refused in islice(asyncio.as_completed(calls), 20):
+            assert "device/device-000 has 40 calls under way" in await refused
+        assert await called(other, CHECK, said_by(CHECK, "")) == "OK"
+        assert sum(call.done() for call in calls) == 20
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    assert served.metrics.registry.get_sample_value("fedstrata_refused_total", {"reason": "share"}) == 20

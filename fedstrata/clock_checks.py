@@ -30,9 +30,10 @@ def check_clock(experiment: "Experiment") -> None:
         raise ValueError(f"clock: {experiment.clock} has no time for {asking}; say none")
 
 
-def moves_devices(experiment: "Experiment") -> bool:
-    """Whether devices are moved to other LPSs by the clock."""
-    return experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
+def devices_come_to_others(experiment: "Experiment") -> bool:
+    """Whether an LPS gets devices in training that it had not before: moved by the clock, or new ones."""
+    is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
+    return is_moving or experiment.newcomers is not None
 
 
 def counts_real_time(experiment: "Experiment") -> bool:

@@ -29,6 +29,7 @@ from fedstrata.partition_settings import (
     Task,
     TaskPartition,
 )
+from fedstrata.privacy_settings import PrivacySettings
 from fedstrata.schedule_checks import check_schedule
 from fedstrata.schedule_settings import Entries
 from fedstrata.settings import (
@@ -95,6 +96,8 @@ LATER_KEYS = (
     ("partition", "public"),
     ("model", "channels"),
     ("model", "activation"),
+    ("bounds",),
+    ("privacy",),
 )
 
 
@@ -117,6 +120,7 @@ class Experiment(Settings):
     deadlines: Deadlines = Deadlines()
     bounds: Bounds | None = None
     secure_aggregation: SecureAggregation | None = None
+    privacy: PrivacySettings | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
 
     @field_validator("method", mode="before")
@@ -132,12 +136,12 @@ class Experiment(Settings):
             raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
         from fedstrata.architectures import Architectures
         from fedstrata.methods import make_method
-        from fedstrata.privacy_checks import check_secure_aggregation
+        from fedstrata.privacy_checks import check_protection
         from fedstrata.streams import check_streams
 
         method = make_method(self)
         check_streams(self, method)
-        check_secure_aggregation(self, method)
+        check_protection(self, method)
         Architectures(self, method).check()
         return self
 
@@ -253,10 +257,7 @@ class Experiment(Settings):
                 resolved["schedule"] = [entry.of_digest(self.links.traces) for entry in self.schedule]
         else:
             del resolved["clock"], resolved["compute"]
-        for place in ("folder", "download"):
-            del resolved["data"][place]
-        if self.bounds is None:
-            del resolved["bounds"]
+        del resolved["data"]["folder"], resolved["data"]["download"]
         if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
             del resolved["secure_aggregation"]
         for *sections, key in LATER_KEYS:

@@ -156,6 +156,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
         "method": _method(experiment),
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
         **_architectures(experiment),
+        **_newcomers(experiment),
         "shared by all": ", ".join(model.shared_layers) or "nothing",
         "stays on devices": ", ".join(model.own_layers) or "no layer",
         "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} beside what an idle one has",
@@ -185,6 +186,17 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 def _privacy(experiment: Experiment) -> dict[str, str]:
     """What noise promises."""
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment.privacy))}
+
+
+def _newcomers(experiment: Experiment) -> dict[str, str]:
+    """Who joins once the others are grouped."""
+    settings = experiment.newcomers
+    if settings is None:
+        return {}
+    who = ", ".join(map(str, written_devices(sorted(experiment.newcomer_indexes))))
+    is_over = settings.from_global_round > experiment.training.global_rounds
+    when = "once training is over" if is_over else f"from global round {settings.from_global_round} on"
+    return {"newcomers": f"devices {who}, {when}"}
 
 
 def _method(experiment: Experiment) -> str:

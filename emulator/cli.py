@@ -129,11 +129,16 @@ def check(experiment: Annotated[Path, EXPERIMENT], overrides: Overrides = None, 
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder.")],
+    global_round: Annotated[
+        int | None, typer.Option(metavar="N", help="With a clock, draw this global round instead of the longest.")
+    ] = None,
+) -> None:
     """Write report.html of a finished run anew."""
     from emulator.report import write_report
 
-    print(write_report(folder))
+    print(write_report(folder, global_round))
 
 
 @app.command()

@@ -8,7 +8,8 @@ from emulator.comparison import MEAN, accuracy_of
 from emulator.device_costs import bytes_in_all, bytes_until_grouped, bytes_until_nearly_final
 from emulator.record import RunRecord
 
-ARI, DEVICES, LOWEST, RECEIVED = "ARI", "Devices", "Lowest", "Received"  # names of tasks are in small letters
+# names of tasks are in small letters
+ARI, DEVICES, LOWEST, RECEIVED, NEWCOMERS = "ARI", "Devices", "Lowest", "Received", "Newcomers"
 PERCENT, INDEX, MEGABYTES = (100.0, 1, " %"), (1.0, 2, ""), (1e-6, 2, " MB")  # factor, digits, unit
 
 
@@ -29,8 +30,12 @@ class Measure:
 
 def device_mean_accuracy(run: RunRecord) -> float | None:
     """The plain mean over devices, whatever their clusters and however many examples each is tested on."""
-    known = _known(run.summary.device_accuracy.values())
-    return fmean(known) if known else None
+    return _mean(run.summary.device_accuracy.values())
+
+
+def newcomers_accuracy(run: RunRecord) -> float | None:
+    """The plain mean over the devices that joined once the others were grouped."""
+    return _mean(run.summary.device_accuracy.get(device) for device in run.summary.newcomers)
 
 
 def lowest_accuracy(run: RunRecord) -> float | None:
@@ -49,6 +54,7 @@ ACCURACIES: Mapping[str, Measure] = {
     DEVICES: Measure(column="device_mean_accuracy", of=device_mean_accuracy),
     LOWEST: Measure(column="lowest_accuracy", of=lowest_accuracy),
     RECEIVED: Measure(column="received_accuracy", of=received_accuracy),
+    NEWCOMERS: Measure(column="newcomers_accuracy", of=newcomers_accuracy),
 }
 COSTS: Mapping[str, Measure] = {
     "until grouped": Measure(column="bytes_until_grouped", of=bytes_until_grouped, form=MEGABYTES),
@@ -74,6 +80,11 @@ def heading(name: str) -> str:
 def is_number(heading: str) -> bool:
     """Whether a table's column of this heading holds numbers."""
     return heading in ("seeds", ARI) or heading.endswith(("%", "MB"))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = _known(values)
+    return fmean(known) if known else None
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -108,6 +108,7 @@ class Summary:
     device_tasks: dict[str, str] | None = None
     homes: dict[str, tuple[str, ...]] | None = None  # devices by LPS, where clusters span LPSs
     received_accuracy: dict[str, Ratio | None] | None = None  # where devices use models of their own
+    newcomers: tuple[str, ...] = ()  # devices that joined once the others were grouped
     kernels: dict[str, NonNegativeInt] = Field(default_factory=dict)
     virtual: Virtual | None = None  # on the virtual clock
     real: Real | None = None  # on the real clock

@@ -21,6 +21,7 @@ from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.timeline_before import Asked, before_training
 from fedstrata.v1 import rounds_pb2 as pb
 from gps.timeline_record import RunTimes, timeline_csv, virtual_summary
+from gps.waits_record import waits_csv
 
 Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
 
@@ -148,6 +149,8 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
         shutil.copytree(folder / "models", out / "models")
         (out / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
         (out / "timeline.csv").write_text(timeline_csv(retimed.rows, retimed.times), encoding="utf-8")
+        waits = waits_csv(retimed.rows, retimed.times, experiment.device_ids())
+        (out / "waits.csv").write_text(waits, encoding="utf-8")
         (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write {out}: {error.strerror}; choose another folder") from None

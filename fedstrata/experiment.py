@@ -14,10 +14,12 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
+from fedstrata.architecture_checks import check_entries
 from fedstrata.clock_checks import check_clock
 from fedstrata.errors import ExperimentError
 from fedstrata.faults import Fault, KillFault, PauseFault
 from fedstrata.link_settings import Clock, ComputeSettings, Links, LinkSettings, check_known
+from fedstrata.newcomers import NewcomerSettings, check_newcomers, newcomers_of
 from fedstrata.partition_settings import (
     DirichletPartition,
     Group,
@@ -98,6 +100,7 @@ LATER_KEYS = (
     ("model", "activation"),
     ("bounds",),
     ("privacy",),
+    ("newcomers",),
 )
 
 
@@ -121,6 +124,7 @@ class Experiment(Settings):
     bounds: Bounds | None = None
     secure_aggregation: SecureAggregation | None = None
     privacy: PrivacySettings | None = None
+    newcomers: NewcomerSettings | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
 
     @field_validator("method", mode="before")
@@ -142,28 +146,13 @@ class Experiment(Settings):
         method = make_method(self)
         check_streams(self, method)
         check_protection(self, method)
+        check_newcomers(self, method)
         Architectures(self, method).check()
         return self
 
     @model_validator(mode="after")
     def _architectures_are_had(self) -> Self:
-        begun: set[tuple[int, int]] = set()
-        for entry in self.architectures:
-            if max(entry.devices) >= self.device_count:
-                raise ValueError(
-                    f"architectures: there is no device {max(entry.devices)}; the partition has 0 to "
-                    f"{self.device_count - 1}"
-                )
-            if entry.from_global_round > self.training.global_rounds:
-                raise ValueError(
-                    f"architectures: from_global_round is {entry.from_global_round}, and training.global_rounds "
-                    f"{self.training.global_rounds}"
-                )
-            starts = {(device, entry.from_global_round) for device in entry.devices}
-            if twice := begun & starts:
-                device, first = min(twice)
-                raise ValueError(f"architectures: device {device} begins with two models in global round {first}")
-            begun |= starts
+        check_entries(self.architectures, self.device_count, self.training.global_rounds)
         return self
 
     @model_validator(mode="after")
@@ -215,6 +204,11 @@ class Experiment(Settings):
         width = max(3, len(str(self.device_count - 1)))
         return [f"device-{index:0{width}d}" for index in range(self.device_count)]
 
+    @cached_property
+    def newcomer_indexes(self) -> frozenset[int]:
+        """The devices that come once the others are grouped."""
+        return newcomers_of(self)
+
     def task_of_devices(self) -> list[str] | None:
         """The true task or group of each device by index; None where the partition has neither."""
         return self.partition.true_groups
@@ -237,7 +231,8 @@ class Experiment(Settings):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, whose digest is its own."""
         copy = super().model_copy(update=update, deep=deep)
-        copy.__dict__.pop("digest", None)
+        for derived in ("digest", "newcomer_indexes"):
+            copy.__dict__.pop(derived, None)
         return copy
 
     @cached_property

@@ -234,12 +234,15 @@ def _round_times(
         waiting_ns=ends_ns * len(back) - sum(back),
         children=len(children),
         slowest=next((child.name for child, at in zip(children, back, strict=True) if at == max(back)), ""),
-        flows=[_flow(child) for child in children],
+        flows=[
+            _flow(child, at - begins_ns, over - start)
+            for child, at, start, over in zip(children, had, ready, back, strict=True)
+        ],
     )
 
 
-def _flow(child: _Child) -> pb.Flow:
-    """What a round was worked out from, of one child."""
+def _flow(child: _Child, down_ns: int, up_ns: int) -> pb.Flow:
+    """What a round was worked out from, of one child, and how long its parts took."""
     had = child.exchanged
     return pb.Flow(
         child=child.index,
@@ -247,6 +250,9 @@ def _flow(child: _Child) -> pb.Flow:
         up_bytes=had.up_bytes,
         examples=had.work.examples,
         stream=had.stream,
+        down_ns=down_ns,
+        compute_ns=child.busy_ns,
+        up_ns=up_ns,
     )
 
 

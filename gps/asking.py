@@ -2,10 +2,10 @@
 
 import asyncio
 
-from fedstrata.errors import FedstrataError, PayloadError, SupersededError, UnknownChildError
+from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.link import Changes
 from fedstrata.logs import EventLog
-from fedstrata.methods import Answers, Method, Moment, Plan, Question
+from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import failed
 from fedstrata.rpc.answers import arrays_of
 from fedstrata.streams import Streams
@@ -68,6 +68,19 @@ class Asking:
         self._plans.make(global_round, plan)
         self._log.info("planned_again", global_round=global_round, rule=plan.rule)
         return True
+
+
+def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:
+    """The cluster of a device that comes after a plan. Raises PluginError where the method's code fails."""
+    try:
+        cluster = method.place(late, answers, plan)
+    except FedstrataError:
+        raise
+    except Exception as error:
+        raise failed(method, "place a late device", error) from error
+    if not 0 <= cluster < len(plan.clusters):
+        raise PluginError(f"a method placed a late device in cluster {cluster}, and there are {len(plan.clusters)}")
+    return cluster
 
 
 def planned(method: Method, moment: Moment, answers: Answers, before: Plan | None) -> Plan:

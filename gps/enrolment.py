@@ -66,7 +66,7 @@ class Enrolment:
         return max(0.0, self._closes_at - asyncio.get_running_loop().time())
 
     def _all_there(self) -> bool:
-        devices = self._roster.devices.values()
+        devices = self._roster.founders
         return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
 
     def _present(self) -> list[Device]:
@@ -78,9 +78,9 @@ class Enrolment:
 
     def _close(self) -> None:
         self._questions.is_closed = True
-        for device_id in self._roster.absent():
+        for device_id in self._roster.absent_founders():
             self._note_absent(device_id, "absent at the deadline")
-        for device in self._roster.devices.values():
+        for device in self._roster.founders:
             if not device.refused and not self._questions.has_begun(device):
                 device.is_late = True
                 self._note_absent(device.device_id, "no answer by the deadline")
@@ -94,8 +94,10 @@ class Enrolment:
         quorum = max(1, math.ceil(self._wait.quorum_ratio * self._roster.expected - 1e-9))
         if len(devices) < quorum:
             there = {device.device_id for device in devices}
-            missing = [name for name in self._experiment.device_ids() if name not in there]
-            refused = next((d.refused for d in self._roster.devices.values() if d.refused), None)
+            newcomers = self._roster.newcomers
+            ids = [name for i, name in enumerate(self._experiment.device_ids()) if i not in newcomers]
+            missing = [name for name in ids if name not in there]
+            refused = next((d.refused for d in self._roster.founders if d.refused), None)
             raise RunStoppedError(
                 f"{len(devices)} of {self._roster.expected} devices are there, the quorum is {quorum}; missing: "
                 f"{', '.join(missing[:10])}" + (f" ({refused})" if refused else "")
@@ -104,6 +106,18 @@ class Enrolment:
     def candidates(self) -> list[Device]:
         """The devices to make a plan for, by index: those that have answered everything."""
         return [device for device in self._present() if self._questions.has_answered_all(device)]
+
+    async def gather_newcomers(self) -> None:
+        """Wait until every newcomer has been placed or refused, or for as long as devices are waited for at first."""
+        are_placed = lambda: not self._roster.unplaced_newcomers()  # noqa: E731
+        self._roster.awaits_newcomers = True
+        try:
+            came = await self._questions.changes.wait_until(are_placed, self._wait.deadline_s)
+        finally:
+            self._roster.awaits_newcomers = False
+        if not came:
+            for device_id in self._roster.unplaced_newcomers():
+                self._note_absent(device_id, "a newcomer that was not there by the deadline")
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -116,7 +130,8 @@ class Enrolment:
                 f"{request.device_id} came after the devices were grouped, and method "
                 f"{self._experiment.method.name} has nothing to place it by; start it before the run next time"
             )
-        device = self._roster.enroll(request, is_late=self.is_closed)
+        is_late = self.is_closed or request.device_index in self._roster.newcomers
+        device = self._roster.enroll(request, is_late=is_late)
         reach("enrolment")
         if request.has_lost_state:
             self._roster.note_lost_state(device)
@@ -124,6 +139,7 @@ class Enrolment:
         if is_new:
             self._log.info("device_enrolled", device=device.device_id, examples=device.num_examples)
             self._questions.tell()
+            self._questions.hand_on(device)
         elif device.cluster is not None:
             self._on_return()
         return pb.EnrollResponse(run_id=self._experiment.run_id, is_late=device.is_late, is_known=not is_new)

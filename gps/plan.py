@@ -234,9 +234,12 @@ class Plans:
             if device.home is not None and home_name(device.home) == home
         ]
 
-    def examples(self) -> dict[str, int]:
-        """How many examples the devices have that hang on each LPS."""
-        return {name: sum(device.num_examples for device in self.members(name)) for name in self.homes}
+    def examples(self, global_round: int) -> dict[str, int]:
+        """How many examples the devices of a global round have that hang on each LPS."""
+        return {
+            name: sum(d.num_examples for d in self.members(name) if d.from_global_round <= global_round)
+            for name in self.homes
+        }
 
     def shares(self, device: Device) -> Mapping[str, Mapping[int, int]]:
         """A device's weights by stream in the channels that are mixed, as they are now."""

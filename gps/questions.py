@@ -29,15 +29,16 @@ class Questions:
 
     def __init__(
         self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
-        on_late_answer: Callable[[Device, Arrays], None], transfers: Transfers | None = None,
+        on_late: Callable[[Device], None], transfers: Transfers | None = None,
     ) -> None:  # fmt: skip
-        """`transfers` holds answers back on the real clock."""
+        """`on_late` places a late device that has answered all; `transfers` holds answers back on the real clock."""
         self._method = method
         self._roster = roster
         self._journal = journal
         self._log = log
         self.asked = [question for question in method.questions() if question.moment is Moment.BEFORE]
-        self._relays = list(method.relays()) if any(question.relayed for question in self.asked) else []
+        relays = method.relays() if any(question.relayed for question in self.asked) else ()
+        self._relays = [index for index in relays if index not in roster.newcomers]
         self._decided = {index: asyncio.Event() for index in self._relays}
         self.changes = Changes()
         self.is_closed = False  # whether no answer to a relayed question is waited for any more
@@ -46,7 +47,7 @@ class Questions:
         self._carried: list[rounds_pb2.Carried] = []
         self._decided_ns: dict[int, int] = {}  # when the answer of a device was there, as far as it is known
         self._on_change = on_change
-        self._on_late_answer = on_late_answer
+        self._on_late = on_late
 
     def tell(self) -> None:
         """Let every held call look again."""
@@ -118,7 +119,7 @@ class Questions:
                 self._roster.set_answer(device, answer)
                 reach("relevance")
                 self.tell()
-            self._hand_on(device)
+            self.hand_on(device)
 
     async def _travel(self, device: Device, question: Question, answer: pb.Answer) -> None:
         """Let the time go by that an answer takes on its device's link, on the real clock."""
@@ -129,7 +130,7 @@ class Questions:
                 await transfer.over()
 
     def _check_wanted(self, device: Device) -> None:
-        if device.is_late and not self._method.places_late:
+        if device.is_late and not self._method.places_late():
             raise ExcludedError(
                 f"{device.device_id} answered after the devices were grouped, and method {self._method.options.name} "
                 "has nothing to place it by; raise deadlines.enrolment.deadline_s next time"
@@ -139,16 +140,16 @@ class Questions:
         """Let late devices be placed, those whose answers are there already at once."""
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):
-            self._hand_on(device)
+            self.hand_on(device)
         self.tell()
 
-    def _hand_on(self, device: Device) -> None:
-        """Have a late device placed by its last answer, unless it is."""
+    def hand_on(self, device: Device) -> None:
+        """Have a late device placed once it has answered the last question, if there is one, unless it is."""
         last = self.asked[-1] if self.asked else None
         is_waiting = device.is_late and device.cluster is None and not device.refused
-        if self.sponsors is not None and is_waiting and last is not None and last.name in device.answered:
-            answer = pb.Answer.FromString(self._journal.answer(last.name, device.device_index))
-            self._on_late_answer(device, arrays_of(last, answer))
+        if self.sponsors is not None and is_waiting and (last is None or last.name in device.answered):
+            self._on_late(device)
+            self.changes.tell()
 
     def _heard_by(self, device: Device) -> set[int]:
         """The devices whose relayed answers a device has heard."""

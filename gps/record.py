@@ -24,6 +24,7 @@ from fedstrata.v1 import rounds_pb2
 from gps.links_record import LinkSum, link_sums, links_csv, real_summary
 from gps.measured import columns_of
 from gps.timeline_record import RunTimes, flows_csv, timeline_csv, virtual_summary
+from gps.waits_record import waits_csv
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 
@@ -63,6 +64,9 @@ def write_record(folder: Path, result: RunResult) -> None:
     if result.experiment.is_timed:
         _write(folder / "timeline.csv", timeline_csv(result.lps_rounds, result.times))
         _write(folder / "flows.csv", flows_csv(result.lps_rounds, result.times))
+    if result.experiment.clock != "none":
+        ids = result.experiment.device_ids()
+        _write(folder / "waits.csv", waits_csv(result.lps_rounds, result.times, ids))
     if result.experiment.is_paced:
         _write(folder / "links.csv", links_csv(_link_sums(result), result.experiment.device_ids()))
     if result.relevance is not None:
@@ -122,6 +126,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "accuracy": {**accuracy, "mean": _mean(accuracy.values())},
         "received_accuracy": _received_accuracy(by_cluster),
         "device_accuracy": {e.device_id: _accuracy([e]) for e in result.evaluations},
+        "newcomers": [ids[index] for index in sorted(experiment.newcomer_indexes)],
         "task_accuracy": task_accuracy(result.evaluations, dict(zip(ids, tasks, strict=True))) if tasks else None,
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         "virtual": virtual_summary(result.lps_rounds, result.times) if experiment.is_timed else None,

@@ -58,6 +58,8 @@ class Roster:
         self._journal = journal
         self._ids = experiment.device_ids()
         self._indexes = {device_id: index for index, device_id in enumerate(self._ids)}
+        self.newcomers = experiment.newcomer_indexes
+        self.awaits_newcomers = False  # whether the next global round begins once they are there
         self.devices: dict[int, Device] = {}
         for row in journal.devices():
             self.devices[row.device_index] = Device(
@@ -71,6 +73,7 @@ class Roster:
                 cluster=row.cluster,
                 home=row.home,
                 has_lost_state=row.has_lost_state,
+                from_global_round=self._first_round(row.device_index),
             )
         for question, index in journal.answered():
             self.devices[index].answered.add(question)
@@ -78,14 +81,33 @@ class Roster:
             if stage == "enrolment" and reason.startswith("refused") and device_id in self._indexes:
                 self.by_id(device_id).refused = reason
 
+    def _first_round(self, device_index: int) -> int:
+        """The global round from which on a device takes part, as far as the experiment says."""
+        settings = self._experiment.newcomers
+        return settings.from_global_round - 1 if settings is not None and device_index in self.newcomers else 0
+
     @property
     def expected(self) -> int:
-        """How many devices the experiment has."""
-        return len(self._ids)
+        """How many devices are waited for before training: all but newcomers."""
+        return len(self._ids) - len(self.newcomers)
+
+    @property
+    def founders(self) -> list[Device]:
+        """The devices that have enrolled and are no newcomers, by index."""
+        return [device for index, device in sorted(self.devices.items()) if index not in self.newcomers]
 
     def absent(self) -> list[str]:
         """Ids of the devices that have not enrolled."""
         return [device_id for index, device_id in enumerate(self._ids) if index not in self.devices]
+
+    def absent_founders(self) -> list[str]:
+        """Those of them that are no newcomers."""
+        return [name for name in self.absent() if self._indexes[name] not in self.newcomers]
+
+    def unplaced_newcomers(self) -> list[str]:
+        """Ids of the newcomers that are in no cluster and may still come."""
+        there = {i: d for i, d in self.devices.items() if d.cluster is not None or d.refused}
+        return [self._ids[index] for index in sorted(self.newcomers) if index not in there]
 
     def enroll(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
         """Make a device known.
@@ -137,6 +159,7 @@ class Roster:
                 pod_name=pod_name,
                 kernel=request.kernel[:40],
                 is_late=is_late,
+                from_global_round=self._first_round(request.device_index),
             )
             self._journal.enroll(
                 index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -74,13 +74,17 @@ class GlobalRounds:
         self.server.accepts_updates = keeper.acceptance
         self.global_round = journal.global_rounds_closed()
 
-    async def closed(self) -> AsyncIterator[ClosedRound]:
-        """All global rounds that are still to do, each when it is closed, before the next is opened."""
+    async def closed(self, joined: Callable[[int], Awaitable[None]]) -> AsyncIterator[ClosedRound]:
+        """All global rounds that are still to do, each when it is closed, before the next is opened.
+
+        A round is opened, and after the last one the final measurement, once those are there who join in it.
+        """
         model: AnyModel = await asyncio.to_thread(self._begin)
         await asyncio.to_thread(self.times.begin)
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
-            children = dict(self._plans.examples())
+            await joined(self.global_round)
+            children = self._plans.examples(self.global_round)
             self._open(model, children, evaluate_only=False)
             if await self._asking.plan_round(self.global_round, self._experiment.deadlines.gps.deadline_s):
                 self._tell()
@@ -100,7 +104,8 @@ class GlobalRounds:
             self.global_round += 1
             yield ClosedRound(self.global_round, gathered.missing, moved)
         self.final = model
-        self._open(model, dict(self._plans.examples()), evaluate_only=True)
+        await joined(self.global_round)
+        self._open(model, self._plans.examples(self.global_round), evaluate_only=True)
 
     def _move(self, global_round: int) -> list[str]:
         """Let devices hang on other LPSs from a global round on, where the schedule has moved them as it begins."""

@@ -11,7 +11,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.fault_points import reach
 from fedstrata.link import Changes
 from fedstrata.logs import EventLog
-from fedstrata.methods import Answers, Arrays, Moment, make_method
+from fedstrata.methods import Answers, Moment, make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rpc.answers import largest_bytes
@@ -21,7 +21,7 @@ from fedstrata.transfers import transfers_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.adoption import Adoption
-from gps.asking import Asking, planned
+from gps.asking import Asking, placed, planned
 from gps.backend import Backend
 from gps.enrolment import Enrolment
 from gps.journal import BEFORE, Journal
@@ -58,6 +58,7 @@ class Run:
         self._own_models: dict[str, str] = {}  # SHA-256 by cluster, of the final models that the GPS has itself
         self._telling: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
+        self._newcomers_are_in = False  # whether the round has begun in which they join
 
         self.method = make_method(experiment)
         metrics.links.questions = frozenset(question.name for question in self.method.questions())
@@ -74,7 +75,7 @@ class Run:
         """What is needed until devices are grouped."""
         self.questions = Questions(
             self.method, roster=self.roster, journal=self.journal, log=self._log, on_change=self.tell_soon,
-            on_late_answer=self._place,
+            on_late=self._place,
             transfers=transfers_of(self.experiment, device_links(self.experiment, to_gps=True)),
         )  # fmt: skip
         self.enrolment = Enrolment(
@@ -176,7 +177,7 @@ class Run:
         watching.add_done_callback(self._watch_ended)
         try:
             await self._adoption.until_served()
-            async for closed in self.rounds.closed():
+            async for closed in self.rounds.closed(self._joined):
                 self._after(closed)
             models = self.rounds.final_models()
             self._own_models = await asyncio.to_thread(write_models, self.record_folder, models, self.experiment)
@@ -241,13 +242,29 @@ class Run:
         self._operator.tell("Grouped", f"{self.plan.rule}: {sizes}")
         self.questions.publish_sponsors(self.method.sponsors(self.plan.first) if self.plan.first is not None else ())
 
-    def _place(self, device: Device, arrays: Arrays) -> None:
-        """Put a late device into the cluster that its answer speaks for."""
-        cluster = self.method.place(arrays, self.questions.sponsors or ())
-        self.plan.place(device, cluster, self.rounds.global_round + 1)
+    def _place(self, device: Device) -> None:
+        """Put a late device into the cluster that its answers speak for."""
+        plan = self.plan.now
+        founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
+        answers = Answers(self.plan.described(founders), self.questions.answers([*founders, device]))
+        cluster = placed(self.method, self.plan.described([device])[0], answers, plan)
+        self.plan.place(device, cluster, self._first_round(device))
         self._log.info("device_placed_late", device=device.device_id, cluster=self.plan.cluster_name(cluster))
         self._operator.label_pods()
         self.tell()
+
+    def _first_round(self, device: Device) -> int:
+        """The global round from which on a late device takes part: a newcomer's own, as long as that is not begun."""
+        is_in_time = device.device_index in self.roster.newcomers and not self._newcomers_are_in
+        return device.from_global_round if is_in_time else self.rounds.global_round + 1
+
+    async def _joined(self, global_round: int) -> None:
+        """Before the global round in which newcomers join, wait for them."""
+        settings = self.experiment.newcomers
+        if settings is not None and global_round == settings.from_global_round - 1:
+            await self.enrolment.gather_newcomers()
+        if settings is not None and global_round >= settings.from_global_round - 1:
+            self._newcomers_are_in = True
 
     def _after(self, closed: ClosedRound) -> None:
         """What a closed global round leads to."""

@@ -37,7 +37,7 @@ class GpsServicer(GpsServiceServicer):
     async def Enroll(self, request: pb.EnrollRequest, context: Any) -> pb.EnrollResponse:
         """Make a device known."""
         self._check_going(self._run_id)
-        return self._run.enrolment.enroll(request, places_late=self._run.method.places_late)
+        return self._run.enrolment.enroll(request, places_late=self._run.method.places_late())
 
     async def SubmitAnswer(
         self, requests: AsyncIterator[answers_pb2.AnswerPart], context: Any

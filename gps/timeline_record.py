@@ -87,8 +87,8 @@ def virtual_summary(rows: Sequence[pb.LpsRound], times: RunTimes) -> dict[str, A
 
 def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
     """The columns from begins_s on, of a round whose times count from another time on."""
-    whole = [_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
-    return [*whole, *(_seconds(mean) for mean in _means(times)), times.slowest]
+    whole = [as_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
+    return [*whole, *(as_seconds(mean) for mean in _means(times)), times.slowest]
 
 
 def _means(times: pb.RoundTimes) -> list[int]:
@@ -102,6 +102,6 @@ def _parts(rounds: Iterable[pb.RoundTimes]) -> dict[str, float]:
     return {part: total / 1e9 for part, total in zip(PARTS, totals, strict=True)}
 
 
-def _seconds(duration_ns: int) -> str:
+def as_seconds(duration_ns: int) -> str:
     """Exactly: whole seconds and nine digits."""
     return f"{duration_ns // 10**9}.{duration_ns % 10**9:09d}"

@@ -101,11 +101,13 @@ class Waiting:
     def _missing(self, phase: str) -> Iterator[tuple[tuple[str, str], float | None]]:
         """Name and what for, with the time since when where somebody else knows it."""
         if phase == "enrolment":
-            yield from (((name, "to enrol"), None) for name in self._roster.absent())
+            yield from (((name, "to enrol"), None) for name in self._roster.absent_founders())
         if phase in {"enrolment", "relevance"}:
             due = self._questions[:1] if phase == "enrolment" else self._questions
             what = f"its answer to {due[-1]}" if due else ""
             yield from (((device.device_id, what), None) for device in self._roster.behind(due))
+        if self._roster.awaits_newcomers:
+            yield from (((name, "to join"), None) for name in self._roster.unplaced_newcomers())
         if phase in {"training", "evaluation"}:
             yield from self._missing_in_training()
 

@@ -177,10 +177,10 @@ class LpsAgent:
         return service is None or service.session.has_member(claim.id)
 
     def _follow(self, clusters: list[pb.Cluster], jobs: asyncio.TaskGroup) -> None:
-        """Begin with what is new, drop what is not this LPS's any more, and take who belongs to the rest."""
-        terms = {cluster.cluster_id: cluster.term for cluster in clusters}
-        for cluster_id in [name for name, service in self._services.items() if terms.get(name) != service.session.term]:
-            self._drop(cluster_id)
+        """Begin with what is new or to be begun again, drop what is not this LPS's, take who belongs to the rest."""
+        given = {cluster.cluster_id: cluster for cluster in clusters}
+        for name in [n for n, service in self._services.items() if not service.session.goes_on_with(given.get(n))]:
+            self._drop(name)
         for cluster in clusters:
             known = self._services.get(cluster.cluster_id)
             if known is not None:

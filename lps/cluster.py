@@ -77,7 +77,7 @@ class ClusterSession:
         self._log = log
         self._members = Members(around.experiment, cluster)
         self.take_members = self._members.take
-        self.has_member = self._members.has
+        self.has_member, self.goes_on_with = self._members.has, self._members.goes_on_with
         self.term = cluster.term
         self._oldest = self._oldest_to_go_on_from(cluster.global_round)
         now = cluster.global_round * self._rounds_per_global

@@ -16,9 +16,24 @@ class Members:
 
     def __init__(self, experiment: Experiment, home: gps_pb.Cluster) -> None:
         self._experiment = experiment
-        self._home = home.cluster_id
+        self._home, self._term = home.cluster_id, home.term
+        self.under_way: int | None = None  # where clusters span LPSs: the global round that devices are in
         self._presence = Presence(experiment.schedule if experiment.is_timed else ())
         self.take(home)
+
+    def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
+        """Whether the round under way goes on by what the GPS says now, if it still gives this LPS the devices at all.
+
+        It does not where the GPS has gone back a global round and so undone a move: who has moved back would be waited
+        for here in vain, and what has been summed up is of other devices than the round will have.
+        """
+        if home is None or home.term != self._term:
+            return False
+        number = self.under_way
+        if number is None:
+            return True
+        now = {member.device_id for member in home.members if member.from_global_round <= number}
+        return now == set(self.in_global_round(number))
 
     def take(self, home: gps_pb.Cluster) -> None:
         """Take who belongs here; each device from its first global round on."""

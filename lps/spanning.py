@@ -51,7 +51,7 @@ class SpanningSession:
         self.term = home.term
         self._members = Members(around.experiment, home)
         self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
-        self.has_member = self._members.has
+        self.has_member, self.goes_on_with = self._members.has, self._members.goes_on_with
         run_id = uplink.identity.run_id
         name = f"{home.cluster_id}.{home.term}" if home.term else home.cluster_id
         self._files = ReportFiles(around.state_folder / run_id / name, log)
@@ -135,13 +135,25 @@ class SpanningSession:
             self._log.info("cluster_resumed", global_round=received.round)
         self._times.received(self._report, received)
         while not received.evaluate_only:
-            received = await self._global_round(received)
-            await asyncio.to_thread(self._files.save, received.round, self._report)
+            following = await self._global_round(received)
+            if following.round <= received.round:
+                await self._go_back(following)
+            await asyncio.to_thread(self._files.save, following.round, self._report)
+            received = following
         return await self._measure(received)
+
+    async def _go_back(self, received: ReceivedModel) -> None:
+        """Take up the report as it was when a global round began that the GPS has to do again."""
+        self._log.warning("gone_back", global_round=received.round)
+        kept = await asyncio.to_thread(self._files.at, received.round)
+        self._report = kept or gps_pb.ReportHeader(run_id=self._report.run_id, cluster_id=self._home)
+        self._notes.complete(self._report)
+        self._times.received(self._report, received)
 
     async def _global_round(self, received: ReceivedModel) -> ReceivedModel:
         """The LPS rounds of a global round, and the exchange with the GPS; gives what the next one starts from."""
         await self.on_plan(received.plan_version)
+        self._members.under_way = received.round
         base = self._vector(received)
         first = received.round * self._rounds
         if self._rounds == 1:
@@ -249,7 +261,7 @@ class SpanningSession:
 
     async def _exchange(self, received: ReceivedModel, streams: Upward) -> ReceivedModel:
         """Send this LPS's part of every stream up, and wait for the next global round."""
-        global_round = received.round
+        global_round, self._members.under_way = received.round, None
         codec = streams.codec(self._uplink.link.up)
         done, rest = split_rounds(self._report, (global_round + 1) * self._rounds - 1)
         row = self._report.lps_rounds[-1]
@@ -267,7 +279,7 @@ class SpanningSession:
         # the GPS may close the round while this LPS is away, and its last row is here alone
         await asyncio.to_thread(self._files.save, global_round + 1, self._report)
         following = await exchanged(self._uplink, update)
-        if following.round > global_round:  # else the GPS has lost this round's start, and it is done again
+        if following.round > global_round:  # else the GPS has lost this round's start
             self._notes.told(self._report, rest, update)
             self._times.received(self._report, following)
         self._log.info("global_round_done", global_round=global_round, now=following.round)

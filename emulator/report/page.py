@@ -5,28 +5,32 @@ import os
 from pathlib import Path
 from typing import Any
 
+from emulator.labels import label_picture
 from emulator.record import RunRecord, load_record, summary_fields
 from emulator.timeline import accuracy_over_time
+from emulator.waits import parts_by_tier, picture, read_waits
 from fedstrata.errors import OutputError
 from fedstrata.page import page_with, relevance_part, round_values
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, global_round: int | None = None) -> Path:
     """Put the record in `folder` into the page and write it there as `report.html`, whose path it gives.
 
+    With a clock one global round is drawn, from 1: the longest if none is given.
+
     Raises:
-        DataError: the record is missing or malformed.
+        DataError: the record is missing or malformed, or has no such global round.
         OutputError: the page cannot be written.
     """
     path = folder / "report.html"
     record = load_record(folder)
-    write_page(path, page_with(document_of(record), title=f"{record.name} · Fedstrata run"))
+    write_page(path, page_with(document_of(record, global_round), title=f"{record.name} · Fedstrata run"))
     return path
 
 
-def document_of(record: RunRecord) -> dict[str, Any]:
-    """What the page draws of a record; the same as the GPS tells at the end of the run."""
-    relevance = record.relevance
+def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
+    """What the page draws of a record; the same as the GPS tells at the end of the run, and what a clock adds."""
+    relevance, waits = record.relevance, read_waits(record.folder)
     fields = summary_fields(record.summary) | {"name": record.name}
     return {
         "parts": {
@@ -35,7 +39,10 @@ def document_of(record: RunRecord) -> dict[str, Any]:
             "relevance": relevance_part(relevance.matrix, relevance.ids, record.summary.clusters)
             if relevance is not None
             else None,
+            "label_picture": label_picture(record),
             "virtual_curve": accuracy_over_time(record) or None,
+            "round_picture": picture(record, waits, global_round),
+            "real_parts": parts_by_tier(waits) if waits and not record.timeline else None,
             "real_links": [dataclasses.asdict(row) for row in record.links] or None,
         },
         "rounds": [round_values(row) for row in record.rounds],

@@ -24,6 +24,7 @@ from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.methods.base import (
     Answers,
     Arrays,
+    Candidate,
     Channel,
     Matrix,
     Measurement,
@@ -36,7 +37,7 @@ from fedstrata.methods.base import (
     Work,
     all_layers,
 )
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, grouped_by, grouped_within
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by, grouped_within
 from fedstrata.models import Model
 from fedstrata.tensors.layout import Flat, Layout, taken
 
@@ -110,6 +111,13 @@ class Adaptive(Method):
             clusters = grouped_within(affinity, answers.devices, (1.0 - threshold) / 2)
             rule = f"{len(clusters)} at cosine {threshold}"
         return Plan.ordered(clusters, rule, affinity=affinity, related=indexes)
+
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """The cluster with the highest mean cosine."""
+        given, indexes = answers.of(PRETRAINED), [device.device_index for device in answers.devices]
+        own = given[late.device_index]["layers"]
+        affinity = cosine_affinity(np.stack([own, *(given[index]["layers"] for index in indexes)]))
+        return closest(dict(zip(indexes, affinity[0, 1:].tolist(), strict=True)), plan.clusters)
 
     # --- local work -----------------------------------------------------------------------------
 

@@ -217,11 +217,10 @@ class Method:
 
     A subclass overrides what is new. Everything runs at a device but `plan`, `sponsors` and `place`, which run at the
     GPS and do without torch. Methods keep nothing between calls: what lasts is in plans and in a device's personal
-    state.
+    state. Who overrides `plan` overrides `place`, too, or places no late devices.
     """
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings
-    places_late: ClassVar[bool] = False  # whether `place` can put a device that comes after the first plan
     fetches_all: ClassVar[bool] = (
         False  # whether a device receives every cluster's model, or those of the plan's offers
     )
@@ -300,9 +299,18 @@ class Method:
         """By cluster the devices whose relayed answers a late device hears."""
         return ()
 
-    def place(self, arrays: Arrays, sponsors: Sequence[Sequence[int]]) -> int:
-        """The cluster of a late device, by its answer to the last question before training."""
-        raise NotImplementedError(f"{type(self).__name__} places no late devices")
+    @classmethod
+    def places_late(cls) -> bool:
+        """Whether a device can be placed that comes after the first plan."""
+        return cls.plan is Method.plan or cls.place is not Method.place
+
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """The cluster, by number, of a device that comes after a plan; by default the only one.
+
+        `answers` are of the devices that the plan was made of, and the late device's own, to questions before training
+        that are not relayed.
+        """
+        return 0
 
     # local work
 

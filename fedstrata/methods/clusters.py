@@ -1,6 +1,6 @@
 """What methods that group devices by a matrix have in common: the number of clusters, and the dendrogram's cut."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -116,6 +116,15 @@ def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float
         return [indexes]
     labels = fcluster(linkage(squareform(1.0 - affinity, checks=False), "average"), height, "distance")
     return [[i for i, label in zip(indexes, labels, strict=True) if label == one] for one in np.unique(labels)]
+
+
+def closest(likeness: Mapping[int, float], groups: Sequence[Sequence[int]]) -> int:
+    """The number of the group whose members are most like a device on average; among equals the first.
+
+    `likeness` is by device index; members that it does not name are passed over, and a group of none is like nobody.
+    """
+    means = [float(np.mean([likeness[index] for index in group if index in likeness] or [0.0])) for group in groups]
+    return means.index(max(means))
 
 
 def cut(distances: Matrix, count: int, linkage: str = "average") -> Sequence[int]:

@@ -13,7 +13,7 @@ from pydantic import Field
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Method, Moment, Plan, Question, Work
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, grouped_by
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by
 from fedstrata.private_profiles import private_spectrum
 from fedstrata.relevance import (
     Measure,
@@ -42,7 +42,6 @@ class OneShot(Method):
         exact_up_to: int = Field(default=128, ge=1)  # devices; above it all are related to the landmarks only
         landmarks: int = Field(default=64, ge=2)  # how many devices are landmarks then
 
-    places_late = True
     noises_profiles = True
 
     def check(self) -> None:
@@ -141,7 +140,7 @@ class OneShot(Method):
             rule += f"; among {len(related)} landmarks, {len(others)} devices placed by relevance"
         landmarks_by_cluster = [tuple(cluster) for cluster in clusters]
         for index in others:
-            clusters[most_relevant(rows[index], landmarks_by_cluster)].append(index)
+            clusters[closest(rows[index], landmarks_by_cluster)].append(index)
         indexes = tuple(device.device_index for device in related)
         return Plan.ordered(clusters, rule, affinity=matrix, related=indexes)
 
@@ -159,15 +158,9 @@ class OneShot(Method):
             found.append(tuple(index for _, index in best))
         return tuple(found)
 
-    def place(self, arrays: Arrays, sponsors: Sequence[Sequence[int]]) -> int:
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """The cluster whose sponsors the device is most relevant to on average."""
-        return most_relevant(_row(arrays), sponsors)
-
-
-def most_relevant(row: Mapping[int, float], groups: Sequence[Sequence[int]]) -> int:
-    """The number of the group with the highest mean relevance; among equals the first."""
-    means = [float(np.mean([row[index] for index in group if index in row] or [0.0])) for group in groups]
-    return means.index(max(means))
+        return closest(_row(answers.of(RELEVANCE)[late.device_index]), self.sponsors(plan))
 
 
 def _row(arrays: Arrays) -> dict[int, float]:

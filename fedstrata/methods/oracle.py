@@ -26,6 +26,11 @@ class Oracle(Method):
         """The devices of each true task."""
         return Plan.ordered(devices_by_task(answers.devices).values(), "one cluster a task")
 
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """The cluster of the device's task; the first where nobody else has it."""
+        others = devices_by_task(answers.devices).get(late.true_task or "", [])
+        return plan.cluster_of(others[0]) if others else 0
+
 
 def devices_by_task(devices: Sequence[Candidate]) -> dict[str, list[int]]:
     """Device indexes by true task. Raises ExperimentError where the tasks are not known."""

@@ -24,6 +24,7 @@ from fedstrata.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.base import (
     Answers,
     Arrays,
+    Candidate,
     Channel,
     Matrix,
     Method,
@@ -34,7 +35,7 @@ from fedstrata.methods.base import (
     Work,
     all_layers,
 )
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, grouped_by
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by
 from fedstrata.models import Model
 from fedstrata.relevance import check_eigenvectors
 
@@ -95,6 +96,16 @@ class Pacfl(Method):
         return Plan.ordered(
             clusters, rule, affinity=matrix, related=tuple(device.device_index for device in answers.devices)
         )
+
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """The cluster at the smallest mean angle."""
+        given = answers.of(SUBSPACE)
+        own = given[late.device_index]["vectors"]
+        likeness = {
+            device.device_index: affinity([own, given[device.device_index]["vectors"]], self.options.angle)[0, 1]
+            for device in answers.devices
+        }
+        return closest(likeness, plan.clusters)
 
 
 def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: int) -> Vectors:

@@ -38,6 +38,11 @@ class RandomClusters(Method):
         bounds = pairwise(accumulate(sizes, initial=0))
         return Plan.ordered([shuffled[start:stop] for start, stop in bounds], rule)
 
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """Any cluster, each as likely as it has devices."""
+        rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS, late.device_index])
+        return plan.cluster_of(int(rng.choice([device.device_index for device in answers.devices])))
+
     def _sizes(self, devices: Sequence[Candidate]) -> tuple[list[int], str]:
         wanted = self.options.given
         if all(device.true_task is not None for device in devices):

@@ -13,7 +13,7 @@ from typing import Any
 STYLES = ("style.css",)
 SCRIPTS = (
     "d3.min.js", "plot.umd.min.js", "units.js", "document.js", "look.js", "topology.js", "curves.js", "traffic.js",
-    "relevance.js", "tables.js", "page.js",
+    "relevance.js", "labels.js", "tables.js", "page.js",
 )  # fmt: skip
 TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
 # What Plot writes into each figure; allowed by its hash, since the policy allows no other style in elements.

@@ -90,6 +90,8 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
         sizes = [row.times.next_bytes, *(size for flow in row.times.flows for size in _sizes(flow))]
         if not all(0 <= size < MOST_COUNTED for size in sizes):
             raise PayloadError(f"LPS round {row.lps_round} is reported with flows of sizes that are none")
+        if not all(0 <= took < LATEST_NS for flow in row.times.flows for took in _parts(flow)):
+            raise PayloadError(f"LPS round {row.lps_round} is reported with flows that took as long as none can")
         if not all(_can_be(each) for each in row.times.carried):
             raise PayloadError(f"LPS round {row.lps_round} is reported with transfers that cannot be")
         if not 0 <= row.seconds <= LONGEST_S:
@@ -105,6 +107,10 @@ def _can_be(carried: pb.Carried) -> bool:
 
 def _sizes(flow: pb.Flow) -> tuple[int, ...]:
     return flow.child, flow.down_bytes, flow.up_bytes, flow.examples, flow.stream
+
+
+def _parts(flow: pb.Flow) -> tuple[int, ...]:
+    return flow.down_ns, flow.compute_ns, flow.up_ns
 
 
 def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:

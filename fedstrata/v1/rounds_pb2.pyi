@@ -391,18 +391,24 @@ class Carried(_message.Message):
     def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ...) -> None: ...
 
 class Flow(_message.Message):
-    __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream")
+    __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns")
     CHILD_FIELD_NUMBER: _ClassVar[int]
     DOWN_BYTES_FIELD_NUMBER: _ClassVar[int]
     UP_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    DOWN_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
+    UP_NS_FIELD_NUMBER: _ClassVar[int]
     child: int
     down_bytes: int
     up_bytes: int
     examples: int
     stream: int
-    def __init__(self, child: _Optional[int] = ..., down_bytes: _Optional[int] = ..., up_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., stream: _Optional[int] = ...) -> None: ...
+    down_ns: int
+    compute_ns: int
+    up_ns: int
+    def __init__(self, child: _Optional[int] = ..., down_bytes: _Optional[int] = ..., up_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., stream: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ...) -> None: ...
 
 class LinkBytes(_message.Message):
     __slots__ = ("link", "direction", "kind", "end", "bytes")

@@ -17,8 +17,10 @@ from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 class Processes:
     """The programs of one run, started by the test one by one. A context manager that leaves none behind."""
 
-    def __init__(self, folder: Path, experiment: str) -> None:
+    def __init__(self, folder: Path, experiment: str, gps: Mapping[str, str] | None = None) -> None:
+        """`gps` is the environment of the GPS's first life."""
         self.folder = folder
+        self._gps_environment = gps
         folder.mkdir()
         (folder / "experiment.yaml").write_text(experiment)
         self._common = ("--experiment", str(folder / "experiment.yaml"))
@@ -26,8 +28,8 @@ class Processes:
         self._started: Counter[str] = Counter()
 
     def __enter__(self) -> "Processes":
-        gps = self._start("gps", "gps", *self._common, "--state", str(self.folder / "gps"))
-        addresses = gps.addresses()
+        self.first_gps = self._start_gps(environment=self._gps_environment)
+        addresses = self.first_gps.addresses()
         self.gps, self.http = addresses["grpc"], addresses["http"]
         return self
 
@@ -38,6 +40,14 @@ class Processes:
         self._started[name] += 1
         log = self.folder / f"{name}.{self._started[name]}.log"
         return self._stack.enter_context(Program(module, *words, log=log, environment=environment))
+
+    def _start_gps(self, *words: str, environment: Mapping[str, str] | None = None) -> Program:
+        state = ("--state", str(self.folder / "gps"))
+        return self._start("gps", "gps", *self._common, *state, *words, environment=environment)
+
+    def gps_again(self) -> None:
+        """Start the GPS once more, where it was."""
+        self._start_gps("--listen", self.gps).addresses()
 
     def lps(self, number: int) -> Program:
         name = f"lps-{number}"

@@ -66,8 +66,11 @@ async def test_a_late_device_joins_the_cluster_it_is_relevant_to_from_the_next_g
     assert [(gone.device, gone.stage) for gone in record.summary.excluded] == [(late_id, "enrolment")]
 
 
-async def test_without_profiles_a_late_device_is_refused_with_the_reason(tmp_path: Path) -> None:
-    experiment = small("method=oracle", "deadlines.enrolment.deadline_s=3600", "deadlines.enrolment.quorum_ratio=0.8")
+async def test_a_late_device_that_nobody_can_place_is_refused_with_the_reason(tmp_path: Path) -> None:
+    experiment = small(
+        "method={name: ifca, clusters: 2}", "training.lps_rounds_per_global_round=1",
+        "deadlines.enrolment.deadline_s=3600", "deadlines.enrolment.quorum_ratio=0.8",
+    )  # fmt: skip
     clock = Clock()
     async with Tiers(experiment, tmp_path / "run") as tiers:
         host = await tiers.start_devices([0, 1, 2, 3])

@@ -9,6 +9,9 @@ import pytest
 from safetensors.numpy import load_file
 from tiers import run_in_process, small
 
+from emulator.record import load_record
+from emulator.waits import picture, read_waits
+
 LINKS = (
     "{device-lps: {preset: wifi, jitter: 3ms}, lps-gps: {up_rate: 50Mbit/s, down_rate: 90Mbit/s, latency: 2ms}, "
     "overrides: [{devices: [4], up_rate: 5Mbit/s}], shared: {device-lps: {up_rate: 30Mbit/s}}}"
@@ -62,6 +65,24 @@ def test_every_link_is_told_with_what_was_configured_and_achieved(run: Path) -> 
     assert float(slow["achieved_latency_s"]) >= float(slow["latency_s"]) > 0
     assert int(slow["bytes"]) > 2 * 300_000
     assert all(row["outside"] in {"", "rate", "latency", "rate latency", "compute"} for row in rows.values())
+
+
+def test_the_picture_of_a_round_has_what_links_and_devices_took(run: Path) -> None:
+    waits = read_waits(run)
+    took = {(row["link"], row["direction"], row["child"]): row for row in rows_of(run)}
+    for name in ("device-000", "device-004"):
+        own = [row for row in waits if row.child == name]
+        assert [row.lps_round for row in own] == [1, 2]
+        computing = took["device-lps", "compute", name]
+        assert sum(row.compute_s for row in own) == pytest.approx(2 * float(computing["achieved_latency_s"]), abs=1e-5)
+        up = took["device-lps", "up", name]
+        lasted = 8 * int(up["bytes"]) / int(up["achieved_bits_per_s"]) + 2 * float(up["achieved_latency_s"])
+        assert sum(row.up_s for row in own) == pytest.approx(lasted, rel=1e-4)
+    drawn = picture(load_record(run), waits)
+    assert drawn is not None
+    lpss = [bar for bar in drawn["lanes"] if bar["tier"] == "lps"]
+    assert max(bar["ends_s"] for bar in lpss) == pytest.approx(drawn["seconds"])
+    assert {bar["part"] for bar in lpss} == {"compute", "up", "waiting"}  # the first model is everywhere already
 
 
 def test_the_summary_says_how_many_links_were_outside(run: Path) -> None:

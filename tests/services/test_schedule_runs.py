@@ -2,17 +2,20 @@
 
 import csv
 import json
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from programs import Program
+from hand_started import Processes
+from programs import Program, events
 from test_spanning import weights_sha256
 from tiers import SMALL, run_in_process, small
 
 from emulator.record import load_record
 from emulator.retime import retime
 from fedstrata.errors import ExperimentError
+from fedstrata.fault_points import VARIABLE
 
 LINKS = "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}}"
 TIMED = ("clock=virtual", f"links={LINKS}", "compute={per_example: 10ms}", "topology={lps: 2}")
@@ -23,6 +26,7 @@ ENTRIES = (
     "{at: 1s, set: {devices: [3], preset: nb-iot}}, {at: 3s, cut: {link: lps-gps, lps: [0], for: 500ms}}"
 )
 SCHEDULED = (*PERSONAL, f"schedule=[{ENTRIES}]")
+SAME = ("model_sha256", "personal_sha256", "device_accuracy", "moves", "excluded", "virtual")  # of the summary
 
 
 def flows(folder: Path) -> set[tuple[int, str, int]]:
@@ -92,10 +96,36 @@ def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
     assert len(restarts) == len(FAULTS)
     assert (out / "timeline.csv").read_bytes() == (run / "timeline.csv").read_bytes()
     said = [json.loads((folder / "summary.json").read_text()) for folder in (out, run)]
-    for key in ("model_sha256", "personal_sha256", "device_accuracy", "moves", "excluded", "virtual"):
+    for key in SAME:
         assert said[0][key] == said[1][key]
 
 
 def test_a_run_whose_schedule_says_who_trains_is_not_retimed(run: Path) -> None:
     with pytest.raises(ExperimentError, match=r"schedule: elsewhere others are away or have moved.* run it anew"):
         retime(run, ["compute.per_example=2ms"])
+
+
+def dying(folder: Path, point: str, number: int) -> dict[str, str]:
+    """The environment of a program that kills itself at a point of a round, once."""
+    return {VARIABLE: json.dumps([{"point": point, "round": number, "marker": str(folder / f"died-{point}")}])}
+
+
+@pytest.mark.kills
+def test_where_the_gps_goes_back_over_a_move_all_go_back_and_it_is_the_same_run(run: Path, tmp_path: Path) -> None:
+    with Processes(tmp_path / "run", small(*SCHEDULED).to_yaml(), gps=dying(tmp_path, "upload", 2)) as processes:
+        for number in (0, 1):
+            processes.lps(number)
+        processes.devices("0,1,2,4", keeps_state=True)  # device-000 has moved to lps-1, and is waited for there
+        slow = processes.devices("3", keeps_state=True, environment=dying(tmp_path, "download", 2))
+        for program in (slow, processes.first_gps):  # lps-0 alone has ended the first round after the move
+            assert program.process.wait(60) == -signal.SIGKILL
+        (newest,) = (tmp_path / "run" / "gps").glob("*/shared-000002.safetensors")
+        newest.write_bytes(newest.read_bytes()[:-1])
+        processes.gps_again()
+        processes.devices("3", keeps_state=True)
+        record = processes.record()
+    assert "state_passed_over" in {told["event"] for told in events(tmp_path / "run" / "gps.2.log")}
+    assert (record / "timeline.csv").read_bytes() == (run / "timeline.csv").read_bytes()
+    said = [json.loads((folder / "summary.json").read_text()) for folder in (record, run)]
+    for key in SAME:
+        assert said[0][key] == said[1][key]

@@ -15,6 +15,7 @@ from tiers import SMALL, outcome, run_in_process, small
 
 from emulator.record import load_record
 from emulator.retime import retime, write_retimed
+from emulator.waits import picture, read_waits
 from fedstrata.errors import DataError, ExperimentError
 
 LINKS = (
@@ -58,6 +59,41 @@ def test_the_parts_of_a_round_are_the_round(run: Path) -> None:
     for row in timeline(run):
         parts = sum(float(row[f"{part}_s"]) for part in ("down", "compute", "up", "waiting"))
         assert abs(parts - (float(row["ends_s"]) - float(row["begins_s"]))) < 1e-8
+
+
+def test_the_picture_of_a_round_is_what_the_tables_of_the_record_say(run: Path) -> None:
+    (record, waits) = load_record(run), read_waits(run)
+    drawn = picture(record, waits, 2)
+    assert drawn is not None
+    rows = [row for row in timeline(run) if row["global_round"] == "2"]
+    since = min(float(row["begins_s"]) for row in rows)
+    ends = {(row["lps_id"], row["lps_round"]): float(row["ends_s"]) - since for row in rows}
+    assert drawn["seconds"] == pytest.approx(ends["", ""], abs=1e-8)
+    for row in rows:  # every lane of a device ends with its LPS's round; who is slowest waits for nobody
+        bars = [bar for bar in drawn["lanes"] if str(bar["lps_round"]) == row["lps_round"] and bar["tier"] == "device"]
+        of_lps = [bar for bar in bars if bar["lane"] in record.summary.by_lps.get(row["lps_id"], ())]
+        for name in {bar["lane"] for bar in of_lps}:
+            lane = sorted((bar for bar in of_lps if bar["lane"] == name), key=lambda bar: float(bar["begins_s"]))
+            assert lane[-1]["ends_s"] == pytest.approx(ends[row["lps_id"], row["lps_round"]], abs=1e-7)
+            assert (lane[-1]["part"] == "waiting") == (name != row["slowest"])
+        for part in ("down", "compute", "up", "waiting") if of_lps else ():
+            spent = sum(bar["ends_s"] - bar["begins_s"] for bar in of_lps if bar["part"] == part)
+            children = len({bar["lane"] for bar in of_lps})
+            assert spent / children == pytest.approx(float(row[f"{part}_s"]), abs=1e-7)
+
+
+def test_who_waits_is_worked_out_from_bytes_rates_and_boards(run: Path) -> None:
+    with (run / "flows.csv").open(newline="") as file:
+        sent = {(r["lps_round"], r["lps_id"], int(r["child"])): r for r in csv.DictReader(file) if r["tier"] == "lps"}
+    slow = [
+        row for row in read_waits(run) if row.child == "device-004"
+    ]  # alone on NB-IoT: its own link is the shared one's least
+    assert len(slow) == 4
+    for row in slow:
+        flow = sent[str(row.lps_round), row.lps_id or "", 4]
+        assert row.down_s == pytest.approx(8 * int(flow["down_bytes"]) / 26e3 + 1.6, abs=1e-8)
+        assert row.up_s == pytest.approx(8 * int(flow["up_bytes"]) / 66e3 + 1.6, abs=1e-8)
+        assert row.waiting_s == 0
 
 
 def test_the_summary_has_the_sums_and_the_hash(run: Path) -> None:

@@ -38,7 +38,7 @@ class GpsParts:
         self.experiment: Experiment = parse_experiment(TEXT, overrides=overrides)
         self.folder = folder
         self.returns = 0  # devices with a cluster that have enrolled anew
-        self.place: Callable[[Device, Arrays], None] = lambda device, arrays: None  # a late device
+        self.place: Callable[[Device], None] = lambda device: None  # a late device
         self.open()
 
     def open(self) -> None:
@@ -60,11 +60,11 @@ class GpsParts:
         """Have a method's questions asked."""
         self.questions = Questions(
             method, roster=self.roster, journal=self.journal, log=EventLog("test"), on_change=lambda: None,
-            on_late_answer=self._hand_on,
+            on_late=self._hand_on,
         )  # fmt: skip
 
-    def _hand_on(self, device: Device, arrays: Arrays) -> None:
-        self.place(device, arrays)
+    def _hand_on(self, device: Device) -> None:
+        self.place(device)
 
     def _count_return(self) -> None:
         self.returns += 1
@@ -86,12 +86,16 @@ class GpsParts:
 
     def enrol(self, *indexes: int) -> None:
         for index in indexes:
-            self.enrolment.enroll(self.enrol_request(index), places_late=self.method.places_late)
+            self.enrolment.enroll(self.enrol_request(index), places_late=self.method.places_late())
 
     async def answer(self, index: int, question: str, **arrays: NDArray[np.generic]) -> None:
         """Send a device's answer to a question."""
         header, data = answer_header(index, arrays), b"".join(array.tobytes() for array in arrays.values())
         await self.questions.take(header, question, parts_of(data))
+
+    def answered(self, index: int, question: str) -> Arrays:
+        """What a device has answered, as the journal keeps it."""
+        return self.questions.answers([self.roster.devices[index]])[question][index]
 
     async def profile(self, index: int, vectors: NDArray[np.float32] | None = None) -> None:
         """Send a device's eigenvectors; the first two axes where none are given."""

@@ -32,6 +32,7 @@ from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from gps.links_record import LINK_COLUMNS
 from gps.record import ROUND_COLUMNS, RunResult, summary
 from gps.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
+from gps.waits_record import WAIT_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -256,7 +257,8 @@ def test_every_field_of_the_record_is_documented() -> None:
     for file, after, columns in (
         ("rounds.csv", "timeline.csv", ROUND_COLUMNS),
         ("timeline.csv", "flows.csv", TIMELINE_COLUMNS),
-        ("flows.csv", "links.csv", FLOW_COLUMNS),
+        ("flows.csv", "waits.csv", FLOW_COLUMNS),
+        ("waits.csv", "links.csv", WAIT_COLUMNS),
         ("links.csv", "relevance.csv", LINK_COLUMNS),
     ):
         rows = re.findall(r"^\| (`.*?) \|", text.partition(f"## {file}")[2].partition(f"## {after}")[0], re.M)

@@ -294,7 +294,7 @@ async def test_a_device_that_comes_after_the_close_is_late(grouped: GpsParts) ->
 
 async def test_a_late_device_relates_itself_to_the_sponsors_only(grouped: GpsParts) -> None:
     placed: list[Device] = []
-    grouped.place = lambda device, arrays: placed.append(device)
+    grouped.place = placed.append
     grouped.enrol(4)
     assert headers(await grouped.relayed(4)) == [0, 3]
     with pytest.raises(PayloadError, match="lacks 1 devices"):
@@ -305,8 +305,8 @@ async def test_a_late_device_relates_itself_to_the_sponsors_only(grouped: GpsPar
 async def test_a_late_devices_row_is_handed_on_for_placing_once(grouped: GpsParts) -> None:
     placed: list[tuple[str, Arrays]] = []
 
-    def place(device: Device, arrays: Arrays) -> None:
-        placed.append((device.device_id, arrays))
+    def place(device: Device) -> None:
+        placed.append((device.device_id, grouped.answered(device.device_index, "relevance")))
         device.cluster = 0
 
     grouped.place = place
@@ -329,10 +329,10 @@ async def test_a_late_device_changes_nothing_about_the_grouping(grouped: GpsPart
 
 
 async def test_who_comes_late_to_a_method_that_places_nobody_is_told_so(tmp_path: Path) -> None:
-    gps = GpsParts(tmp_path, "method=oracle", *DEADLINE)
+    gps = GpsParts(tmp_path, "method={name: ifca, clusters: 2}", "training.lps_rounds_per_global_round=1", *DEADLINE)
     gps.enrol(0, 1, 2, 3)
     await gps.enrolment.gather_devices()
-    with pytest.raises(ExcludedError, match="method oracle has nothing to place it by; start it before the run"):
+    with pytest.raises(ExcludedError, match="method ifca has nothing to place it by; start it before the run"):
         gps.enrol(4)
     gps.enrol(1)  # who has been there comes back
 

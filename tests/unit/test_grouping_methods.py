@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Method, Moment, Plan
-from fedstrata.methods.clusters import clusters_in_dendrogram, merge_heights
+from fedstrata.methods.clusters import closest, clusters_in_dendrogram, merge_heights
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
 
 Matrix = NDArray[np.float64]
@@ -195,13 +195,19 @@ def late_row(values: Mapping[int, float]) -> Arrays:
 
 
 def test_a_late_device_goes_to_the_cluster_that_it_is_most_relevant_to_on_average() -> None:
-    place = made(OneShot).place
-    assert place(late_row({0: 0.2, 4: 0.9, 7: 0.4}), [(0,), (4,), (7,)]) == 1
-    assert place(late_row({0: 0.2, 4: 0.9, 7: 0.6}), [(0, 4), (7,)]) == 1  # 0.55 and 0.6
+    assert closest({0: 0.2, 4: 0.9, 7: 0.4}, [(0,), (4,), (7,)]) == 1
+    assert closest({0: 0.2, 4: 0.9, 7: 0.6}, [(0, 4), (7,)]) == 1  # 0.55 and 0.6
+
+
+def test_a_late_device_is_related_to_the_sponsors_alone() -> None:
+    plan = one_shot(blocks(3, 2), clusters=2)
+    late = {9: late_row({0: 0.1, 3: 0.4})}  # of the first three 0, of the others 3
+    answers = Answers(candidates(5), {RELEVANCE: late})
+    assert made(OneShot, clusters=2).place(Candidate(device_index=9), answers, plan) == 1
 
 
 def test_among_equally_relevant_clusters_the_first_takes_the_late_device() -> None:
-    assert made(OneShot).place(late_row({0: 0.5, 1: 0.5}), [(1,), (0,)]) == 0
+    assert closest({0: 0.5, 1: 0.5}, [(1,), (0,)]) == 0
 
 
 # --- the number of clusters, read off the dendrogram --------------------------------------------------------

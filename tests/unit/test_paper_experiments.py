@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from emulator.sweep_file import load_sweep
-from fedstrata.experiment import load_experiment
+from fedstrata.datasets import dataset_info
+from fedstrata.experiment import DataSettings, load_experiment
 from fedstrata.methods.registry import NAMES
+from fedstrata.models import build_model
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "papers"
 GROUPS = {
@@ -79,3 +81,27 @@ def test_a_table_has_its_methods_and_no_seed_that_was_tuned_on(name: str) -> Non
     runs, methods = LISTS[name]
     assert (len(sweep.runs), {run.experiment.method.name for run in sweep.runs}) == (runs, methods)
     assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
+PUBLISHED = {
+    "one_shot": {"cifar-10"},
+    "adaptive": {"cifar-100"},
+    "user_centric": {"emnist", "cifar-10"},
+    "fedtsdp": {"cifar-10"},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_papers_own_settings_have_their_data_local_training_and_models_that_can_be_built(name: str) -> None:
+    sweep = load_sweep(FOLDER.parent / "published" / f"{name}.yaml")
+    experiments = [run.experiment for run in sweep.runs]
+    assert {experiment.data.name for experiment in experiments} == PUBLISHED[name]
+    assert {experiment.seed for experiment in experiments} == {3, 4, 5, 6, 7}
+    assert "local" in {experiment.method.name for experiment in experiments}
+    built = {(experiment.model, experiment.data.name) for experiment in experiments}
+    for model, data in built:
+        assert build_model(model, dataset_info(DataSettings(name=data))).layout.size > 0
+
+
+def test_every_setting_of_a_paper_is_looked_at() -> None:
+    assert sorted(path.stem for path in (FOLDER.parent / "published").glob("*.yaml")) == sorted(PUBLISHED)

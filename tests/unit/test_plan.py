@@ -10,7 +10,7 @@ import pytest
 from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import PluginError
-from fedstrata.methods import Channel, Facts, Method, Plan, Reach, all_layers
+from fedstrata.methods import Answers, Candidate, Channel, Facts, Method, Plan, Reach, all_layers
 from fedstrata.methods.one_shot import OneShot
 from fedstrata.models import Model
 from fedstrata.streams import WEIGHT_GRID
@@ -70,7 +70,7 @@ def same(one: Plan, other: Plan) -> bool:
 def test_a_cluster_is_called_after_its_lps(plan: Plans) -> None:
     assert plan.clusters == {"lps-0": [IDS[0], IDS[2]], "lps-1": [IDS[1], IDS[3], IDS[4]]}
     assert plan.homes == plan.clusters
-    assert plan.examples() == {"lps-0": 20, "lps-1": 50}
+    assert plan.examples(0) == {"lps-0": 20, "lps-1": 50}
 
 
 def test_a_restarted_gps_finds_its_plan(gps: GpsParts) -> None:
@@ -120,7 +120,7 @@ def test_where_clusters_span_lpss_a_device_has_a_cluster_and_hangs_on_an_lps(tmp
     gps.plans.make(BEFORE, PLAN)
     assert gps.plans.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
     assert gps.plans.homes == {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}
-    assert gps.plans.examples() == {"lps-0": 20, "lps-1": 50}
+    assert gps.plans.examples(0) == {"lps-0": 20, "lps-1": 50}
     assert [device.device_index for device in gps.plans.members("lps-1")] == [2, 3, 4]
 
 
@@ -302,7 +302,8 @@ def test_more_representatives_may_be_asked_for(tmp_path: Path) -> None:
     sponsors = method.sponsors(RELATED)
     assert sponsors == ((0, 2), (3, 1))
     row = {"devices": np.int64([0, 1, 2, 3]), "values": np.float64([0.2, 0.9, 0.4, 0.7])}  # means of 0.3 and 0.8
-    assert method.place(row, sponsors) == 1
+    late = Candidate(device_index=4)
+    assert method.place(late, Answers([], {"relevance": {4: row}}), RELATED) == 1
 
 
 def test_without_relevance_nobody_stands_for_a_cluster(gps: GpsParts) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gps_parts import FEATURES, IDS, GpsParts
+from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import ExcludedError, PayloadError
-from fedstrata.methods import Answers, Arrays, Method, Moment, Question
+from fedstrata.methods import Answers, Arrays, Method, Moment, Plan, Question
 from gps.roster import Device
 
 DEADLINE = ("deadlines.enrolment.deadline_s=0.001", "deadlines.enrolment.quorum_ratio=0.4")
@@ -16,9 +16,7 @@ PAIR = {"name": "own:TwoNumbers"}
 
 
 class TwoNumbers(Method):
-    """Asks one number after the other, relays neither, and places late devices by the second."""
-
-    places_late = True
+    """Asks one number after the other, relays neither; its plan is one cluster, into which late devices come, too."""
 
     def questions(self) -> Sequence[Question]:
         number: Mapping[str, tuple[str, tuple[int, ...]]] = {"number": ("int64", (1,))}
@@ -27,6 +25,13 @@ class TwoNumbers(Method):
             Question(name="second", moment=Moment.BEFORE, arrays=number),
             Question(name="later", moment=Moment.TRAINED, arrays=number),
         )
+
+
+class PlacesNobody(TwoNumbers):
+    """The same with a plan of its own, and no word of late devices."""
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        return super().plan(moment, answers, before)
 
 
 def number(value: int) -> np.ndarray:
@@ -38,9 +43,9 @@ def gps(tmp_path: Path) -> GpsParts:
     return GpsParts(tmp_path)
 
 
-def asking_two_numbers(gps: GpsParts) -> GpsParts:
-    """The same GPS with the method above."""
-    method = TwoNumbers.of(PAIR, gps.method.facts)
+def asking_two_numbers(gps: GpsParts, kind: type[TwoNumbers] = TwoNumbers) -> GpsParts:
+    """The same GPS with a method above."""
+    method = kind.of(PAIR, gps.method.facts)
     gps.method = method  # type: ignore[assignment]
     gps.ask(method)  # type: ignore[arg-type]
     gps.enrolment._questions = gps.questions
@@ -128,11 +133,13 @@ class Placed:
     """Notes the late devices that are handed on, and puts them into cluster 1."""
 
     def __init__(self, gps: GpsParts) -> None:
+        self._gps = gps
         self.told: list[tuple[str, int]] = []
         gps.place = self
 
-    def __call__(self, device: Device, arrays: Arrays) -> None:
-        self.told.append((device.device_id, int(arrays["number"][0])))
+    def __call__(self, device: Device) -> None:
+        answer = self._gps.answered(device.device_index, "second")
+        self.told.append((device.device_id, int(answer["number"][0])))
         device.cluster = 1
 
 
@@ -193,13 +200,14 @@ async def test_a_gps_killed_between_a_late_answer_and_the_placing_places_the_dev
 
 
 async def test_who_answers_too_late_for_a_method_that_places_nobody_is_told_so(tmp_path: Path) -> None:
-    gps = GpsParts(tmp_path, "method={name: pacfl, vectors: 1, by_label: false}", *DEADLINE)
+    gps = asking_two_numbers(GpsParts(tmp_path, *DEADLINE), PlacesNobody)
     gps.enrol(0, 1, 2)
-    vectors = np.eye(1, FEATURES, dtype=np.float32)
     for index in (0, 1):
-        await gps.answer(index, "subspace", vectors=vectors)
+        await gps.answer(index, "first", number=number(index))
     await gps.enrolment.gather_devices()
     gps.questions.publish_sponsors(())
-    with pytest.raises(ExcludedError, match=r"device-002 answered after .* method pacfl has nothing to place it by"):
-        await gps.answer(2, "subspace", vectors=vectors)
+    with pytest.raises(
+        ExcludedError, match=r"device-002 answered after .* method own:TwoNumbers has nothing to place it by"
+    ):
+        await gps.answer(2, "first", number=number(2))
     assert not gps.roster.devices[2].refused

@@ -195,6 +195,18 @@ def test_updates_go_into_mixed_streams_by_the_members_shares() -> None:
     assert [(route.stream, route.weight) for route in routes["device-001"]] == [(0, 10)]  # it has no share in any head
 
 
+def test_a_round_under_way_does_not_go_on_with_other_devices_and_one_that_is_over_does() -> None:
+    members, now = members_of(member(0), member(1)), pb.Cluster(cluster_id="lps-0", members=[member(0)])
+    assert members.goes_on_with(now)
+    members.under_way = 3
+    assert not members.goes_on_with(now)
+    now.members.append(member(1))
+    now.members.append(member(2, from_global_round=4))  # a late one, in none that is under way
+    assert members.goes_on_with(now)
+    assert not members.goes_on_with(pb.Cluster(cluster_id="lps-0", members=now.members, term=1))
+    assert not members.goes_on_with(None)
+
+
 # --- reports --------------------------------------------------------------------------------------
 
 LOG = EventLog("test_spanning_lps")

@@ -48,7 +48,13 @@ def test_a_round_is_its_slowest_device() -> None:
         begins_ns=7 * S, ends_ns=7 * S + 1_100 * MS + 1_500 * MS + 2_100 * MS, ready_ns=7 * S + 4_700 * MS,
         down_ns=2 * 1_100 * MS, compute_ns=2_000 * MS, up_ns=2 * 2_100 * MS, waiting_ns=1_000 * MS, children=2,
         slowest="device-1",
-        flows=[pb.Flow(child=index, down_bytes=1_000, up_bytes=1_000, examples=10) for index in (0, 1)],
+        flows=[
+            pb.Flow(
+                child=index, down_bytes=1_000, up_bytes=1_000, examples=10, down_ns=1_100 * MS,
+                compute_ns=(500 + 1_000 * index) * MS, up_ns=2_100 * MS,
+            )
+            for index in (0, 1)
+        ],
     )  # fmt: skip
 
 

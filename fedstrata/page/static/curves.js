@@ -195,5 +195,37 @@
     return fedstrata.plot(options, `Global round ${newest}`, `The slowest is ${slowest[0]}`);
   }
 
-  Object.assign(fedstrata, { curve, virtualCurve, deviceSpread, timeline });
+  const PART_COLOURS = { down: "var(--c5)", compute: "var(--c2)", up: "var(--c4)", waiting: "var(--faint)" };
+
+  /** One global round: a lane for the GPS, each LPS and each device, and what it was about when. */
+  function roundPicture(view, look, width) {
+    const given = view.roundPicture;
+    if (!given) return null;
+    const lanes = [...new Set(given.lanes.map((bar) => bar.lane))];
+    const parts = Object.keys(PART_COLOURS);
+    const rounds = new Set(given.lanes.map((bar) => bar.lps_round)).size > 2; // marked where there are several
+    const named = (bar) => `${bar.lane}${bar.lps_round === null ? "" : `, LPS round ${bar.lps_round}`}`;
+    const options = {
+      width, height: 84 + 15 * lanes.length, marginLeft: 96, marginRight: 16, marginBottom: 42, marginTop: 34,
+      x: { label: `Global round ${given.global_round}: seconds`, grid: true, domain: [0, Math.max(given.seconds, 1e-9)] },
+      y: { domain: lanes, label: null, tickFormat: (name) => shorten(name, 13), tickSize: 0 },
+      marks: [
+        Plot.barX(given.lanes, {
+          x1: "begins_s", x2: "ends_s", y: "lane", fill: (bar) => PART_COLOURS[bar.part], insetTop: 1.5, insetBottom: 1.5,
+          stroke: (bar) => (bar.part === "waiting" || rounds ? "var(--line)" : "none"), strokeWidth: 0.5,
+          title: (bar) => `${named(bar)}\n${bar.part}: ${seconds(bar.ends_s - bar.begins_s)}`, tip: true,
+        }),
+        ...parts.flatMap((part, i) => [
+          Plot.text([part], {
+            frameAnchor: "top-left", dx: 14 + 84 * i, dy: -22, text: () => part === "compute" ? "computing" : part, textAnchor: "start",
+          }),
+          Plot.dot([part], { frameAnchor: "top-left", dx: 6 + 84 * i, dy: -18, r: 5, symbol: "square", fill: PART_COLOURS[part], stroke: "var(--line)" }),
+        ]),
+      ],
+    };
+    const last = d3.greatest(given.lanes.filter((bar) => bar.tier === "lps" && bar.part !== "waiting"), (bar) => bar.ends_s);
+    return fedstrata.plot(options, `Global round ${given.global_round}`, `It takes ${seconds(given.seconds)}; the last LPS is ${last?.lane ?? "none"}`);
+  }
+
+  Object.assign(fedstrata, { curve, virtualCurve, deviceSpread, timeline, roundPicture });
 })();

@@ -65,8 +65,11 @@
         links: LINKS.map((name) => ({ name, up: 0, down: 0, ...summary.bytes?.[name] })),
         rate: (link, direction) => (live && !live.has_record ? this.rate(link, direction) : null),
         relevance: this.parts.relevance ?? null,
+        labelPicture: this.parts.label_picture ?? null,
         virtualCurve: this.parts.virtual_curve ?? null,
         realLinks: this.parts.real_links ?? [],
+        realParts: this.parts.real_parts ?? null,
+        roundPicture: this.parts.round_picture ?? null,
         experiment: this.parts.experiment ?? "",
         sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - toldAt) : 0),
       };

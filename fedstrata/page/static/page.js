@@ -72,11 +72,13 @@
     new Section("Bytes over rounds", { figures: [(view, _, width) => fedstrata.growth(view, width)] }),
     new Section("Bytes by link", { figures: [(view, _, width) => fedstrata.totals(view, width)] }),
     new Section("Relevance", { figures: [fedstrata.relevance], texts: [relevanceSaid], isWhole: true }),
+    new Section("Labels by device", { figures: [(view, _, width) => fedstrata.labelPicture(view, width)], texts: [labelsSaid], isWhole: true }),
     new Section("Results", { tables: [tables.clusters, tables.tasks], isWhole: true }),
     new Section("Events", { tables: [tables.events], isWhole: true }),
     new Section("Time", { tables: [tables.times] }),
     new Section("Virtual time", { figures: [fedstrata.virtualCurve], tables: [tables.virtualTimes] }),
-    new Section("Links on the real clock", { tables: [tables.realLinks], isWhole: true }),
+    new Section("Who waits for whom", { figures: [fedstrata.roundPicture], texts: [pictureSaid], isWhole: true }),
+    new Section("Links on the real clock", { tables: [tables.realParts, tables.realLinks], isWhole: true }),
     new Section("Traffic", { tables: [tables.links] }),
   ];
 
@@ -96,6 +98,19 @@
   function spreadSaid(view) {
     if (view.devices.some((device) => fedstrata.isNumber(device.accuracy))) return "Each device at the end, with what it would use; the line is a cluster's median.";
     return view.rounds.length ? "In the newest round that was measured; the line is all of a cluster's examples together." : "";
+  }
+
+  function pictureSaid(view) {
+    const given = view.roundPicture;
+    if (!given) return "";
+    const shown = new Set(given.lanes.filter((bar) => bar.tier === "device").map((bar) => bar.lane)).size;
+    const cut = shown < given.devices ? ` Of ${given.devices} devices those ${shown} that their LPS waits for most.` : "";
+    return `Global round ${given.global_round}: each lane from the round's beginning on. An LPS computes while its LPS rounds last.${cut}`;
+  }
+
+  function labelsSaid(view) {
+    if (!view.labelPicture) return "";
+    return "Training examples, worked out on this machine from the experiment: devices tell nobody their labels. The darker, the larger a label's share.";
   }
 
   function relevanceSaid(view) {

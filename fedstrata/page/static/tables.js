@@ -90,12 +90,22 @@
     const tiers = virtual
       ? [["questions before training, a device", virtual.before], ["global rounds, an LPS", virtual.gps], ["LPS rounds, a device", virtual.lps]]
       : [];
+    return partsTable(`Virtual time: ${seconds(virtual?.seconds)}`, tiers);
+  }
+
+  /** The same of the real clock, as it was measured. */
+  function realParts(view) {
+    const given = view.realParts;
+    const tiers = given ? [["global rounds, an LPS", given.gps], ["LPS rounds, a device", given.lps]] : [];
+    return partsTable("Time by part, as measured", tiers);
+  }
+
+  function partsTable(caption, tiers) {
     const rows = tiers.map(([name, spent]) => {
       const parts = [spent.down, spent.compute, spent.up, spent.waiting];
       return [name, ...parts.map((part) => seconds(part)), seconds(d3.sum(parts))];
     });
-    const heads = ["Mean of", "Down#", "Computing#", "Up#", "Waiting#", "Together#"];
-    return table(`Virtual time: ${seconds(virtual?.seconds)}`, heads, rows);
+    return table(caption, ["Mean of", "Down#", "Computing#", "Up#", "Waiting#", "Together#"], rows);
   }
 
   /** On the real clock, what each link and device was to do and what it has done; first what was outside. */
@@ -139,5 +149,5 @@
     return table(caption, ["Device", "State", "True task", "Cluster", "LPS", "Accuracy#"], rows);
   }
 
-  Object.assign(fedstrata, { element, tables: { clusters, tasks, times, virtualTimes, realLinks, links, events, devices } });
+  Object.assign(fedstrata, { element, tables: { clusters, tasks, times, virtualTimes, realParts, realLinks, links, events, devices } });
 })();

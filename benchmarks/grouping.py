@@ -19,14 +19,16 @@ from fedstrata.datasets import Dataset, Examples, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Method, Moment, Question, make_method
 from fedstrata.methods.work import Work
+from fedstrata.noise import Noise, ResearchNoise
 from fedstrata.partitions import device_data
 
 
 class DataOnly:
     """What a device has before training, as far as methods ask for it that group by data alone."""
 
-    def __init__(self, examples: Examples) -> None:
+    def __init__(self, examples: Examples, noise: Noise) -> None:
         self.examples = examples
+        self.noise = noise
         self._known: dict[str, Any] = {}
 
     async def once(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -48,8 +50,10 @@ async def answers_to(method: Method, question: Question, works: list[Work], give
 
 def works_of(experiment: Experiment, dataset: Dataset) -> list[Work]:
     """The devices of an experiment; they may answer several methods one after the other."""
-    parts = (device_data(experiment, dataset, index).train for index in range(experiment.device_count))
-    return [cast("Work", DataOnly(part)) for part in parts]
+    return [
+        cast("Work", DataOnly(device_data(experiment, dataset, index).train, ResearchNoise(experiment.seed, device_id)))
+        for index, device_id in enumerate(experiment.device_ids())
+    ]
 
 
 async def index_of(experiment: Experiment, works: list[Work]) -> float:

@@ -19,7 +19,7 @@ from device.clock import DeviceClock  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
 from device.stacked import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
-from device.work import DeviceProcess  # noqa: E402
+from device.work import DeviceProcess, noise_of  # noqa: E402
 from fedstrata.architectures import Architectures  # noqa: E402
 from fedstrata.datasets import load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
@@ -58,6 +58,8 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     architectures = Architectures(experiment, method)
     _ = architectures.all  # own code that fails does so now
     metrics.links.questions = frozenset(question.name for question in method.questions())
+    if experiment.privacy is not None:
+        noise_of(experiment, "", state)  # who cannot seal its noise is not ready
     proofs = None
     if experiment.secure_aggregation is not None:
         from device.proofs import Proofs

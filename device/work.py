@@ -19,10 +19,12 @@ from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
 from fedstrata.architectures import Architectures
 from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Measurement, Method, Question, Trained
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
+from fedstrata.noise import Noise, ResearchNoise, SealedNoise
 from fedstrata.partitions import DeviceData, PublicData, public_data
 from fedstrata.plugins import own_code_of
 from fedstrata.rounds import ReceivedModel
@@ -91,6 +93,20 @@ class DeviceProcess:
             return KeptInMemory()
         run_id = self.experiment.run_id
         return PersonalStore(self.state / run_id / device_id, run_id, device_id)
+
+
+def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Noise:
+    """Whence a device's noise comes. Raises ExperimentError where nothing is noised, or nothing could be sealed."""
+    if experiment.privacy is None:
+        raise ExperimentError("a method asks for noise, and the experiment has no section privacy")
+    if experiment.privacy.noise == "research":
+        return ResearchNoise(experiment.seed, device_id)
+    if state is None:
+        raise ExperimentError(
+            "privacy.noise is protection, and this device has no folder to seal its noise in: a second process would "
+            "draw anew, and draws average out; give --state"
+        )
+    return SealedNoise(state / experiment.run_id / device_id / "noise", experiment.run_id, device_id)
 
 
 async def answered(
@@ -201,6 +217,12 @@ class DeviceWork:
         examples = (self._data.train if on_own else self._data.test) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples)
         return _measurement(await self._host.bench.evaluate(job, self._group))
+
+    @cached_property
+    def noise(self) -> Noise:
+        """Whence noise for what the device releases comes. Raises ExperimentError where nothing is noised."""
+        experiment = self._host.experiment
+        return noise_of(experiment, experiment.device_ids()[self.device_index], self._host.state)
 
     @property
     def public(self) -> PublicData:

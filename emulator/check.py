@@ -14,6 +14,7 @@ from fedstrata.datasets import DatasetInfo, dataset_info
 from fedstrata.experiment import Experiment, TaskPartition
 from fedstrata.homes import lps_known
 from fedstrata.methods import Method, Moment, make_method
+from fedstrata.privacy_report import privacy_lines
 from fedstrata.quantities import written_devices
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams import are_placed_by_index, streams_of
@@ -159,6 +160,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
         "shared by all": ", ".join(model.shared_layers) or "nothing",
         "stays on devices": ", ".join(model.own_layers) or "no layer",
         "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} beside what an idle one has",
+        **_privacy(experiment),
         "of devices": f"about {human_bytes(pods.process)} a process, and {human_bytes(pods.device)} for each in it",
     }
     table = Table.grid(padding=(0, 2))
@@ -179,6 +181,11 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
         for entry, other in zip(experiment.architectures, others, strict=True)
     ]
     return {"other models": "devices " + "; ".join(said)}
+
+
+def _privacy(experiment: Experiment) -> dict[str, str]:
+    """What noise promises."""
+    return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment.privacy))}
 
 
 def _newcomers(experiment: Experiment) -> dict[str, str]:

@@ -31,6 +31,7 @@ from fedstrata.partition_settings import (
     Task,
     TaskPartition,
 )
+from fedstrata.privacy_settings import PrivacySettings
 from fedstrata.schedule_checks import check_schedule
 from fedstrata.schedule_settings import Entries
 from fedstrata.settings import (
@@ -97,6 +98,8 @@ LATER_KEYS = (
     ("partition", "public"),
     ("model", "channels"),
     ("model", "activation"),
+    ("bounds",),
+    ("privacy",),
     ("newcomers",),
 )
 
@@ -120,6 +123,7 @@ class Experiment(Settings):
     deadlines: Deadlines = Deadlines()
     bounds: Bounds | None = None
     secure_aggregation: SecureAggregation | None = None
+    privacy: PrivacySettings | None = None
     newcomers: NewcomerSettings | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
 
@@ -137,12 +141,12 @@ class Experiment(Settings):
         from fedstrata.architectures import Architectures
         from fedstrata.methods import make_method
         from fedstrata.newcomer_checks import check_newcomers
-        from fedstrata.privacy_checks import check_secure_aggregation
+        from fedstrata.privacy_checks import check_protection
         from fedstrata.streams import check_streams
 
         method = make_method(self)
         check_streams(self, method)
-        check_secure_aggregation(self, method)
+        check_protection(self, method)
         check_newcomers(self, method)
         Architectures(self, method).check()
         return self
@@ -249,10 +253,7 @@ class Experiment(Settings):
                 resolved["schedule"] = [entry.of_digest(self.links.traces) for entry in self.schedule]
         else:
             del resolved["clock"], resolved["compute"]
-        for place in ("folder", "download"):
-            del resolved["data"][place]
-        if self.bounds is None:
-            del resolved["bounds"]
+        del resolved["data"]["folder"], resolved["data"]["download"]
         if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
             del resolved["secure_aggregation"]
         for *sections, key in LATER_KEYS:

@@ -79,6 +79,11 @@ class TaskPartition(SplitPartition):
         return max(task.examples_per_device for task in self.tasks)
 
     @property
+    def least_examples(self) -> int:
+        """The examples of the smallest device, its own tests included."""
+        return min(task.examples_per_device for task in self.tasks)
+
+    @property
     def true_groups(self) -> list[str] | None:
         """For each device by index the name of its task."""
         return [task.name for task in self.tasks for _ in range(task.devices)]
@@ -154,6 +159,12 @@ class GroupPartition(SplitPartition):
         return max(size if isinstance(size, int) else size[1] for size in sizes)
 
     @property
+    def least_examples(self) -> int:
+        """The fewest examples that a device can have, its own tests included."""
+        sizes = [group.examples_per_device for group in self.groups]
+        return min(size if isinstance(size, int) else size[0] for size in sizes)
+
+    @property
     def true_groups(self) -> list[str] | None:
         """For each device by index the name of its group; None with one group, for then nothing is to be found."""
         if len(self.groups) == 1:
@@ -174,6 +185,11 @@ class EvenPartition(SplitPartition):
     @property
     def most_examples(self) -> int:
         """The training examples of every device."""
+        return self.examples_per_device
+
+    @property
+    def least_examples(self) -> int:
+        """The examples of every device, its own tests included."""
         return self.examples_per_device
 
     @property

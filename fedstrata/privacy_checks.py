@@ -1,14 +1,24 @@
-"""What secure aggregation cannot do, refused with the key that says otherwise."""
+"""What secure aggregation and noise cannot do, refused with the key that says otherwise."""
 
+import math
 from typing import TYPE_CHECKING
 
 from fedstrata.cohort import cohort_size
 from fedstrata.errors import ExperimentError
 from fedstrata.methods import Method, Moment
+from fedstrata.partition_settings import LocalPartition
+from fedstrata.privacy_settings import ProfilePrivacy
+from fedstrata.private_profiles import check_enough
 from fedstrata.streams import asks_in_training, spans_lps
 
 if TYPE_CHECKING:
     from fedstrata.experiment import Experiment
+
+
+def check_protection(experiment: "Experiment", method: Method) -> None:
+    """Refuse masks and noise that the rest of an experiment does not go with. Raises ExperimentError."""
+    check_secure_aggregation(experiment, method)
+    check_privacy(experiment, method)
 
 
 def check_secure_aggregation(experiment: "Experiment", method: Method) -> None:
@@ -39,3 +49,27 @@ def _why_not(experiment: "Experiment", method: Method) -> str | None:
     if experiment.limits.max_update_norm is not None:
         return "nobody can check bounds.max_update_norm of an update that is masked; leave one of them out"
     return None
+
+
+def check_privacy(experiment: "Experiment", method: Method) -> None:
+    """Refuse noise where it would not cover what it is said to. Raises ExperimentError."""
+    privacy = experiment.privacy
+    if privacy is None:
+        return
+    if privacy.profiles is not None:
+        _check_profiles(experiment, method, privacy.profiles)
+
+
+def _check_profiles(experiment: "Experiment", method: Method, settings: ProfilePrivacy) -> None:
+    if not method.noises_profiles:
+        raise ExperimentError(
+            f"privacy.profiles: method {experiment.method.name} shares no profile that noise is defined for; "
+            "choose one_shot, or leave it out"
+        )
+    partition = experiment.partition
+    if isinstance(partition, LocalPartition):
+        return  # each board counts its own
+    least = partition.least_examples
+    if partition.test_share is not None:
+        least -= math.ceil(partition.test_share * least)
+    check_enough(least, settings, "the partition gives one")

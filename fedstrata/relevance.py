@@ -19,6 +19,7 @@ Measure = Literal["geometric", "angles", "subspace"]
 # A direction is negligible, and left out of the product of Eq. 4, when its eigenvalue at the measuring device is
 # at most this share of the device's largest: there is nothing of its data in it, only rounding.
 NEGLIGIBLE_RATIO = 1e-9
+ORTHONORMAL = 1e-3  # largest product of two rows: float32 comes to some 1e-7
 LANDMARK_DRAW = 0x6C6D  # "lm": tells this draw from the experiment's others
 
 
@@ -91,6 +92,19 @@ def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     if not np.all(np.abs(lengths - 1) < 1e-3):
         raise PayloadError("eigenvectors must be finite and of length one")
+
+
+def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
+    """Refuse what no device's leading eigenvectors can be: as many as expected, orthonormal. Raises PayloadError."""
+    check_eigenvectors(vectors)
+    if len(vectors) != expected:
+        raise PayloadError(f"{len(vectors)} eigenvectors of a device that has {expected}")
+    rows = vectors.astype(np.float64)
+    farthest = float(np.abs(rows @ rows.T - np.eye(len(rows))).max())
+    if farthest > ORTHONORMAL:
+        raise PayloadError(
+            f"eigenvectors must be orthogonal to each other, and two of these have the product {farthest:.3g}"
+        )
 
 
 def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:

@@ -14,7 +14,7 @@ from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.link_calendar import UP
 from fedstrata.logs import EventLog
-from fedstrata.methods import Arrays, Method, Moment, Question
+from fedstrata.methods import Arrays, Candidate, Method, Moment, Question
 from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named
 from fedstrata.transfers import Transfers
@@ -113,7 +113,8 @@ class Questions:
             answer = await _whole(question, header, parts)
             await self._travel(device, question, answer)
             arrays = arrays_of(question, answer)
-            self._method.check_answer(question, arrays, self._heard_by(device))
+            whose = Candidate(device_index=device.device_index, num_examples=device.num_examples)
+            self._method.check_answer_of(whose, question, arrays, self._heard_by(device))
             if name not in device.answered and not (question.relayed and self.is_closed):
                 self._roster.set_answer(device, answer)
                 reach("relevance")

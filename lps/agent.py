@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedstrata.clock_checks import moves_devices
+from fedstrata.clock_checks import devices_come_to_others
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
@@ -74,7 +74,7 @@ class LpsAgent:
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
         )
         self._services: dict[str, _Service] = {}
-        self._plan_wait_s = None if moves_devices(experiment) or experiment.newcomers else HOLD_S
+        self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S
         self._plan_version = 0
         self._planned_rounds = 0  # global rounds in which devices have been asked and the plan is made
         self._plan_changes = Changes()

@@ -34,6 +34,7 @@ from pydantic import NonNegativeFloat
 
 from fedstrata.errors import PluginError
 from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Trained, Work
+from fedstrata.privacy_settings import PrivacySettings
 from fedstrata.settings import MethodSettings, TrainingSettings
 from fedstrata.tensors.layout import Flat, Layout
 
@@ -200,6 +201,7 @@ class Facts:
     public_tests: bool = False  # whether devices are tested on them
     true_groups: int | None = None  # how many groups the partition itself has, where it has any
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    privacy: PrivacySettings | None = None
     make_model: "Callable[[], Model] | None" = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -225,6 +227,7 @@ class Method:
     mixes: ClassVar[bool] = False  # whether plans have weights
     withdraws: ClassVar[bool] = False  # whether plans withdraw tensors
     has_personal_state: ClassVar[bool] = False  # whether an Outcome has something in `personal`
+    noises_profiles: ClassVar[bool] = False  # whether all its answers are noised where `facts.privacy.profiles` says so
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options
@@ -277,6 +280,10 @@ class Method:
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Raise PayloadError for an answer, of the right shapes, that cannot be one; `relayed_by` was heard for it."""
+
+    def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """As `check_answer`, which is what it does by default, where it also counts whose answer it is."""
+        self.check_answer(question, arrays, relayed_by)
 
     def relays(self) -> Sequence[int]:
         """The devices whose answers to relayed questions are relayed, by index in ascending order."""

@@ -56,18 +56,54 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
     return count, f"auto: {count}, at the dendrogram's widest gap ({gaps[count - 2]:.3f})"
 
 
-def grouped_by(affinity: Matrix, devices: Sequence[Candidate], clusters: int | None) -> tuple[list[list[int]], str]:
+def outlying(affinity: Matrix) -> list[int]:
+    """The places, ascending, of single devices that would hide how the others group.
+
+    Where the widest gap leaves one cluster and beside it single devices, and that cluster by itself falls apart by a
+    gap of at least 0.2, the single ones are set aside, and the same is asked of the cluster: a device that is like
+    nobody, by its profile or because it says so, does not make one cluster of all the others.
+    """
+    there = np.arange(len(affinity))
+    while len(there) > 2:
+        here = affinity[np.ix_(there, there)]
+        labels = np.asarray(cut(1.0 - here, clusters_in_dendrogram(merge_heights(here))[0]))
+        sizes = np.bincount(labels)
+        if len(sizes) == 1 or np.count_nonzero(sizes > 1) != 1:
+            break
+        rest = there[sizes[labels] > 1]
+        if np.diff(merge_heights(affinity[np.ix_(rest, rest)]), prepend=0.0).max() < ONE_CLUSTER_BELOW:
+            break
+        there = rest
+    return sorted(set(range(len(affinity))) - set(there.tolist()))
+
+
+def grouped_by(
+    affinity: Matrix, devices: Sequence[Candidate], clusters: int | None, *, sets_apart: bool = False
+) -> tuple[list[list[int]], str]:
     """Agglomerative clusters of 1 − affinity with average linkage, as device indexes, and the rule for their number.
 
-    `affinity` has shape (N, N) in the devices' order; `clusters` None takes their number from the dendrogram.
+    `affinity` has shape (N, N) in the devices' order; `clusters` None takes their number from the dendrogram, after
+    `outlying` devices where it `sets_apart`.
     """
     if clusters is None:
+        if sets_apart and (apart := outlying(affinity)):
+            return _grouped_without(apart, affinity, devices)
         count, rule = clusters_in_dendrogram(merge_heights(affinity))
     else:
         count, rule = min(clusters, len(affinity)), f"{clusters} as given"
     labels = cut(1.0 - affinity, count)
     indexes = [device.device_index for device in devices]
     return [[i for i, label in zip(indexes, labels, strict=True) if label == one] for one in range(count)], rule
+
+
+def _grouped_without(
+    apart: Sequence[int], affinity: Matrix, devices: Sequence[Candidate]
+) -> tuple[list[list[int]], str]:
+    """As `grouped_by`, of all devices but these places, each of which has a cluster of its own."""
+    rest = [place for place in range(len(affinity)) if place not in apart]
+    clusters, rule = grouped_by(affinity[np.ix_(rest, rest)], [devices[place] for place in rest], None)
+    alone = [[devices[place].device_index] for place in apart]
+    return clusters + alone, f"{rule}; {len(apart)} set apart before"
 
 
 def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float) -> list[list[int]]:

@@ -14,10 +14,12 @@ from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Method, Moment, Plan, Question, Work
 from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by
+from fedstrata.private_profiles import private_spectrum
 from fedstrata.relevance import (
     Measure,
     Spectrum,
     check_eigenvectors,
+    check_profile,
     landmarks,
     relevance,
     relevance_matrix,
@@ -39,6 +41,8 @@ class OneShot(Method):
         representatives: int = Field(default=1, ge=1)  # devices of a cluster that a late device is related to
         exact_up_to: int = Field(default=128, ge=1)  # devices; above it all are related to the landmarks only
         landmarks: int = Field(default=64, ge=2)  # how many devices are landmarks then
+
+    noises_profiles = True
 
     def check(self) -> None:
         """No more clusters than devices, or than landmarks where those are clustered."""
@@ -74,8 +78,13 @@ class OneShot(Method):
         )
 
     async def _spectrum(self, work: Work) -> Spectrum:
-        features = feature_map(self.options)
-        return await work.once("spectrum", lambda: spectrum_of(features(work.examples.inputs)))
+        features, privacy = feature_map(self.options), self.facts.privacy
+        if privacy is None or privacy.profiles is None:
+            return await work.once("spectrum", lambda: spectrum_of(features(work.examples.inputs)))
+        profiles, noise = privacy.profiles, work.noise
+        return await work.once(
+            f"spectrum {profiles}", lambda: private_spectrum(features(work.examples.inputs), profiles, noise)
+        )
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
         """The leading eigenvectors, shape (k, d); then what was heard as device indexes and values."""
@@ -92,6 +101,16 @@ class OneShot(Method):
         options = self.options
         spectrum = await self._spectrum(work)
         return relevance(spectrum, arrays["eigenvectors"], k=options.eigenvectors, measure=options.measure)
+
+    def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """Besides, eigenvectors are as many as a device of so many examples has, and orthonormal."""
+        self.check_answer(question, arrays, relayed_by)
+        if question.name == PROFILE:
+            most, dim = question.arrays["eigenvectors"][1]
+            privacy = self.facts.privacy
+            is_noised = privacy is not None and privacy.profiles is not None
+            rank = dim if is_noised else min(device.num_examples, dim)  # a noised matrix has all of its directions
+            check_profile(arrays["eigenvectors"], min(most, rank))
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Eigenvectors are of length one; a row has a number in [0, 1] for every device heard."""
@@ -115,7 +134,7 @@ class OneShot(Method):
             raise RunStoppedError("none of the devices drawn as landmarks is there; raise method.landmarks")
         rows = {index: _row(arrays) for index, arrays in answers.of(RELEVANCE).items()}
         matrix = _matrix([device.device_index for device in related], rows)
-        clusters, rule = grouped_by(matrix, related, self.options.given)
+        clusters, rule = grouped_by(matrix, related, self.options.given, sets_apart=True)
         clusters = sorted(sorted(cluster) for cluster in clusters)
         if others:
             rule += f"; among {len(related)} landmarks, {len(others)} devices placed by relevance"

@@ -142,5 +142,6 @@ def facts_of(experiment: "Experiment") -> Facts:
         public_tests=public is not None and public.tests,
         true_groups=len(set(groups)) if groups else None,
         training=experiment.training,
+        privacy=experiment.privacy,
         make_model=partial(build_model, experiment.model, info),
     )

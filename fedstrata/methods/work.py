@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from fedstrata.datasets import Examples, Pixels
     from fedstrata.models import Model
+    from fedstrata.noise import Noise
     from fedstrata.partitions import PublicData
 
 Array = NDArray[Any]
@@ -95,6 +96,10 @@ class Work(Protocol):
     @property
     def tables(self) -> Arrays:
         """By name, the tables of the method's channels: received with `start`, or its own; none before training."""
+
+    @property
+    def noise(self) -> "Noise":
+        """Whence noise for what the device releases comes. Raises ExperimentError where nothing is noised."""
 
     @property
     def public(self) -> "PublicData":

@@ -97,9 +97,9 @@ def clear_asides(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_sealed(path: Path, data: bytes, *, durable: bool = True, is_private: bool = False) -> None:
     """Write a small file behind the SHA-256 of its content. Raises StateError as `write_aside` does."""
-    with write_aside(path, durable=durable) as file:
+    with write_aside(path, durable=durable, is_private=is_private) as file:
         file.write(hashlib.sha256(data).digest() + data)
 
 

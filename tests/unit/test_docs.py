@@ -244,7 +244,10 @@ def test_the_documents_experiments_are_valid(block: str) -> None:
 
 def test_every_field_of_the_record_is_documented() -> None:
     empty = RunResult(
-        experiment=parse_experiment("{name: x, partition: {kind: iid, devices: 1, examples_per_device: 1}}"),
+        experiment=parse_experiment(
+            "{name: x, partition: {kind: iid, devices: 1, examples_per_device: 1}, "
+            "privacy: {noise: research, profiles: {epsilon: 1, clip: 1, min_examples: 1}}}"
+        ),
         status="failed", reason="none", clusters={}, clusters_rule="", evaluations=[], model_sha256={}, lps_rounds=[],
         link_bytes={}, exclusions=[], wall_seconds={}, global_rounds=0, relevance=None, relevance_ids=[],
     )  # fmt: skip

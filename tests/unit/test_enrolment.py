@@ -85,9 +85,14 @@ async def test_a_profile_sent_twice_counts_once(gps: GpsParts) -> None:
     assert kept.data == np.eye(2, FEATURES, dtype=np.float32).tobytes()
 
 
-async def test_devices_may_share_fewer_eigenvectors_than_asked(gps: GpsParts) -> None:
-    gps.enrol(0)
+async def test_devices_share_fewer_eigenvectors_than_asked_where_they_have_fewer_examples(gps: GpsParts) -> None:
+    request = gps.enrol_request(0)
+    request.num_examples = 1
+    gps.enrolment.enroll(request, places_late=True)
+    gps.enrol(1)
     await gps.profile(0, np.eye(1, FEATURES, dtype=np.float32))
+    with pytest.raises(PayloadError, match="1 eigenvectors of a device that has 2"):
+        await gps.profile(1, np.eye(1, FEATURES, dtype=np.float32))
     kept = pb.Answer.FromString(gps.journal.answer("profile", 0))
     assert kept.arrays[0].shape == [1, FEATURES]
 

@@ -1,0 +1,137 @@
+"""What eigenvectors tell of single examples, without noise and with; and the figures of docs/results/privacy.md.
+
+`python -m benchmarks.privacy attack --figure attack.svg` tells members of a device's data from other examples of the
+same classes by how much of each lies in the span of the eigenvectors that the device shares, and prints the area under
+the ROC curve: 0.5 is guessing, 1 is knowing. `python -m benchmarks.privacy draw TABLE --figure profiles.svg` draws what
+`python -m benchmarks.grouping experiments/sweeps/privacy_profiles.yaml` has printed.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+from threadpoolctl import threadpool_limits
+
+from fedstrata.datasets import load_dataset
+from fedstrata.experiment import DataSettings
+from fedstrata.noise import ResearchNoise
+from fedstrata.privacy_settings import ProfilePrivacy
+from fedstrata.private_profiles import private_spectrum
+from fedstrata.relevance import Matrix, Spectrum, spectrum_of
+
+CLOTHES = (0, 1, 2, 3, 4, 6)
+SEEDS = range(3, 8)
+SIZES = (5, 20, 50, 100, 200, 1000)  # examples of the device
+EPSILONS = (None, 64.0, 16.0)
+EIGENVECTORS, OTHERS, CLIP = 5, 400, 5.0
+
+
+def spectrum(rows: Matrix, epsilon: float | None, seed: int) -> Spectrum:
+    """Of a device's rows, noised where there is an ε."""
+    if epsilon is None:
+        return spectrum_of(rows)
+    settings = ProfilePrivacy(epsilon=epsilon, clip=CLIP, min_examples=1)
+    return private_spectrum(rows, settings, ResearchNoise(seed, f"a device of {len(rows)}"))
+
+
+def advantage(members: Matrix, others: Matrix, shared: Matrix) -> float:
+    """The area under the ROC curve of telling members by how much of them lies in the span of what was shared."""
+    rows = np.concatenate([members, others])
+    inside = np.sum((rows @ shared.T) ** 2, axis=1) / np.sum(rows**2, axis=1)
+    return float(roc_auc_score([1] * len(members) + [0] * len(others), inside))
+
+
+def attacked(rows: Matrix) -> dict[tuple[float | None, int], list[float]]:
+    """By ε and size of the device, for each seed, of raw pixels in rows, shape (N, d)."""
+    found: dict[tuple[float | None, int], list[float]] = {(e, size): [] for e in EPSILONS for size in SIZES}
+    for seed in SEEDS:
+        order = np.random.default_rng([seed, 0x617474]).permutation(len(rows))
+        others = rows[order[-OTHERS:]]
+        for (epsilon, size), areas in found.items():
+            members = rows[order[:size]]
+            shared = spectrum(members, epsilon, seed).profile(EIGENVECTORS).astype(np.float64)
+            areas.append(advantage(members, others, shared))
+    return found
+
+
+def attack() -> dict[str, dict[float, list[float]]]:
+    """Print a row a size, a column an ε; gives what the figure shows."""
+    train = load_dataset(DataSettings(name="fashion-mnist")).train
+    there = np.isin(train.labels, CLOTHES)
+    rows = np.asarray(train.inputs[np.flatnonzero(there)[:20000]], np.float64).reshape(20000, -1)
+    found = attacked(rows)
+    names = {epsilon: "no noise" if epsilon is None else f"ε {epsilon:g}" for epsilon in EPSILONS}
+    print(f"| examples of the device | {' | '.join(names.values())} |\n|---:|{'---:|' * len(EPSILONS)}")
+    for size in SIZES:
+        said = [f"{fmean(found[e, size]):.2f} ± {stdev(found[e, size]):.2f}" for e in EPSILONS]
+        print(f"| {size} | {' | '.join(said)} |")
+    return {names[e]: {size: found[e, size] for size in SIZES} for e in EPSILONS}
+
+
+def drawn(table: str) -> dict[str, dict[float, tuple[float, float]]]:
+    """The lines of a figure, by ε mean and deviation, of a table of benchmarks.grouping."""
+    head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
+    found: dict[str, dict[float, tuple[float, float]]] = {}
+    for minority, *cells in rows:
+        for name, cell in zip(head[1:], cells, strict=True):
+            _, vectors, epsilon = name.split("-")
+            if epsilon != "none":
+                mean, deviation = (float(part.replace("−", "-")) for part in cell.split("±"))
+                label = f"{vectors} eigenvector{'s' if vectors != '1' else ''}, minority {minority}"
+                found.setdefault(label, {})[float(epsilon)] = (mean, deviation)
+    return found
+
+
+def figure(
+    lines: Mapping[str, Mapping[float, tuple[float, float]]],
+    path: Path,
+    *,
+    across: str,
+    up: str,
+    ticks: Sequence[float],
+) -> None:
+    """Lines with deviations over a logarithmic axis."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "fedstrata", "font.size": 9})
+    drawing, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    for label, points in lines.items():
+        means, deviations = zip(*points.values(), strict=True)
+        axes.errorbar(list(points), means, yerr=deviations, label=label, marker="o", markersize=3, capsize=2)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    drawing.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Attack, or draw."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["attack", "draw"])
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--figure", type=Path, required=True)
+    asked = parser.parse_args()
+    if asked.what == "attack":
+        told = attack()
+        lines = {name: {n: (fmean(v), stdev(v)) for n, v in points.items()} for name, points in told.items()}
+        figure(lines, asked.figure, across="examples of the device", up="area under the ROC curve", ticks=SIZES)
+    else:
+        if asked.table is None:
+            parser.error("draw needs the table")
+        found = drawn(asked.table.read_text(encoding="utf-8"))
+        ticks = sorted({epsilon for points in found.values() for epsilon in points})
+        figure(found, asked.figure, across="ε", up="adjusted Rand index", ticks=ticks)
+
+
+if __name__ == "__main__":
+    with threadpool_limits(1):  # as at a device
+        main()

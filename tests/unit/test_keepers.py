@@ -76,7 +76,7 @@ class Setting:
         return ModelInMemory(self.keeper.layout(global_round), np.float32(values), {})
 
     def sums(self) -> PartialSums:
-        return self.keeper.sums(self.plans.examples(), 0)
+        return self.keeper.sums(self.plans.examples(0), 0)
 
     def following(self, model: AnyModel, sums: PartialSums, global_round: int = 0) -> list[float]:
         return following(self.keeper, model, sums, global_round)

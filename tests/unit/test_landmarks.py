@@ -6,7 +6,8 @@ import pytest
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, make_method
-from fedstrata.methods.one_shot import OneShot, most_relevant
+from fedstrata.methods.clusters import closest
+from fedstrata.methods.one_shot import OneShot
 from fedstrata.relevance import landmarks
 
 MANY = """
@@ -36,10 +37,10 @@ def row(said: dict[int, float]) -> dict[str, np.ndarray]:
 
 def test_a_device_joins_the_cluster_to_whose_landmarks_it_is_most_relevant_on_average() -> None:
     groups = ((0, 3), (5, 8))
-    assert most_relevant({0: 0.9, 3: 0.1, 5: 0.6, 8: 0.6}, groups) == 1  # 0.5 against 0.6
-    assert most_relevant({0: 0.9, 3: 0.5, 5: 0.6, 8: 0.6}, groups) == 0  # 0.7 against 0.6
-    assert most_relevant({3: 0.5, 5: 0.4}, groups) == 0  # a landmark whose row never came counts for nothing
-    assert most_relevant({0: 0.5, 3: 0.5, 5: 0.5, 8: 0.5}, groups) == 0  # among equals the first
+    assert closest({0: 0.9, 3: 0.1, 5: 0.6, 8: 0.6}, groups) == 1  # 0.5 against 0.6
+    assert closest({0: 0.9, 3: 0.5, 5: 0.6, 8: 0.6}, groups) == 0  # 0.7 against 0.6
+    assert closest({3: 0.5, 5: 0.4}, groups) == 0  # a landmark whose row never came counts for nothing
+    assert closest({0: 0.5, 3: 0.5, 5: 0.5, 8: 0.5}, groups) == 0  # among equals the first
 
 
 def test_landmarks_are_clustered_and_the_others_join_them() -> None:

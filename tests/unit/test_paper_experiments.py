@@ -93,7 +93,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_papers_own_settings_have_their_data_local_training_and_models_that_can_be_built(name: str) -> None:
-    sweep = load_sweep(FOLDER.parent / "published" / f"{name}.yaml")
+    sweep = load_sweep(FOLDER.parent / "sweeps" / "published" / f"{name}.yaml")
     experiments = [run.experiment for run in sweep.runs]
     assert {experiment.data.name for experiment in experiments} == PUBLISHED[name]
     assert {experiment.seed for experiment in experiments} == {3, 4, 5, 6, 7}
@@ -104,4 +104,4 @@ def test_the_papers_own_settings_have_their_data_local_training_and_models_that_
 
 
 def test_every_setting_of_a_paper_is_looked_at() -> None:
-    assert sorted(path.stem for path in (FOLDER.parent / "published").glob("*.yaml")) == sorted(PUBLISHED)
+    assert sorted(path.stem for path in (FOLDER.parent / "sweeps" / "published").glob("*.yaml")) == sorted(PUBLISHED)

@@ -132,7 +132,7 @@ def guard_of(
     """
     if tls is None:
         return None
-    return Guard(tls.me.domain, place, refused, revoked=lambda: tls.newest().revoked, shares=Shares(children))
+    return Guard(tls.me.domain, place, refused, revoked=tls.revoked, shares=Shares(children))
 
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")

@@ -1,8 +1,10 @@
 """The files of a certificate in a folder: `ca.pem`, `cert.pem`, `key.pem`, read and checked before they are used."""
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.revoked_file import RevokedFile
 
 CA, CERT, KEY, CA_KEY = "ca.pem", "cert.pem", "key.pem", "ca-key.pem"
+PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 ONLY_THE_OWNER = 0o700
 log = EventLog("trust")
 READINGS = 20  # of files that are replaced while they are read
@@ -71,6 +74,11 @@ class TlsFiles:
     def revoked(self, *, at_once: bool = False) -> Revoked:
         """Whose certificates count no more, by the list beside these files as it is now; looked at like them."""
         return Revoked() if self.revoked_file is None else self.revoked_file.newest(at_once=at_once)
+
+    @cached_property
+    def authorities(self) -> frozenset[bytes]:
+        """The certificates in `ca.pem`, in PEM."""
+        return frozenset(PEM.findall(self.ca))
 
     def is_shown_as(self, other: "TlsFiles") -> bool:
         """Whether a connection made with these files is as one with the others."""

@@ -255,6 +255,18 @@ def test_a_renewed_certificate_that_cannot_sign_is_passed_over_with_a_line(
     assert "not on P-256" in record.fields["reason"]  # type: ignore[attr-defined]
 
 
+def test_before_a_device_refuses_a_roster_it_looks_whether_there_is_another_authority(tmp_path: Path) -> None:
+    ids, authority = EXPERIMENT.device_ids(), Authority.new("run-1")
+    me = Masks(EXPERIMENT, ids[0], Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "mine", ids[0])))
+    successor = authority.succeeded()
+    others = Proofs(EXPERIMENT.run_id, issued(successor, tmp_path / "others", *ids[1:4]))
+    shown = [(name, Masks(EXPERIMENT, name, others).key) for name in ids[1:4]]
+    with pytest.raises(PayloadError, match="whom nobody knows"):
+        me.take(roster_of([(ids[0], me.key), *shown]))
+    (tmp_path / "mine" / "ca.pem").write_bytes(successor.trusted())
+    me.take(roster_of([(ids[0], me.key), *shown]))
+
+
 def test_with_certificates_a_key_that_an_lps_made_up_is_refused(tmp_path: Path) -> None:
     ids, authority = EXPERIMENT.device_ids(), Authority.new("run-1")
     mine = Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "mine", ids[0], ids[1]))

@@ -19,11 +19,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from fedstrata.errors import CertificateError, PayloadError
+from fedstrata.logs import EventLog
 from fedstrata.quoting import quoted
 from fedstrata.trust.files import CERT, TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.v1 import rounds_pb2 as pb
 
+log = EventLog("device")
 HALF_BYTES = 32  # of a signature: r, and s
 
 
@@ -34,14 +36,21 @@ class Proofs:
         """Raises CertificateError where the certificate's key cannot sign."""
         self._run_id = run_id
         self._own = _Own.of(tls) if tls is not None else None
+        self._looked_at = tls
         self._sign = lru_cache(maxsize=4096)(self._signed)
         self._check = lru_cache(maxsize=4096)(self._checked)
         self._holder = lru_cache(maxsize=1024)(self._holder_of)
 
-    def _newest(self) -> "_Own | None":
+    def _newest(self, *, at_once: bool = False) -> "_Own | None":
         """This process's certificate as it is now; what was signed or found good by another is forgotten."""
-        if self._own is not None and (newest := self._own.tls.newest()) is not self._own.tls:
+        if self._own is None or (newest := self._own.tls.newest(at_once=at_once)) is self._looked_at:
+            return self._own
+        self._looked_at = newest
+        try:
             self._own = _Own.of(newest)
+        except CertificateError as error:
+            log.warning("certificate_signs_nothing", reason=f"{error}; keys for masks are signed by the one before")
+        else:
             for cache in (self._sign, self._check, self._holder):
                 cache.cache_clear()
         return self._own
@@ -58,9 +67,15 @@ class Proofs:
 
     def check(self, member: pb.RosterMember, certificate: bytes) -> None:
         """Refuse a key that is not vouched for by a certificate of the device. Raises PayloadError."""
-        own = self._newest()
-        if own is not None:
-            self._check(own, member.device_id, member.public_key, member.signature, certificate)
+        said = member.device_id, member.public_key, member.signature, certificate
+        if (own := self._newest()) is None:
+            return
+        try:
+            self._check(own, *said)
+        except PayloadError:  # or by an authority that has come since this process looked last
+            if (newest := self._newest(at_once=True)) is own or newest is None:
+                raise
+            self._check(newest, *said)
 
     def _said(self, device_id: str, public_key: bytes) -> bytes:
         return f"fedstrata secure aggregation\0{self._run_id}\0{device_id}\0".encode() + public_key
@@ -103,8 +118,11 @@ class _Own:
     @classmethod
     def of(cls, tls: TlsFiles) -> "_Own":
         """Raises CertificateError where the certificate's key cannot sign."""
-        certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
-        return cls(tls, _signer(tls), certificate, x509.load_pem_x509_certificates(tls.ca))
+        try:
+            certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
+            return cls(tls, _signer(tls), certificate, x509.load_pem_x509_certificates(tls.ca))
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise CertificateError(f"{tls.folder / CERT} cannot sign: {error}; issue it again") from None
 
 
 def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

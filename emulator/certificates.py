@@ -5,8 +5,9 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, TlsFiles, make_private, read_revoked, write_private
+from fedstrata.trust.files import CA, TlsFiles, make_private, write_private
 from fedstrata.trust.names import Name, device_names
+from fedstrata.trust.revoked_file import read_revoked
 
 AUTHORITY = "authority"
 

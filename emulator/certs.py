@@ -9,8 +9,9 @@ from emulator.place import Release
 from fedstrata.errors import CertificateError
 from fedstrata.quoting import quoted
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CERT, read_revoked, write_private
+from fedstrata.trust.files import CA, CERT, write_private
 from fedstrata.trust.names import NAMED, ROLES, Name, device_names
+from fedstrata.trust.revoked_file import read_revoked
 
 if TYPE_CHECKING:
     from emulator.release_certificates import ReleaseCertificates

@@ -22,6 +22,7 @@ from fedstrata.errors import (
     DataError,
     ExperimentError,
     FedstrataError,
+    HandshakeError,
     OutputError,
     RunStoppedError,
 )
@@ -35,7 +36,8 @@ LONGEST_LOG_BYTES = 32 << 20  # then it begins anew, and what it had is beside i
 TAIL_BYTES = 1 << 16  # of a log, in which a process's last words are looked for
 REASON_CHARACTERS = 500
 BY_EXIT_CODE = {
-    error.exit_code: error for error in (RunStoppedError, ExperimentError, DataError, OutputError, AddressError)
+    error.exit_code: error
+    for error in (RunStoppedError, ExperimentError, DataError, OutputError, AddressError, HandshakeError)
 }
 
 

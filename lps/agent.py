@@ -54,8 +54,7 @@ class LpsAgent:
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
         self._experiment = experiment
-        self._lps_id = lps_id
-        self._state = state
+        self._lps_id, self._state = lps_id, state
         self._metrics = metrics
         self._log = log
         self._channel, counting = open_channel(gps, metrics.links, tls)
@@ -72,6 +71,7 @@ class LpsAgent:
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
+            authorities=lambda: tls.newest().authorities if tls else frozenset(),
         )
         self._services: dict[str, _Service] = {}
         self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S

@@ -61,6 +61,7 @@ class LpsParts:
     state_folder: Path
     metrics: ProcessMetrics
     executor: Executor
+    authorities: Callable[[], frozenset[bytes]] = frozenset  # by which devices have their certificates now
 
 
 class ClusterSession:
@@ -93,7 +94,7 @@ class ClusterSession:
         )
         self._writing = Writing(self._state)
         secure = self._experiment.secure_aggregation
-        self._keys = KeyRing(self.has_member, secure.min_devices) if secure is not None else None
+        self._keys = KeyRing(self.has_member, secure.min_devices, around.authorities) if secure is not None else None
         exchange = RoundTerms(
             run_id=uplink.identity.run_id,
             layout=self._layout,

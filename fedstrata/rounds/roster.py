@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable
 
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.link import Changes
+from fedstrata.logs import EventLog
 from fedstrata.quoting import quoted
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.intake import Intake
 from fedstrata.v1 import rounds_pb2 as pb
 
+log = EventLog("rounds")
+Authorities = frozenset[bytes]  # certificates in PEM
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 MOST_CERTIFICATE_BYTES = 3 << 10
@@ -42,24 +45,40 @@ def check_key(child_id: str, key: pb.MaskKey) -> None:
 
 
 class KeyRing:
-    """The keys that children have shown; a child has the one that it showed last."""
+    """The keys that children have shown; a child has the one that it showed last.
 
-    def __init__(self, has_member: Callable[[str], bool], min_devices: int) -> None:
-        """`has_member` says whose keys are kept; a sum of fewer than `min_devices` is none."""
+    When one of this parent's own authorities counts no more all have to be shown anew: a key that is vouched for by a
+    certificate of before would be refused by all others, and whose that is this parent cannot tell.
+    """
+
+    def __init__(
+        self, has_member: Callable[[str], bool], min_devices: int, authorities: Callable[[], Authorities] = frozenset
+    ) -> None:
+        """`has_member` says whose keys are kept; a sum of fewer than `min_devices` is none; `authorities` are those by
+        which this parent's children have their certificates now."""
         self._has_member = has_member
+        self._authorities, self._trusted = authorities, authorities()
         self._keys: dict[str, pb.MaskKey] = {}
         self.min_devices = min_devices
 
     def show(self, child_id: str, key: pb.MaskKey) -> None:
         """Keep a child's key. Raises PayloadError for what is none."""
         check_key(child_id, key)
+        self._forget_dropped()
         if self._has_member(child_id):
             self._keys[child_id] = kept = pb.MaskKey()
             kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
 
     def of(self, child_id: str) -> pb.MaskKey | None:
         """A child's key, if it has shown one."""
+        self._forget_dropped()
         return self._keys.get(child_id)
+
+    def _forget_dropped(self) -> None:
+        before, self._trusted = self._trusted, self._authorities()
+        if before - self._trusted:
+            log.info("keys_forgotten", children=len(self._keys))
+            self._keys.clear()
 
     def check_size(self, children: int) -> None:
         """Refuse a round of so many. Raises RunStoppedError."""
@@ -130,8 +149,8 @@ class Masking:
             if self._shown[child_id] > MOST_KEYS:
                 raise PayloadError(f"{child_id} shows another key for masks for the {MOST_KEYS + 1}th time in a round")
             self._intake.void()  # which renews the roster, too
-        elif key != self._vouched.get(child_id):  # by another certificate: the masks stay, and so does the digest
-            self.renew()
+        elif key != self._vouched.get(child_id) and all(map(self._keys.of, self._intake.going_on)):
+            self.renew()  # by another certificate: the masks stay, and so does the digest
         return False
 
     def renew(self) -> None:

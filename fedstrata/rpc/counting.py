@@ -12,6 +12,7 @@ import grpc
 from fedstrata.metrics import LinkKey, LinkMeter
 from fedstrata.rpc.chunk import Chunk, Whole, part_parser
 from fedstrata.rpc.streamed import streamed
+from fedstrata.rpc.undecoded import or_undecoded
 from fedstrata.v1 import rounds_pb2
 
 FRAME_BYTES = 5
@@ -145,10 +146,12 @@ class CountingServer:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, counted),))
 
     def _counted(self, method: str, handler: Any) -> Any:
-        if method not in METHODS:
+        if method in METHODS:
+            up, down = (_counter(self._meter, method, direction, "parent") for direction in ("up", "down"))
+            handler = handler._replace(
+                request_deserializer=_counted_parse(handler.request_deserializer, up),
+                response_serializer=_counted_serialise(handler.response_serializer, down),
+            )
+        if handler.request_streaming:
             return handler
-        up, down = (_counter(self._meter, method, direction, "parent") for direction in ("up", "down"))
-        return handler._replace(
-            request_deserializer=_counted_parse(handler.request_deserializer, up),
-            response_serializer=_counted_serialise(handler.response_serializer, down),
-        )
+        return handler._replace(request_deserializer=or_undecoded(handler.request_deserializer))

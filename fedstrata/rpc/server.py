@@ -18,6 +18,7 @@ from fedstrata.quoting import brief
 from fedstrata.rpc.address import joined_address, split_address
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
+from fedstrata.rpc.undecoded import check_decoded
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 from fedstrata.trust.credentials import server_credentials
 from fedstrata.trust.files import TlsFiles
@@ -52,6 +53,10 @@ log = EventLog("rpc")
 class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
     """Answers a FedstrataError with its status and reason, anything else with INTERNAL and a logged traceback."""
 
+    def __init__(self, *, is_guarded: bool) -> None:
+        """`is_guarded`: a guard refuses bytes that are no message, once it knows whose they are."""
+        self._check = _nothing if is_guarded else check_decoded
+
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
     ) -> Any:
@@ -60,14 +65,18 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         if handler is None:
             return None
         if handler.unary_unary:
-            return handler._replace(unary_unary=_answering(handler.unary_unary, details.method))
+            return handler._replace(unary_unary=_answering(handler.unary_unary, details.method, self._check))
         if handler.stream_unary:
             return handler._replace(stream_unary=_reading(_answering(handler.stream_unary, details.method)))
         if handler.unary_stream:
-            return handler._replace(unary_stream=_streaming(handler.unary_stream, details.method))
+            return handler._replace(unary_stream=_streaming(handler.unary_stream, details.method, self._check))
         if handler.stream_stream:
             return handler._replace(stream_stream=_reading(_streaming(handler.stream_stream, details.method)))
         return handler
+
+
+def _nothing(request: Any) -> None:
+    pass
 
 
 def _reading(behaviour: Any) -> Any:
@@ -86,9 +95,10 @@ def _reading(behaviour: Any) -> Any:
     return run
 
 
-def _answering(behaviour: Any, method: str) -> Any:
+def _answering(behaviour: Any, method: str, check: Callable[[Any], None] = _nothing) -> Any:
     async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
+            check(request)
             return await behaviour(request, context)
         except Exception as error:
             await _abort(context, error, method)
@@ -96,12 +106,13 @@ def _answering(behaviour: Any, method: str) -> Any:
     return run
 
 
-def _streaming(behaviour: Any, method: str) -> Any:
+def _streaming(behaviour: Any, method: str, check: Callable[[Any], None] = _nothing) -> Any:
     if not isasyncgenfunction(behaviour):  # a coroutine that writes to its context
-        return _answering(behaviour, method)
+        return _answering(behaviour, method, check)
 
     async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
+            check(request)
             async for reply in behaviour(request, context):
                 yield reply
         except Exception as error:
@@ -165,14 +176,14 @@ class RpcServer:
         keep_for_chunks()
         self._tls = tls
         options = (*SERVER_OPTIONS, *bounds(connections_allowed(), children), *sent_ahead(payload_bytes))
-        interceptors = [ErrorTable(), *([guard] if guard else [])]
+        interceptors = [ErrorTable(is_guarded=guard is not None), *([guard] if guard else [])]
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._names: list[str] = []
         self.is_ready = False
         self.address = ""
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._counting)
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any, name: str) -> None:
         """Add a service by its generated `add_…_to_server` and its full name."""

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 
+from fedstrata.errors import CertificateError
 from fedstrata.link import Backoff
 from fedstrata.rpc.address import split_address
 from fedstrata.trust.files import TlsFiles
@@ -32,7 +33,7 @@ async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str |
             return reason and f"{parent} at {address} {reason}"
         except _HungUpError:
             await backoff.pause()
-        except OSError:  # nobody is there, or does not answer now
+        except (OSError, CertificateError):  # nobody answers now, or the files that would be shown are being replaced
             return None
     if tls is None:
         return None

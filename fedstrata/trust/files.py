@@ -1,8 +1,10 @@
 """The files of a certificate in a folder: `ca.pem`, `cert.pem`, `key.pem`, read and checked before they are used."""
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ from typing import Any
 from fedstrata.errors import CertificateError, OutputError
 from fedstrata.logs import EventLog
 from fedstrata.store import write_aside
+from fedstrata.trust.name_sets import NameSet
 from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.renewal import Renewal, Seen
-from fedstrata.trust.revoked import MOST_BYTES, REVOKED, Revoked
+from fedstrata.trust.renewal import Renewal, Seen, stamp
+from fedstrata.trust.revoked import Revoked
+from fedstrata.trust.revoked_file import RevokedFile
 
 CA, CERT, KEY, CA_KEY = "ca.pem", "cert.pem", "key.pem", "ca-key.pem"
+PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 ONLY_THE_OWNER = 0o700
 log = EventLog("trust")
 READINGS = 20  # of files that are replaced while they are read
@@ -29,18 +34,24 @@ class TlsFiles:
     cert: bytes
     key: bytes
     me: Peer
-    revoked: Revoked = field(default_factory=Revoked)
+    revoked_file: RevokedFile | None = field(default=None, compare=False, repr=False)
     renewal: "Renewal[TlsFiles]" = field(default_factory=Renewal, compare=False, repr=False)
 
     @classmethod
     def load(cls, folder: Path) -> "TlsFiles":
         """The files of a folder, checked: each is whole, they fit, and the certificate is valid now.
 
-        Files that are replaced while they are read are read again, so that all are of one set.
-
         Raises:
-            CertificateError: they are not, or are not there.
+            CertificateError: they are not, or are not there; or a list of revoked ones beside them cannot be read.
         """
+        found, set_of_files = cls._load(folder)
+        files = replace(found, revoked_file=RevokedFile(folder))
+        files.renewal.begin(files, set_of_files)
+        return files
+
+    @classmethod
+    def _load(cls, folder: Path) -> tuple["TlsFiles", Seen]:
+        """The files without the list, and which they are; what is replaced while it is read is read again."""
         for _ in range(READINGS):
             before = seen(folder)
             try:
@@ -50,8 +61,7 @@ class TlsFiles:
                     raise
                 continue
             if seen(folder) == before:
-                files.renewal.begin(files, before)
-                return files
+                return files, before
         raise CertificateError(f"the files in {folder} change all the time; let whoever writes them come to an end")
 
     def newest(self, *, at_once: bool = False) -> "TlsFiles":
@@ -61,23 +71,27 @@ class TlsFiles:
         """
         return self.renewal.newest(self, lambda: seen(self.folder), self._renewed, at_once=at_once)
 
+    def revoked(self, *, at_once: bool = False) -> Revoked:
+        """Whose certificates count no more, by the list beside these files as it is now; looked at like them."""
+        return Revoked() if self.revoked_file is None else self.revoked_file.newest(at_once=at_once)
+
+    @cached_property
+    def authorities(self) -> frozenset[bytes]:
+        """The certificates in `ca.pem`, in PEM."""
+        return frozenset(PEM.findall(self.ca))
+
     def is_shown_as(self, other: "TlsFiles") -> bool:
         """Whether a connection made with these files is as one with the others."""
         return (self.ca, self.cert, self.key) == (other.ca, other.cert, other.key)
 
     def _renewed(self) -> "TlsFiles":
         """The files of the folder now. Raises CertificateError where they are not for this process."""
-        files = TlsFiles.load(self.folder)
+        files, _ = TlsFiles._load(self.folder)
         if files.me.domain != self.me.domain:
             raise CertificateError(f"{self.folder / CERT} is now of run {files.me.domain!r}, not {self.me.domain!r}")
         files.require(*self.me.names)
-        log.info(
-            "certificate_taken",
-            certificate=_fingerprint(files.cert),
-            authority=_fingerprint(files.ca),
-            revoked=len(files.revoked.names) + len(files.revoked.serials),
-        )
-        return replace(files, renewal=self.renewal)
+        log.info("certificate_taken", certificate=_fingerprint(files.cert), authority=_fingerprint(files.ca))
+        return replace(files, renewal=self.renewal, revoked_file=self.revoked_file)
 
     @classmethod
     def _read(cls, folder: Path) -> "TlsFiles":
@@ -87,13 +101,13 @@ class TlsFiles:
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         server.verify_mode = ssl.CERT_REQUIRED
         me = Peer.of_uris(_own_uris(client, server, folder))
-        revoked = read_revoked(folder)
-        return cls(folder=folder, ca=found[CA], cert=found[CERT], key=found[KEY], me=me, revoked=revoked)
+        return cls(folder=folder, ca=found[CA], cert=found[CERT], key=found[KEY], me=me)
 
     def require(self, *names: Name) -> None:
         """Raise CertificateError unless the certificate names all of these, which this process is."""
+        mine = NameSet(self.me.names)
         for name in names:
-            if name not in self.me.names and not (name.id and self.me.is_(name.role, name.id)):
+            if not mine.covers(name):
                 raise CertificateError(
                     f"{self.folder / CERT} names {self.me}, and this process is {name}: give it the certificate of that"
                 )
@@ -112,15 +126,7 @@ def _fingerprint(content: bytes) -> str:
 
 def seen(folder: Path) -> Seen:
     """What tells one set of a folder's files from another, without reading them."""
-    return tuple(_stamp(folder / name) for name in (CA, CERT, KEY, REVOKED))
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return tuple(stamp(folder / name) for name in (CA, CERT, KEY))
 
 
 def make_private(folder: Path) -> None:
@@ -149,23 +155,6 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def read_revoked(folder: Path) -> Revoked:
-    """The list of a folder; an empty one where there is none. Raises CertificateError where it cannot be read."""
-    path = folder / REVOKED
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise CertificateError(f"{path} has more than {MOST_BYTES} bytes; take out what has run out by now")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return Revoked()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CertificateError(f"{path} cannot be read: {error}; fedstrata certs revoke writes one") from None
-    try:
-        return Revoked.parse(text)
-    except CertificateError as error:
-        raise CertificateError(f"{folder}/{error}") from None
-
-
 def _checked(protocol: int, folder: Path) -> ssl.SSLContext:
     """A context with the folder's files. Raises CertificateError when they do not fit each other."""
     context = ssl.SSLContext(protocol)
@@ -173,6 +162,8 @@ def _checked(protocol: int, folder: Path) -> ssl.SSLContext:
         context.load_verify_locations(folder / CA)
     except ssl.SSLError as error:
         raise CertificateError(f"{folder / CA} is damaged ({_why(error)}); copy it again") from None
+    except OSError as error:
+        raise CertificateError(f"{folder / CA}: {error.strerror}; copy it again") from None
     try:
         context.load_cert_chain(folder / CERT, folder / KEY, password=_no_password)
     except (ssl.SSLError, CertificateError) as error:
@@ -180,6 +171,8 @@ def _checked(protocol: int, folder: Path) -> ssl.SSLContext:
             f"{folder / CERT} and {KEY} beside it are damaged or of different certificates ({_why(error)}); "
             "issue them again"
         ) from None
+    except OSError as error:
+        raise CertificateError(f"{folder / CERT} or {KEY} beside it: {error.strerror}; issue them again") from None
     return context
 
 

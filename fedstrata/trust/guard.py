@@ -11,6 +11,7 @@ import grpc
 
 from fedstrata.errors import CertificateError, NotAllowedError, NotMemberError, TooManyCallsError
 from fedstrata.quoting import quoted
+from fedstrata.rpc.undecoded import check_decoded
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.revoked import Revoked
@@ -132,7 +133,7 @@ def guard_of(
     """
     if tls is None:
         return None
-    return Guard(tls.me.domain, place, refused, revoked=lambda: tls.newest().revoked, shares=Shares(children))
+    return Guard(tls.me.domain, place, refused, revoked=tls.revoked, shares=Shares(children))
 
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -154,6 +155,7 @@ class _Check:
             yield caller
 
     async def message(self, caller: Caller, message: Any) -> None:
+        check_decoded(message)
         if self._rule is not None:
             await self._guard.check(caller, self._method, self._rule, message)
 

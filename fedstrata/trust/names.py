@@ -16,6 +16,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 NAMED: frozenset[Role] = frozenset({"lps", "device"})  # of which there are several, each with an id
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+LONGEST_ID = 63
 LPS_ID = re.compile(r"lps-(0|[1-9][0-9]{0,8})")
 NAME = r"(?P<role>[a-z]+)(?:/(?P<id>[^/_]+)(?:_(?P<last>[^/_]+))?)?"
 URI = re.compile(rf"spiffe://(?P<domain>[^/]+)/{NAME}")
@@ -53,11 +54,6 @@ class Name:
         number = device_or_lps_id.removeprefix(stem)
         is_alike = device_or_lps_id.startswith(stem) and len(number) == width and number.isascii()
         return is_alike and number.isdecimal() and int(number) in numbers
-
-    def covers_all_of(self, other: "Name") -> bool:
-        """Whether whoever has the other name has this one."""
-        ends = (other.id, other.last) if other.last else (other.id,)
-        return self.role == other.role and (not self.id or all(map(self.covers, ends)))
 
     @property
     def devices(self) -> int:
@@ -143,6 +139,18 @@ def check_domain(domain: str) -> str:
             f"{quoted(domain)} cannot name a run in certificates: small letters, digits, dots, hyphens, underscores"
         )
     return domain
+
+
+def split_number(device_or_lps_id: str) -> tuple[tuple[str, int], int] | None:
+    """What an id begins with and how many digits follow, and their number; None where it ends in none."""
+    found = NUMBERED.fullmatch(device_or_lps_id)
+    return found and ((found["stem"], len(found["number"])), int(found["number"]))
+
+
+def ends_of(name: Name) -> tuple[tuple[str, int], int, int] | None:
+    """As `split_number`, with the first and the last number of a name; None of one without a number."""
+    first, last = split_number(name.id), split_number(name.last or name.id)
+    return first and last and (*first, last[1])
 
 
 def _row(first: str, last: str) -> tuple[str, int, range] | None:

@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from fedstrata.errors import CertificateError
 from fedstrata.logs import EventLog
 
 LOOK_S = 1.0  # how often a folder is looked into by those who use what was in it
+READ_AGAIN_S = 60.0  # after files that could not be used: a clock may be set by now, or the disk be there again
 Seen = tuple[tuple[int, ...], ...]  # what tells one set of files from another
 Files = TypeVar("Files")
 log = EventLog("trust")
@@ -17,11 +19,15 @@ log = EventLog("trust")
 class Renewal(Generic[Files]):
     """What a folder held when it was last looked into, for all who use its files; from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, not_taken: str = "certificate_not_taken") -> None:
+        """`not_taken` is the event of files that cannot be used."""
+        self._not_taken = not_taken
         self._lock = threading.Lock()
         self._newest: Files | None = None
         self._seen: Seen | None = None  # None: of files that were in no folder, which are used as they are
         self._next_look = 0.0
+        self._read_again = float("inf")  # when files that could not be used are read once more
+        self._reason = ""  # why they could not
 
     def begin(self, files: Files, seen: Seen) -> None:
         """Note the files that were read first."""
@@ -38,11 +44,30 @@ class Renewal(Generic[Files]):
         return self._newest or given
 
     def _look(self, look: Callable[[], Seen], read: Callable[[], Files]) -> None:
-        self._next_look = time.monotonic() + LOOK_S
-        if (now := look()) == self._seen:
+        now = time.monotonic()
+        self._next_look = now + LOOK_S
+        if (seen := look()) == self._seen and now < self._read_again:
             return
-        self._seen = now
+        self._seen = seen
         try:
             self._newest = read()
         except CertificateError as error:
-            log.warning("certificate_not_taken", reason=str(error))
+            self._note(str(error))
+        else:
+            self._read_again, self._reason = float("inf"), ""
+
+    def _note(self, reason: str) -> None:
+        """Note why files cannot be used, and say so unless that was the reason already."""
+        self._read_again = time.monotonic() + READ_AGAIN_S
+        if reason != self._reason:
+            self._reason = reason
+            log.warning(self._not_taken, reason=reason)
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """What tells one file of a path from another, without reading it; nothing where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

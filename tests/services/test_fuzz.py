@@ -165,8 +165,7 @@ def test_no_message_makes_a_server_fault_hang_or_grow(tmp_path: Path, experiment
     @given(calls())
     def fuzz(call: tuple[MethodDescriptor, list[bytes]]) -> None:
         code, details = loop.run_until_complete(send(channels, *call))
-        # bytes that are no message never reach a unary method: gRPC itself answers for them
-        assert code is not grpc.StatusCode.UNKNOWN or "DecodeError" in details, (call[0].name, details)
+        assert code is not grpc.StatusCode.UNKNOWN, (call[0].name, details)
         assert "server's own" not in details, call[0].name
 
     fuzz()

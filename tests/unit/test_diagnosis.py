@@ -194,3 +194,13 @@ async def test_a_parent_that_takes_connections_and_is_silent_is_not_given_up(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert await why_refused(address, of(authority, DEVICE, tmp_path) if is_by_tls else None, GPS) is None
+
+
+async def test_who_is_being_given_other_files_learns_nothing_of_its_parent(
+    authority: Authority, tmp_path: Path
+) -> None:
+    files = of(authority, DEVICE, tmp_path)
+    async with serving(of(Authority.new("run-1"), GPS, tmp_path)) as address:
+        assert "does not vouch for" in (await why_refused(address, files, GPS) or "")
+        (files.folder / "cert.pem").write_text("copied in part")
+        assert await why_refused(address, files, GPS) is None

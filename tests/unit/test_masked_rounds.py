@@ -326,3 +326,43 @@ async def test_keys_of_strangers_are_not_kept() -> None:
 def test_a_round_of_too_few_or_too_many_does_not_begin(children: int, says: str) -> None:
     with pytest.raises(RunStoppedError, match=says):
         KeyRing(lambda child_id: True, 3).check_size(children)
+
+
+async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have_shown_their_keys_anew(
+    tmp_path: Path,
+) -> None:
+    trusted = frozenset({b"old"})
+    keys = KeyRing(lambda child_id: child_id in IDS, 3, lambda: trusted)
+    shown = {device_id: Masks(EXPERIMENT, device_id, Proofs(EXPERIMENT.run_id, None)).key for device_id in IDS}
+    for device_id, key in shown.items():
+        keys.show(device_id, key)
+    most = dict.fromkeys(IDS, 4)
+    intake = Intake(children=most, sums=MaskedSum(LAYOUT.size, most), wait=FOREVER, masked_by=3)
+    trusted = frozenset({b"old", b"new"})
+    assert Masking(keys, intake, 20).is_formed
+    trusted = frozenset({b"new"})
+    masking = Masking(keys, intake, 20)
+    for device_id, key in shown.items():
+        assert not masking.is_formed
+        keys.show(device_id, key)
+        masking.heard(device_id)
+    assert masking.is_formed
+
+
+async def test_a_roster_that_is_out_stays_until_all_have_shown_their_keys_by_the_other_authority() -> None:
+    trusted = frozenset({b"old"})
+    keys = KeyRing(lambda child_id: child_id in IDS, 3, lambda: trusted)
+    shown = {device_id: pb.MaskKey(public_key=bytes([number]) * 32) for number, device_id in enumerate(IDS)}
+    for device_id, key in shown.items():
+        keys.show(device_id, key)
+    most = dict.fromkeys(IDS, 4)
+    masking = Masking(keys, Intake(children=most, sums=MaskedSum(LAYOUT.size, most), wait=FOREVER, masked_by=3), 20)
+    digest, roster = masking.digest, masking.part.roster
+    trusted = frozenset({b"new"})
+    for device_id, key in shown.items():
+        assert (masking.digest, masking.part.roster) == (digest, roster)
+        again = pb.MaskKey(public_key=key.public_key, signature=bytes(64), certificate=b"by the new one")
+        keys.show(device_id, again)
+        masking.heard(device_id)
+    assert masking.digest == digest
+    assert list(masking.part.roster.certificates) == [b"by the new one"]

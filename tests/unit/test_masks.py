@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -236,6 +237,34 @@ def test_with_certificates_a_key_counts_that_its_device_has_signed(tmp_path: Pat
         each.take(roster_of(honest))
     total = sum(each.masked(update_of(np.ones(SIZE, np.float32))).read(0, SIZE) for each in (board, *others.values()))
     assert np.array_equal(total, 4 * grid(np.ones(SIZE, np.float32), 2))
+
+
+def test_a_renewed_certificate_that_cannot_sign_is_passed_over_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, name = Authority.new("run-1"), EXPERIMENT.device_ids()[0]
+    tls = issued(authority, tmp_path, name)
+    proofs = Proofs(EXPERIMENT.run_id, tls)
+    key = proofs.key_of(name, bytes(32))
+    with monkeypatch.context() as patched:
+        patched.setattr(ec, "SECP256R1", ec.SECP384R1)
+        issued(authority, tmp_path, name)
+    assert tls.newest(at_once=True) is not tls
+    assert proofs.key_of(name, bytes(32)) == proofs.key_of(name, bytes(32)) == key
+    (record,) = [record for record in caplog.records if record.message == "certificate_signs_nothing"]
+    assert "not on P-256" in record.fields["reason"]  # type: ignore[attr-defined]
+
+
+def test_before_a_device_refuses_a_roster_it_looks_whether_there_is_another_authority(tmp_path: Path) -> None:
+    ids, authority = EXPERIMENT.device_ids(), Authority.new("run-1")
+    me = Masks(EXPERIMENT, ids[0], Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "mine", ids[0])))
+    successor = authority.succeeded()
+    others = Proofs(EXPERIMENT.run_id, issued(successor, tmp_path / "others", *ids[1:4]))
+    shown = [(name, Masks(EXPERIMENT, name, others).key) for name in ids[1:4]]
+    with pytest.raises(PayloadError, match="whom nobody knows"):
+        me.take(roster_of([(ids[0], me.key), *shown]))
+    (tmp_path / "mine" / "ca.pem").write_bytes(successor.trusted())
+    me.take(roster_of([(ids[0], me.key), *shown]))
 
 
 def test_with_certificates_a_key_that_an_lps_made_up_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from emulator import local, processes
 from emulator.local import LocalBackend, device_ranges
 from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
-from fedstrata.errors import AddressError, DataError, FedstrataError, RunStoppedError
+from fedstrata.errors import AddressError, DataError, FedstrataError, HandshakeError, RunStoppedError
 from fedstrata.experiment import parse_experiment
 
 REPOSITORY = Path(__file__).parents[2]
@@ -94,7 +94,8 @@ async def test_a_killed_process_comes_back_at_the_address_it_had(folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(3, DataError), (4, RunStoppedError), (6, AddressError), (1, RunStoppedError)]
+    ("code", "kind"),
+    [(3, DataError), (4, RunStoppedError), (6, AddressError), (7, HandshakeError), (1, RunStoppedError)],
 )
 async def test_an_exit_code_of_its_own_fails_with_its_last_words(
     folder: Path, code: int, kind: type[FedstrataError]

@@ -1,6 +1,7 @@
 """When the files of a certificate are replaced: what is taken, and on which connection calls go."""
 
 import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 
 DEVICE = Name("device", "device-000")
+ROW = Name("device", "device-000", "device-009")
+HALVES = Name("device", "device-000", "device-004"), Name("device", "device-005", "device-009")
 
 
 @pytest.fixture
@@ -71,6 +74,54 @@ def test_a_certificate_of_somebody_else_is_not_taken(
     assert now(files) is files
     (record,) = [record for record in caplog.records if record.message == "certificate_not_taken"]
     assert reason in record.fields["reason"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("names", "is_taken"), [([DEVICE], False), ([ROW], True), (list(HALVES), True)])
+def test_a_certificate_is_taken_that_names_all_whom_the_one_before_named(
+    authority: Authority, tmp_path: Path, names: list[Name], is_taken: bool
+) -> None:
+    files = issued(authority, tmp_path / "row", ROW)
+    authority.issue(names, files.folder)
+    assert (now(files) is not files) is is_taken
+
+
+def test_files_that_failed_are_read_again_a_minute_later_and_told_of_once(
+    files: TlsFiles, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, read = time.monotonic(), Path.read_bytes
+    monkeypatch.setattr("fedstrata.trust.renewal.time.monotonic", lambda: clock)
+
+    def failing(path: Path) -> bytes:
+        raise OSError(24, "Too many open files", str(path))
+
+    authority.issue([DEVICE], files.folder)
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    assert now(files) is files
+    clock += 61
+    assert now(files) is files
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert now(files) is files
+    clock += 61
+    assert now(files).cert == (files.folder / "cert.pem").read_bytes() != files.cert
+    assert [record.message for record in caplog.records].count("certificate_not_taken") == 1
+
+
+def test_a_file_that_goes_while_a_set_is_checked_is_no_error_of_who_calls(
+    files: TlsFiles, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_bytes
+
+    def read_and_gone(path: Path) -> bytes:
+        content = read(path)
+        if path.name == "key.pem":
+            path.unlink()
+        return content
+
+    authority.issue([DEVICE], files.folder)
+    monkeypatch.setattr(Path, "read_bytes", read_and_gone)
+    assert now(files) is files
+    with pytest.raises(CertificateError, match="No such file"):
+        files.client_context()
 
 
 def test_files_that_are_removed_stay_in_use(files: TlsFiles) -> None:

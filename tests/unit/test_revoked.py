@@ -14,7 +14,7 @@ from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Caller, Guard
 from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.revoked import Revoked, serial_of
+from fedstrata.trust.revoked import MOST_BYTES, Revoked, serial_of
 from fedstrata.trust.table import TABLE
 from fedstrata.v1.rounds_pb2 import UpdatePart
 
@@ -58,6 +58,7 @@ def test_what_is_no_certificate_has_no_serial_number(content: bytes) -> None:
     [
         ([ROW], [ROW], True),
         ([ROW], [Name("device", "device-004")], True),
+        ([Name("device", "device-000", "device-004"), Name("device", "device-005", "device-009")], [ROW], True),
         ([Name("device", "device-004")], [ROW], False),  # nine others go on; what is said for the fourth is refused
         ([Name("device", "device-004")], [Name("device", "device-004"), Name("device", "pi")], False),
         ([Name("device", "lps-0")], [Name("lps", "lps-0")], False),
@@ -78,7 +79,7 @@ class Listed(Served):
         (self.folder / "server" / "revoked.txt").write_text("".join(f"{word}\n" for word in words))
 
     def _revoked(self) -> Revoked:
-        return TlsFiles.load(self.folder / "server").newest(at_once=True).revoked
+        return TlsFiles.load(self.folder / "server").revoked()
 
     def refused(self) -> float | None:
         return self.metrics.registry.get_sample_value("fedstrata_refused_total", {"reason": "revoked"})
@@ -137,7 +138,7 @@ def test_the_list_is_beside_all_certificates_of_a_folder_and_those_issued_later(
     lists = {path.read_text() for path in tmp_path.rglob("revoked.txt")}
     assert lists == {f"device/pi-1\nserial {serial:x}\n"}
     assert len(list(tmp_path.rglob("revoked.txt"))) == 4
-    assert TlsFiles.load(tmp_path / "gps").revoked.serials == {serial}
+    assert TlsFiles.load(tmp_path / "gps").revoked().serials == {serial}
 
 
 @pytest.mark.parametrize(
@@ -153,11 +154,53 @@ def test_nobody_is_revoked_by_what_says_not_whom(
     assert not list(tmp_path.rglob("revoked.txt"))
 
 
-def test_a_list_that_cannot_be_read_is_not_taken_and_the_one_before_stays(tmp_path: Path) -> None:
+@pytest.fixture
+def tls(tmp_path: Path) -> TlsFiles:
+    """Of a server whose list names operators."""
     Authority.new("run-1").issue([Name("gps")], tmp_path)
     (tmp_path / "revoked.txt").write_text("operator\n")
-    tls = TlsFiles.load(tmp_path)
-    (tmp_path / "revoked.txt").write_text("nobody in particular\n")
-    assert tls.newest(at_once=True).revoked == Revoked(frozenset({Name("operator")}))
-    (tmp_path / "revoked.txt").unlink()
-    assert tls.newest(at_once=True).revoked == Revoked()
+    return TlsFiles.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "\n", "nobody in particular\n", "operator\ndevice/device-0", "#" * MOST_BYTES]
+)
+def test_a_list_that_cannot_be_read_is_not_taken_and_the_one_before_stays(
+    tls: TlsFiles, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tls.folder / "revoked.txt"
+    path.unlink() if content is None else path.write_text(content)
+    assert tls.revoked(at_once=True) == Revoked(frozenset({Name("operator")}))
+    assert [record.message for record in caplog.records] == ["revoked_not_taken"]
+
+
+def test_a_list_that_says_that_nobody_is_revoked_is_taken(tls: TlsFiles) -> None:
+    (tls.folder / "revoked.txt").write_text("# nobody\n")
+    assert tls.revoked(at_once=True) == Revoked()
+
+
+def test_a_list_is_taken_whatever_becomes_of_the_certificate_beside_it(tls: TlsFiles) -> None:
+    (tls.folder / "cert.pem").write_text("copied in part")
+    (tls.folder / "revoked.txt").write_text("device/device-003\n")
+    assert tls.newest(at_once=True) is tls
+    assert tls.revoked(at_once=True) == Revoked(frozenset({Name("device", "device-003")}))
+
+
+def test_a_server_does_not_start_with_a_list_whose_last_line_has_no_end(tls: TlsFiles) -> None:
+    (tls.folder / "revoked.txt").write_text("operator\ndevice/device-00")
+    with pytest.raises(CertificateError, match=r"revoked\.txt: its last line has no end"):
+        TlsFiles.load(tls.folder)
+
+
+@pytest.mark.parametrize("device_id", ["device-000", "device-4", "device-012", "pi-7", "pi", "x" * 63 + "1", "0" * 12])
+def test_a_long_list_says_the_same_of_everybody_as_its_names_one_by_one(device_id: str) -> None:
+    said = [
+        ("device-000", "device-004"),
+        ("device-005", "device-009"),
+        ("pi-6", "pi-8"),
+        ("0" * 12, f"{3:012}"),
+        ("pi",),
+    ]
+    names = [Name("device", *ids) for ids in said]
+    assert Revoked(frozenset(names)).revokes(["device"], device_id) is any(name.covers(device_id) for name in names)
+    assert not Revoked(frozenset(names)).revokes(["lps"], device_id)

@@ -102,3 +102,20 @@ def until_hung_up_on(connection: socket.socket) -> None:
             pass
     except ConnectionError:
         pass
+
+
+async def test_bytes_that_are_no_message_are_refused_in_one_line_where_nobody_has_a_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = RpcServer(ProcessMetrics("gps").links)
+    add_GpsServiceServicer_to_server(GpsServiceServicer(), server._counting)
+    await server.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        for kind, method in (
+            (channel.unary_unary, "/fedstrata.v1.GpsService/Enroll"),
+            (channel.unary_stream, "/grpc.health.v1.Health/Watch"),
+        ):
+            call: Any = kind(method)(b"\xff\xff no message", timeout=20)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await server.stop(0)
+    assert [record.message for record in caplog.records] == ["call_refused"] * 2

@@ -292,3 +292,16 @@ async def test_a_certificate_of_another_run_by_the_same_authority_is_refused(ser
     path = "/grpc.health.v1.Health/Check"
     async with served.channel_of(Name("operator"), other) as channel:
         assert await called(channel, path, said_by(path, "")) == "operator is of 'run-2', and this is 'run-1'"
+
+
+async def test_bytes_that_are_no_message_are_refused_in_one_line_once_it_is_known_who_may_call(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, said in ((Name("device", "device-000"), grpc.StatusCode.INVALID_ARGUMENT),
+                       (Name("operator"), grpc.StatusCode.PERMISSION_DENIED)):  # fmt: skip
+        async with served.channel_of(name) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary("/fedstrata.v1.GpsService/Enroll")(b"\xff\xff no message", timeout=20)
+        assert refused.value.code() is said
+    assert [record.message for record in caplog.records] == ["call_refused"] * 2
+    assert not served.heard

@@ -1,0 +1,28 @@
+"""Requests whose bytes are no message: gRPC would answer them itself, each with a traceback in the log."""
+
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+
+class Undecoded:
+    """Stands for a request that cannot be read, until it is known whether its sender may call at all."""
+
+
+def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A parser that gives an Undecoded for what is no message."""
+
+    def run(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            return Undecoded()
+
+    return run
+
+
+def check_decoded(request: Any) -> None:
+    """Refuse what could not be read. Raises DecodeError."""
+    if isinstance(request, Undecoded):
+        raise DecodeError("bytes that are no message")

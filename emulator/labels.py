@@ -43,14 +43,12 @@ def label_picture(record: RunRecord) -> dict[str, Any] | None:
     else:
         ids = experiment.device_ids()
         rows = [(ids[place], name, counts[place]) for name, members in clusters.items() for place in members]
-    return (
-        {
-            "labels": counts.shape[1],
-            "rows": [{"name": name, "cluster": cluster, "counts": row.tolist()} for name, cluster, row in rows],
-        }
-        if rows
-        else None
-    )
+    if not rows:
+        return None
+    return {
+        "labels": counts.shape[1],
+        "rows": [{"name": name, "cluster": cluster, "counts": row.tolist()} for name, cluster, row in rows],
+    }
 
 
 def label_counts(experiment: Experiment) -> Counts | None:

@@ -94,8 +94,8 @@ class Roster:
 
     @property
     def founders(self) -> list[Device]:
-        """The devices that have enrolled and are no newcomers, by index."""
-        return [device for index, device in sorted(self.devices.items()) if index not in self.newcomers]
+        """The devices that have enrolled and are no newcomers."""
+        return [device for index, device in self.devices.items() if index not in self.newcomers]
 
     def absent(self) -> list[str]:
         """Ids of the devices that have not enrolled."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.link import Changes
@@ -73,12 +75,8 @@ class Asking:
 
 def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:
     """The cluster of a device that comes after a plan. Raises PluginError where the method's code fails."""
-    try:
+    with _or_failed(method, "place a late device"):
         cluster = operator.index(method.place(late, answers, plan))
-    except FedstrataError:
-        raise
-    except Exception as error:
-        raise failed(method, "place a late device", error) from error
     if not 0 <= cluster < len(plan.clusters):
         raise PluginError(f"a method placed a late device in cluster {cluster}, and there are {len(plan.clusters)}")
     return cluster
@@ -86,9 +84,16 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
 
 def planned(method: Method, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
     """A method's plan. Raises PluginError where its code fails."""
-    try:
+    with _or_failed(method, "make a plan"):
         return method.plan(moment, answers, before)
+
+
+@contextmanager
+def _or_failed(method: Method, doing: str) -> Iterator[None]:
+    """Raises PluginError where a method's code fails with anything but an error of ours."""
+    try:
+        yield
     except FedstrataError:
         raise
     except Exception as error:
-        raise failed(method, "make a plan", error) from error
+        raise failed(method, doing, error) from error

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from emulator.energy import energy_line
 from emulator.record import LINKS, RunRecord, Summary
 from emulator.report.units import counted, decimal, human_bytes, human_seconds, percent
 from emulator.timeline import PARTS, Virtual
@@ -29,6 +30,8 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
     if summary.real is not None:
         within = f"{summary.real.links - summary.real.outside} of {summary.real.links}"
         console.print(f"real clock: {within} links and boards as configured; links.csv has each", soft_wrap=True)
+    if summary.energy is not None:
+        console.print(Text(printable(energy_line(summary.energy))), soft_wrap=True)
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
     if summary.excluded:

@@ -24,9 +24,8 @@ def retime(
     """Work a finished run's timeline out anew for other links and boards, without training."""
     from rich.console import Console
 
-    from emulator.energy import energy_line
     from emulator.output import check_unused
-    from emulator.result import virtual_table
+    from emulator.result import energy_line, virtual_table
     from emulator.retime import retime as retimed
 
     if out is not None:

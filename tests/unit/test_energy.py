@@ -4,9 +4,10 @@ import csv
 
 import pytest
 
-from emulator.energy import EnergySummary, energy_line
+from emulator.energy import EnergySummary
 from emulator.progress import progress_line, status_fields
 from emulator.report.units import human_joules
+from emulator.result import energy_line
 from fedstrata.energy import JOULE_FJ, DeviceEnergy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, parse_experiment

@@ -21,11 +21,13 @@ An `--experiment` of one's own has six devices on two LPSs, and three global rou
 import argparse
 import csv
 import hashlib
+import io
 import json
 import random
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,7 +125,8 @@ class Matrix:
         file.write_text(self.experiment, encoding="utf-8")
         settings = [word for change in (f"faults={json.dumps(faults)}", *self.changes) for word in ("--set", change)]
         hosts = ["--device-processes", str(processes)] if processes is not None else []
-        code = execute(["run", str(file), "--out", str(folder), "--quiet", *hosts, *settings])
+        with redirect_stdout(io.StringIO()):  # the result's tables; errors are told all the same
+            code = execute(["run", str(file), "--out", str(folder), "--quiet", *hosts, *settings])
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
         return came_of(folder, code)

@@ -125,7 +125,8 @@ class Reports:
             flows = [*row.times.flows, *row.times.late]
             _check_length("flows of a round", flows, len(members))
             _check_length("transfers of a round", row.times.carried, 3 * len(members))
-            if any(not 0 <= each.child < self._device_count for each in (*flows, *row.times.carried)):
+            children = [*(flow.child for flow in flows), *(each.child for each in row.times.carried)]
+            if any(not 0 <= child < self._device_count for child in children):
                 raise PayloadError(f"{header.cluster_id} reports the link of a device that there is not")
             if row.times.slowest and row.times.slowest not in members:
                 raise PayloadError(

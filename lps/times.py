@@ -36,7 +36,7 @@ class Times:
         self._there: dict[str, int] | None = None  # with a deadline: when the devices of the round have its model
         self._busy: dict[str, int] = {}  # and until when those are busy that miss it
         self._late: dict[str, pb.Flow] = {}  # of those that have missed it: what they did for nothing
-        self._free: dict[str, int] = {}  # from when on the devices of the round are there
+        self._free: dict[str, int] = {}  # from when on the devices of the round are there, and not busy any more
         self._drawn: frozenset[int] = frozenset()  # who is of the round
 
     async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, members: Members) -> int:
@@ -69,7 +69,7 @@ class Times:
         awaited = opened.intake.missing
         self._drawn = frozenset(indexes[name] for name in awaited)
         busy = {name: report.busy_ns[indexes[name]] for name in awaited if indexes[name] in report.busy_ns}
-        free = {name: max(busy.get(name, 0), self._free[name]) for name in awaited}
+        free = self._free = {name: max(busy.get(name, 0), self._free[name]) for name in awaited}
         self._busy, self._late = {name: free_ns for name, free_ns in free.items() if free_ns >= ends_ns}, {}
         for name in self._busy:
             opened.intake.exclude(name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from emulator.report.style import COLOURS, drawing, shorten
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -50,9 +51,9 @@ def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], folder: Pa
         _save(figure, folder, name)
 
 
-def _legend(places: Sequence["Axes"]) -> tuple[list[object], list[str]]:
+def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
     """One entry a label, whichever panel has it first."""
-    found: dict[str, object] = {}
+    found: dict[str, Artist] = {}
     for axes in places:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)

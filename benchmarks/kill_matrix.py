@@ -5,22 +5,29 @@
 One row a draw: what was killed where, whether it came about, whether the run completed, whether every
 `model_sha256` and `personal_sha256` is that of the undisturbed run. Ends with exit code 1 if any draw differs. With
 `--hidden 16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as
-`fedstrata run --set` does, for instance to another method or a topology. On the virtual clock the timeline is compared,
-too:
+`fedstrata run --set` does, for instance to another method or a topology. On the virtual clock timeline.csv is compared,
+too, and who was left out of what:
 
     python benchmarks/kill_matrix.py --set 'method={name: ifca, clusters: 2}' --set topology.lps=2 --draws 20 ...
     python benchmarks/kill_matrix.py --set 'method={name: ditto}' --set topology.lps=2 --draws 20 ...
     python benchmarks/kill_matrix.py --set 'secure_aggregation={min_devices: 3}' --draws 20 ...
-    python benchmarks/kill_matrix.py --set clock=virtual --set links.device-lps.preset=lte --draws 10 ...
+    python benchmarks/kill_matrix.py --experiment benchmarks/kill_matrix_clock.yaml \\
+        --device-processes 1 2 5 --draws 10 ...
+
+An `--experiment` of one's own has six devices on two LPSs, and three global rounds of two LPS rounds. With several
+`--device-processes` the undisturbed run is made with each, the draws with each in turn, and all are compared.
 """
 
 import argparse
 import csv
+import hashlib
+import io
 import json
 import random
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,48 +84,94 @@ def draw(rng: random.Random) -> Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Came:
+    """What a run came to: hashes of its models and what devices keep, of timeline.csv, and of who was left out."""
+
+    exit_code: int
+    models: str = ""
+    timeline: str = ""
+    excluded: str = ""
+
+    def __str__(self) -> str:
+        timeline = f" timeline {self.timeline} excluded {self.excluded}" if self.timeline else ""
+        return f"models {self.models}{timeline}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How one draw ended."""
 
     number: int
     faults: str
     killed: int  # of the kills drawn, how many came about
-    exit_code: int
+    came: Came
     is_same: bool
     seconds: float
 
 
-def run(folder: Path, faults: list[Fault], changes: Sequence[str]) -> tuple[int, Mapping[str, str]]:
-    """Exit code and hashes of a run: of models by cluster, by device of what it keeps, and of the virtual timeline."""
-    file = folder.with_suffix(".yaml")
-    file.write_text(EXPERIMENT, encoding="utf-8")
-    settings = [word for change in (f"faults={json.dumps(faults)}", *changes) for word in ("--set", change)]
-    code = execute(["run", str(file), "--out", str(folder), "--quiet", *settings])
-    path = folder / "summary.json"
-    summary = json.loads(path.read_text()) if path.exists() else {}
-    timeline = {"timeline": (summary.get("virtual") or {}).get("timeline_sha256", "")}
-    return code, {**summary.get("model_sha256", {}), **summary.get("personal_sha256", {}), **timeline}
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """What is run, and where to."""
 
+    experiment: str
+    changes: Sequence[str]
+    device_processes: Sequence[int | None]  # None: one a core
+    out: Path
 
-def outcomes(out: Path, draws: int, seed: int, changes: Sequence[str]) -> Iterator[Outcome]:
-    """The draws, one after another; every third is a pair."""
-    _, undisturbed = run(out / "undisturbed", [], changes)
-    rng = random.Random(seed)
-    for number in range(draws):
-        faults = [draw(rng) for _ in range(2 if number % 3 == 2 else 1)]
-        began = time.monotonic()
-        folder = out / f"draw-{number:03d}"
-        code, models = run(folder, faults, changes)
+    def run(self, name: str, faults: list[Fault], processes: int | None) -> Came:
+        """Run it with these faults."""
+        folder = self.out / name
+        file = folder.with_suffix(".yaml")
+        file.write_text(self.experiment, encoding="utf-8")
+        settings = [word for change in (f"faults={json.dumps(faults)}", *self.changes) for word in ("--set", change)]
+        hosts = ["--device-processes", str(processes)] if processes is not None else []
+        with redirect_stdout(io.StringIO()):  # the result's tables; errors are told all the same
+            code = execute(["run", str(file), "--out", str(folder), "--quiet", *hosts, *settings])
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
-        yield Outcome(
-            number=number,
-            faults=json.dumps(faults),
-            killed=restarts(folder),
-            exit_code=code,
-            is_same=code == 0 and models == undisturbed,
-            seconds=time.monotonic() - began,
-        )
+        return came_of(folder, code)
+
+    def undisturbed(self) -> Iterator[tuple[str, Came]]:
+        """The run without a fault, with each number of processes."""
+        for processes in self.device_processes:
+            name = "undisturbed" if processes is None else f"undisturbed-{processes}"
+            yield name, self.run(name, [], processes)
+
+    def outcomes(self, expected: Came, draws: int, seed: int) -> Iterator[Outcome]:
+        """The draws, one after another; every third is a pair."""
+        rng = random.Random(seed)
+        for number in range(draws):
+            faults = [draw(rng) for _ in range(2 if number % 3 == 2 else 1)]
+            began, name = time.monotonic(), f"draw-{number:03d}"
+            came = self.run(name, faults, self.device_processes[number % len(self.device_processes)])
+            yield Outcome(
+                number=number,
+                faults=json.dumps(faults),
+                killed=restarts(self.out / name),
+                came=came,
+                is_same=came.exit_code == 0 and came == expected,
+                seconds=time.monotonic() - began,
+            )
+
+
+def came_of(folder: Path, exit_code: int) -> Came:
+    """What a record says."""
+    path = folder / "summary.json"
+    if not path.exists():
+        return Came(exit_code=exit_code)
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    models = {**summary.get("model_sha256", {}), **summary.get("personal_sha256", {})}
+    timeline = folder / "timeline.csv"
+    if not timeline.exists():
+        return Came(exit_code=exit_code, models=sha256_of(models))
+    file = hashlib.sha256(timeline.read_bytes()).hexdigest()
+    excluded = sorted(json.dumps(each, sort_keys=True) for each in summary["excluded"])
+    return Came(exit_code=exit_code, models=sha256_of(models), timeline=file, excluded=sha256_of(excluded))
+
+
+def sha256_of(value: Mapping[str, str] | Sequence[str]) -> str:
+    """SHA-256 of a value as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def restarts(folder: Path) -> int:
@@ -130,28 +183,47 @@ def restarts(folder: Path) -> int:
     return by_themselves + sum("never came about" not in line for line in told)
 
 
-def main() -> int:
+def parsed() -> argparse.Namespace:
+    """The command's arguments."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--draws", type=int, default=50)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--hidden", type=int, default=4200, help="units of the hidden layer")
     arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--experiment", type=Path, help="in place of the one in this file")
+    arguments.add_argument("--device-processes", type=int, nargs="+", default=[None], metavar="N")
     arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the experiment")
-    options = arguments.parse_args()
-    changes = [f"model.hidden=[{options.hidden}]", *options.set]
+    return arguments.parse_args()
+
+
+def main() -> int:
+    options = parsed()
     options.out.mkdir(parents=True)
-    failed = 0
+    matrix = Matrix(
+        experiment=options.experiment.read_text(encoding="utf-8") if options.experiment else EXPERIMENT,
+        changes=[f"model.hidden=[{options.hidden}]", *options.set],
+        device_processes=options.device_processes,
+        out=options.out,
+    )
+    came = []
+    for name, each in matrix.undisturbed():
+        print(name, each, flush=True)
+        came.append(each)
+    failed = sum(each.exit_code != 0 or each != came[0] for each in came)
+    print(f"{len(came) - failed} of {len(came)} undisturbed runs agree", flush=True)
     with (options.out / "draws.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["draw", "killed", "exit_code", "same_models", "seconds", "faults"])
-        for outcome in outcomes(options.out, options.draws, options.seed, changes):
-            row = [outcome.number, outcome.killed, outcome.exit_code, outcome.is_same, round(outcome.seconds, 1)]
-            writer.writerow([*row, outcome.faults])
+        writer.writerow(["draw", "killed", "exit_code", "same", "seconds", "faults", "result"])
+        same = 0
+        for outcome in matrix.outcomes(came[0], options.draws, options.seed):
+            row = [outcome.number, outcome.killed, outcome.came.exit_code, outcome.is_same, round(outcome.seconds, 1)]
+            writer.writerow([*row, outcome.faults, outcome.came])
             file.flush()
-            print(*row, outcome.faults, flush=True)
-            failed += not outcome.is_same
-    print(f"{options.draws - failed} of {options.draws} draws gave the models of the undisturbed run")
-    return 1 if failed else 0
+            print(*row, outcome.faults, outcome.came, flush=True)
+            same += outcome.is_same
+    what = "models and timeline" if came[0].timeline else "models"
+    print(f"{same} of {options.draws} draws gave the {what} of the undisturbed run")
+    return 1 if failed or same < options.draws else 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def retime(
     changes: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change links or compute, e.g. links.device-lps.preset=nb-iot."
+            "--set", metavar="KEY=VALUE", help="Change links, compute or energy, e.g. links.device-lps.preset=nb-iot."
         ),
     ] = None,
     out: Annotated[
@@ -25,13 +25,16 @@ def retime(
     from rich.console import Console
 
     from emulator.output import check_unused
-    from emulator.result import virtual_table
+    from emulator.result import energy_line, virtual_table
     from emulator.retime import retime as retimed
 
     if out is not None:
         check_unused(out)
     found = retimed(folder, changes or ())
-    Console(highlight=False).print(virtual_table(found.virtual))
+    console, energy = Console(highlight=False), found.energy
+    console.print(virtual_table(found.virtual))
+    if energy is not None:
+        console.print(energy_line(energy), soft_wrap=True)
     if out is not None:
         print(_written(found, out))
 

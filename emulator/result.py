@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from emulator.energy import EnergySummary
 from emulator.record import LINKS, RunRecord, Summary
-from emulator.report.units import counted, decimal, human_bytes, human_seconds, percent
+from emulator.report.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
 from emulator.timeline import PARTS, Virtual
+from fedstrata.energy import PARTS as SPENT
 from fedstrata.quoting import printable
 
 CLUSTERS_SHOWN = 20
@@ -29,6 +31,8 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
     if summary.real is not None:
         within = f"{summary.real.links - summary.real.outside} of {summary.real.links}"
         console.print(f"real clock: {within} links and boards as configured; links.csv has each", soft_wrap=True)
+    if summary.energy is not None:
+        console.print(Text(printable(energy_line(summary.energy))), soft_wrap=True)
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
     if summary.excluded:
@@ -73,6 +77,19 @@ def virtual_table(virtual: Virtual) -> Table:
     for name, tier in (("global rounds, an LPS", virtual.gps), ("LPS rounds, a device", virtual.lps)):
         table.add_row(name, *(human_seconds(getattr(tier, part)) for part in PARTS))
     return table
+
+
+def energy_line(energy: EnergySummary) -> str:
+    """In one line: in all, by part, of a mean device and of the one that took most."""
+    names = {"down": "receiving", "compute": "computing", "up": "sending"}
+    said = ", ".join(f"{names[part]} {human_joules(getattr(energy, part))}" for part in SPENT)
+    late = f"; {human_joules(energy.late)} of it for updates that were late" if energy.late else ""
+    if not energy.by_device:
+        return f"energy: {human_joules(energy.joules)} ({said}){late}"
+    most = max(energy.by_device, key=lambda name: energy.by_device[name])
+    mean = human_joules(energy.joules / len(energy.by_device))
+    devices = f"a mean device {mean}, {most} {human_joules(energy.by_device[most])}"
+    return f"energy: {human_joules(energy.joules)} ({said}){late}; {devices}"
 
 
 def _pairs(name: str, value: str, rows: dict[str, str]) -> Table:

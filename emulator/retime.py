@@ -11,8 +11,10 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from emulator.energy import EnergySummary
 from emulator.record import RunRecord, load_record, parse_rows
 from emulator.timeline import VIRTUAL, Virtual
+from fedstrata.energy import counts_energy
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.methods import make_method
@@ -20,6 +22,7 @@ from fedstrata.schedule_settings import Entries, changes_who_trains
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.timeline_before import Asked, before_training
 from fedstrata.v1 import rounds_pb2 as pb
+from gps.energy_record import Spent, energy_csv, energy_summary, spent_by
 from gps.timeline_record import RunTimes, timeline_csv, virtual_summary
 from gps.waits_record import waits_csv
 
@@ -85,9 +88,21 @@ class Retimed:
         """What its summary says of the virtual clock."""
         return VIRTUAL.validate_python(virtual_summary(self.rows, self.times))
 
+    @property
+    def spent(self) -> list[Spent]:
+        """What devices took, where the experiment counts energy."""
+        return spent_by(self.experiment, self.rows, self.times) if counts_energy(self.experiment) else []
+
+    @property
+    def energy(self) -> EnergySummary | None:
+        """What its summary says of energy."""
+        if not counts_energy(self.experiment):
+            return None
+        return EnergySummary(**energy_summary(self.spent, self.experiment.device_ids()))
+
 
 def retime(folder: Path, changes: Sequence[str]) -> Retimed:
-    """The timeline of a finished run with some keys of clock, links and compute changed as `--set` does.
+    """The timeline of a finished run with some keys of links, compute and energy changed as `--set` does.
 
     Raises:
         DataError: the record is missing, damaged, or of a run without a virtual clock.
@@ -141,6 +156,10 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     summary |= {"run_id": experiment.run_id, "experiment_sha256": experiment.digest}
     summary["virtual"] = virtual_summary(retimed.rows, retimed.times)
+    summary.pop("energy", None)
+    spent, ids = retimed.spent, experiment.device_ids()
+    if counts_energy(experiment):
+        summary["energy"] = energy_summary(spent, ids)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name in ("rounds.csv", "relevance.csv", "flows.csv"):
@@ -149,8 +168,9 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
         shutil.copytree(folder / "models", out / "models")
         (out / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
         (out / "timeline.csv").write_text(timeline_csv(retimed.rows, retimed.times), encoding="utf-8")
-        waits = waits_csv(retimed.rows, retimed.times, experiment.device_ids())
-        (out / "waits.csv").write_text(waits, encoding="utf-8")
+        (out / "waits.csv").write_text(waits_csv(retimed.rows, retimed.times, ids), encoding="utf-8")
+        if counts_energy(experiment):
+            (out / "energy.csv").write_text(energy_csv(spent, ids), encoding="utf-8")
         (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write {out}: {error.strerror}; choose another folder") from None

@@ -12,9 +12,11 @@ from emulator.report.page import write_page
 from emulator.report.style import inline_svg
 from emulator.report.tables import Markup, html, table
 from emulator.report.units import NO_VALUE, counted, percent
+from emulator.report.virtual_time import Curve, write_panels
 from emulator.sweep_file import Place, SweepRun
 from emulator.sweep_results import COSTS_SAID, SweepResults
 from emulator.sweep_results import Table as TextTable
+from emulator.timeline import accuracy_over_time
 from fedstrata.errors import OutputError
 
 PAGE = "index.html"
@@ -23,17 +25,36 @@ PAGE = "index.html"
 def write_results(results: SweepResults, out: Path) -> None:
     """Write table.csv, table.md, figure.png, figure.svg and index.html; the same records give the same bytes.
 
+    Where runs were on the virtual clock, time.png and time.svg as well.
+
     Raises:
         OutputError: they cannot be written.
     """
-    figure = figure_of(results)
+    figure, panels = figure_of(results), curves_of(results)
     try:
         (out / "table.csv").write_text(results.csv_text(), encoding="utf-8", newline="")
         (out / "table.md").write_text(results.markdown(), encoding="utf-8")
         figure.write(out, "figure")
+        if panels:
+            write_panels(panels, out, "time")
     except OSError as error:
         raise OutputError(f"cannot write the results to {out}: {error.strerror}") from None
     write_page(out / PAGE, render_page(results, figure))
+
+
+def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
+    """Accuracy over virtual time by setting and cell, a curve a run; empty where no run was on that clock."""
+    panels: dict[str, dict[str, list[Curve]]] = {}
+    for place in results.sweep.places:
+        records = [results.records.get((place, seed)) for seed in results.sweep.seeds]
+        curves = [curve for record in records if record is not None and (curve := accuracy_over_time(record))]
+        if curves:
+            panels.setdefault(_heading(place), {})[place.cell] = list[Curve](curves)
+    return panels
+
+
+def _heading(place: Place) -> str:
+    return ", ".join(choice for _, choice in place.setting)
 
 
 def figure_of(results: SweepResults) -> Columns:
@@ -48,16 +69,12 @@ def figure_of(results: SweepResults) -> Columns:
             for place in places
         ]
         return Columns(title="Accuracy, %", names=names, series=series)
-    headings = {setting: ", ".join(choice for _, choice in setting) for setting in settings}
     series = [
-        Series(
-            label=cell,
-            values={headings[p.setting]: [*results.values(p, mean).values()] for p in places if p.cell == cell},
-        )
+        Series(label=cell, values={_heading(p): [*results.values(p, mean).values()] for p in places if p.cell == cell})
         for cell in dict.fromkeys(place.cell for place in places)
     ]
-    axes = ", ".join(results.sweep.axes)
-    return Columns(title=f"Mean accuracy by {axes}, %", names=[*headings.values()], series=series)
+    names = list(dict.fromkeys(_heading(place) for place in results.sweep.places))
+    return Columns(title=f"Mean accuracy by {', '.join(results.sweep.axes)}, %", names=names, series=series)
 
 
 def _shown(results: SweepResults) -> list[str]:

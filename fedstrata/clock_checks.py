@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from fedstrata.energy import check_energy
 from fedstrata.link_settings import WAYS
 from fedstrata.partition_settings import LocalPartition
 
@@ -9,10 +10,17 @@ if TYPE_CHECKING:
     from fedstrata.experiment import Experiment
 
 
+def timed_key(experiment: "Experiment") -> str | None:
+    """The first key that says something of time, or of energy, which is worked out from it."""
+    sections = ("compute", "schedule", "energy")
+    return experiment.links.timed_key or next((key for key in sections if getattr(experiment, key)), None)
+
+
 def check_clock(experiment: "Experiment") -> None:
     """Refuse what the experiment's clock has no place for. Raises ValueError."""
     if experiment.clock == "none":
         return
+    check_energy(experiment)
     from fedstrata.methods import make_method
     from fedstrata.streams import asks_in_training
 

@@ -15,7 +15,8 @@ import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from fedstrata.architecture_checks import check_entries
-from fedstrata.clock_checks import check_clock
+from fedstrata.clock_checks import check_clock, timed_key
+from fedstrata.energy_settings import EnergySettings
 from fedstrata.errors import ExperimentError
 from fedstrata.faults import Fault, KillFault, PauseFault
 from fedstrata.link_settings import Clock, ComputeSettings, Links, LinkSettings, check_known
@@ -120,6 +121,7 @@ class Experiment(Settings):
     links: Links = Links()
     compute: ComputeSettings | None = None
     schedule: Entries = ()
+    energy: EnergySettings | None = None  # no part of the digest: it changes nothing of a run
     deadlines: Deadlines = Deadlines()
     bounds: Bounds | None = None
     secure_aggregation: SecureAggregation | None = None
@@ -167,11 +169,9 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _timed_where_it_can_be(self) -> Self:
         check_known(self.links, self.compute, self.device_count)
-        timed = self.links.timed_key or ("compute" if self.compute else "schedule" if self.schedule else None)
+        timed = timed_key(self)
         if timed and "clock" not in self.model_fields_set:
-            raise ValueError(
-                f"{timed} says how long something takes: add clock: virtual or real, or clock: none to pass over it"
-            )
+            raise ValueError(f"{timed} goes by a clock: add clock: virtual or real, or clock: none to pass over it")
         check_schedule(self)
         check_clock(self)
         return self
@@ -238,12 +238,12 @@ class Experiment(Settings):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the resolved file, without faults and without what only says where data lies on this machine.
+        """SHA-256 of the resolved file, without faults and energy, and what only says where data lies on this machine.
 
         How long things take is part of it on a clock, presets as the numbers that they stand for.
         """
         resolved = self.model_dump(mode="json", by_alias=True)
-        del resolved["faults"]
+        del resolved["faults"], resolved["energy"]
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
         del resolved["schedule"]

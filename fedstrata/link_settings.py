@@ -196,7 +196,7 @@ class Links(Settings):
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
-        _once(entry.devices for entry in self.overrides)
+        check_once(entry.devices for entry in self.overrides)
         for name in self.traces or {}:
             if name in TRACE_PRESETS:
                 raise ValueError(f"traces.{name} is a trace that there is already; choose another name")
@@ -265,7 +265,7 @@ class ComputeSettings(Settings):
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
-        _once((self.devices or {}).values())
+        check_once((self.devices or {}).values())
         known = {**BOARDS, **(self.profiles or {})}
         for name in self.devices or {}:
             if name not in known:
@@ -280,7 +280,7 @@ class ComputeSettings(Settings):
         return {index: known[name] for name, indexes in (self.devices or {}).items() for index in indexes}
 
 
-def _once(entries: Any) -> None:
+def check_once(entries: Any) -> None:
     """Refuse a device that is in two entries. Raises ValueError."""
     seen: set[int] = set()
     for devices in entries:

@@ -1,6 +1,6 @@
-"""Quantities of the experiment file, each written with its unit: rates, durations; and lists of devices.
+"""Quantities of the experiment file, each written with its unit: rates, durations, power; and lists of devices.
 
-Inside they are whole numbers, of bits a second and of nanoseconds, so that no timeline depends on rounding.
+Inside they are whole numbers, such as of bits a second and of nanoseconds, so that nothing depends on rounding.
 """
 
 import re
@@ -20,6 +20,9 @@ DURATION_UNITS: Mapping[str, int] = {
     "min": 60 * 10**9,
     "h": 3600 * 10**9,
 }
+POWER_UNITS: Mapping[str, int] = {"uW": 1, "mW": 10**3, "W": 10**6, "kW": 10**9}
+PER_BIT_UNITS: Mapping[str, int] = {"uJ/Mbit": 1, "mJ/Mbit": 10**3, "J/Mbit": 10**6}
+MOST_POWER, MOST_PER_BIT = 10**12, 10**12  # a megawatt; a joule a bit
 FASTEST, LONGEST_NS = 10**15, 7 * 24 * 3600 * 10**9  # of a link; of one latency or computation, a week
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?) ?([A-Za-z/µ]+)$")
 _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
@@ -61,6 +64,22 @@ def parsed_duration(value: Any) -> int:
     return duration
 
 
+def parsed_power(value: Any) -> int:
+    """Microwatts. Raises ValueError."""
+    power = _parsed(value, POWER_UNITS, "7.2W")
+    if power > MOST_POWER:
+        raise ValueError(f"{value!r}: power here is at most a megawatt, 1000kW")
+    return power
+
+
+def parsed_per_bit(value: Any) -> int:
+    """Picojoules a bit. Raises ValueError."""
+    energy = _parsed(value, PER_BIT_UNITS, "438.39mJ/Mbit")
+    if energy > MOST_PER_BIT:
+        raise ValueError(f"{value!r}: a megabit here takes at most 1000000J/Mbit")
+    return energy
+
+
 def _written(number: int, units: Mapping[str, int]) -> str:
     """The quantity in the largest unit of thousands that it reaches."""
     fitting = [(name, size) for name, size in units.items() if name not in {"min", "h"} and size <= number]
@@ -76,6 +95,16 @@ def written_rate(rate: int) -> str:
 def written_duration(duration_ns: int) -> str:
     """A duration as the experiment file has it."""
     return _written(duration_ns, DURATION_UNITS) if duration_ns else "0s"
+
+
+def written_power(power: int) -> str:
+    """Power as the experiment file has it."""
+    return _written(power, POWER_UNITS)
+
+
+def written_per_bit(energy: int) -> str:
+    """Energy by bits as the experiment file has it."""
+    return _written(energy, PER_BIT_UNITS)
 
 
 def parsed_devices(value: Any) -> tuple[int, ...]:
@@ -116,6 +145,14 @@ Rate = Annotated[
 Duration = Annotated[
     int, BeforeValidator(parsed_duration), PlainSerializer(written_duration, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(ns|us|ms|s|min|h)$", "examples": ["40ms"]}),
+]  # fmt: skip
+Power = Annotated[
+    int, BeforeValidator(parsed_power), PlainSerializer(written_power, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(uW|mW|W|kW)$", "examples": ["7.2W"]}),
+]  # fmt: skip
+PerBit = Annotated[
+    int, BeforeValidator(parsed_per_bit), PlainSerializer(written_per_bit, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[mu]?J/Mbit$", "examples": ["438.39mJ/Mbit"]}),
 ]  # fmt: skip
 DeviceList = Annotated[
     tuple[int, ...], BeforeValidator(parsed_devices),

@@ -115,6 +115,17 @@ class DeviceTimeline:
         latency_ns = _latency(link, ready_ns, [self._seed, DEVICE_LINK, lps_round], index, UP)
         return end_of(ready_ns, 8 * up_bytes, link.course("up")) + latency_ns
 
+    def missed(
+        self, lps_round: int, begins_ns: int, index: int, exchanged: Exchanged, *, free_ns: int, there_ns: int
+    ) -> tuple[int, pb.Flow]:
+        """When an update is back, by its device's own link, and what its way was: of one that may miss a deadline."""
+        busy_ns = self.compute_ns(index, lps_round, exchanged.work.examples)
+        back_ns = self.back_ns(lps_round, index, there_ns, exchanged.work, exchanged.up_bytes)
+        child = _Child(
+            name="", link=self.link(index), index=index, busy_ns=busy_ns, exchanged=exchanged, free_ns=free_ns
+        )
+        return back_ns, _flow(child, begins_ns, there_ns - begins_ns, back_ns - there_ns - busy_ns)
+
     def round(
         self,
         lps_round: int,
@@ -235,13 +246,13 @@ def _round_times(
         children=len(children),
         slowest=next((child.name for child, at in zip(children, back, strict=True) if at == max(back)), ""),
         flows=[
-            _flow(child, at - begins_ns, over - start)
+            _flow(child, begins_ns, at - begins_ns, over - start)
             for child, at, start, over in zip(children, had, ready, back, strict=True)
         ],
     )
 
 
-def _flow(child: _Child, down_ns: int, up_ns: int) -> pb.Flow:
+def _flow(child: _Child, begins_ns: int, down_ns: int, up_ns: int) -> pb.Flow:
     """What a round was worked out from, of one child, and how long its parts took."""
     had = child.exchanged
     return pb.Flow(
@@ -253,6 +264,7 @@ def _flow(child: _Child, down_ns: int, up_ns: int) -> pb.Flow:
         down_ns=down_ns,
         compute_ns=child.busy_ns,
         up_ns=up_ns,
+        away_ns=max(0, child.free_ns - begins_ns),
     )
 
 

@@ -26,9 +26,12 @@ class Asked:
 
 @dataclass
 class _Device:
-    """How far a device is, and how long it was about what."""
+    """How far a device is, how long it was about what, and how many bytes and examples that were."""
 
     now_ns: int = 0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    examples: int = 0
     down_ns: int = 0
     compute_ns: int = 0
     up_ns: int = 0
@@ -57,6 +60,10 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
         waiting_ns=ends_ns * len(devices) - down - compute - up,
         children=len(devices),
         slowest=next((names[index] for index, device in sorted(devices.items()) if device.now_ns == ends_ns), ""),
+        flows=[
+            pb.Flow(child=index, **{name: at for name, at in vars(device).items() if name != "now_ns"})
+            for index, device in sorted(devices.items())
+        ],
     )
 
 
@@ -76,6 +83,8 @@ class _Step:
         sent_ns = end_of(start_ns, 8 * question.answer_bytes[index], link.course("up"))
         device.now_ns = sent_ns + self._latency_ns(index, UP)
         device.compute_ns += busy_ns
+        device.examples += question.examples[index]
+        device.up_bytes += question.answer_bytes[index]
         device.up_ns += device.now_ns - start_ns
 
     def hear(self, index: int, device: _Device, arrived: Mapping[int, int]) -> None:
@@ -84,6 +93,7 @@ class _Step:
         if not others:
             return
         line, ready_ns = Line(self._timeline.link(index).course("down"), free_ns=device.now_ns), 0
+        device.down_bytes += sum(self._question.answer_bytes[other] for other in others)
         for other in others:
             ready_ns, bits = max(ready_ns, arrived[other]), 8 * self._question.answer_bytes[other]
             begins_ns = max(ready_ns, line.free_ns)

@@ -92,7 +92,8 @@ def _summary(run: Run) -> dict[str, Any]:
         said: dict[str, Any] = json.loads((run.record_folder / "summary.json").read_text(encoding="utf-8"))
         return said
     status = "failed" if run.phase == "failed" else "running"
-    return summary(replace(run.standing(), status=status, wall_seconds=_begun(run.journal.phases())))
+    now = summary(replace(run.standing(), status=status, wall_seconds=_begun(run.journal.phases())))
+    return now | ({"energy": run.reports.energy.summary()} if run.reports.energy.is_on else {})
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedstrata.energy import counts_energy
 from fedstrata.experiment import Experiment
 from fedstrata.link import wall_time
 from fedstrata.metrics import LinkKey
@@ -21,6 +22,7 @@ from fedstrata.privacy_report import privacy_summary
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
+from gps.energy_record import Spent, energy_csv, energy_summary, spent_by
 from gps.links_record import LinkSum, link_sums, links_csv, real_summary
 from gps.measured import columns_of
 from gps.timeline_record import RunTimes, flows_csv, timeline_csv, virtual_summary
@@ -69,6 +71,8 @@ def write_record(folder: Path, result: RunResult) -> None:
         _write(folder / "waits.csv", waits_csv(result.lps_rounds, result.times, ids))
     if result.experiment.is_paced:
         _write(folder / "links.csv", links_csv(_link_sums(result), result.experiment.device_ids()))
+    if counts_energy(result.experiment):
+        _write(folder / "energy.csv", energy_csv(_spent(result), result.experiment.device_ids()))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
     _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")
@@ -77,6 +81,10 @@ def write_record(folder: Path, result: RunResult) -> None:
 def _link_sums(result: RunResult) -> list[LinkSum]:
     times = [*(row.times for row in result.lps_rounds), *result.times.global_rounds.values()]
     return link_sums([result.carried_before, *(each.carried for each in times)])
+
+
+def _spent(result: RunResult) -> list[Spent]:
+    return spent_by(result.experiment, result.lps_rounds, result.times, result.carried_before)
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
@@ -131,6 +139,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         "virtual": virtual_summary(result.lps_rounds, result.times) if experiment.is_timed else None,
         "real": real_summary(_link_sums(result)) if experiment.is_paced else None,
+        **({"energy": energy_summary(_spent(result), ids)} if counts_energy(experiment) else {}),
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
         "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],

@@ -20,6 +20,7 @@ from fedstrata.store import ModelFile, clear_asides, write_aside
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from gps.energy_record import EnergySoFar
 from gps.journal import Journal
 from gps.measured import loss_and_accuracy
 from gps.plan import Plans
@@ -58,6 +59,7 @@ class Reports:
         self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
         self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
         self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
+        self.energy = EnergySoFar(experiment, journal.lps_rounds)
         self._exclude = exclude
         clear_asides(models)
         self._recall_link_bytes()
@@ -98,6 +100,8 @@ class Reports:
             )
             for exclusion in header.exclusions:
                 self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
+        self.energy.note(rows)
+        self._metrics.energy(self.energy.total.joules() if self.energy.is_on else {})
         for row in rows:
             self.latest_rounds[row.cluster_id] = row
             measured = loss_and_accuracy(row)
@@ -118,9 +122,11 @@ class Reports:
         check_link_bytes(header.link_bytes)
         check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._plan.held_out)
         for row in header.lps_rounds:
-            _check_length("flows of a round", row.times.flows, len(members))
+            flows = [*row.times.flows, *row.times.late]
+            _check_length("flows of a round", flows, len(members))
             _check_length("transfers of a round", row.times.carried, 3 * len(members))
-            if any(not 0 <= each.child < self._device_count for each in row.times.carried):
+            children = [*(flow.child for flow in flows), *(each.child for each in row.times.carried)]
+            if any(not 0 <= child < self._device_count for child in children):
                 raise PayloadError(f"{header.cluster_id} reports the link of a device that there is not")
             if row.times.slowest and row.times.slowest not in members:
                 raise PayloadError(

@@ -35,7 +35,8 @@ class Times:
         self._ends_ns = 0  # with a deadline: when the open round ends if somebody misses it
         self._there: dict[str, int] | None = None  # with a deadline: when the devices of the round have its model
         self._busy: dict[str, int] = {}  # and until when those are busy that miss it
-        self._free: dict[str, int] = {}  # from when on the devices of the round are there
+        self._late: dict[str, pb.Flow] = {}  # of those that have missed it: what they did for nothing
+        self._free: dict[str, int] = {}  # from when on the devices of the round are there, and not busy any more
         self._drawn: frozenset[int] = frozenset()  # who is of the round
 
     async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, members: Members) -> int:
@@ -68,8 +69,8 @@ class Times:
         awaited = opened.intake.missing
         self._drawn = frozenset(indexes[name] for name in awaited)
         busy = {name: report.busy_ns[indexes[name]] for name in awaited if indexes[name] in report.busy_ns}
-        free = {name: max(busy.get(name, 0), self._free[name]) for name in awaited}
-        self._busy = {name: free_ns for name, free_ns in free.items() if free_ns >= ends_ns}
+        free = self._free = {name: max(busy.get(name, 0), self._free[name]) for name in awaited}
+        self._busy, self._late = {name: free_ns for name, free_ns in free.items() if free_ns >= ends_ns}, {}
         for name in self._busy:
             opened.intake.exclude(name)
         offered = {
@@ -80,10 +81,13 @@ class Times:
         there = self._there = self._devices.arrivals(opened.number, report.now_ns, offered, free, indexes)
 
         def is_late(header: pb.UpdateHeader) -> bool:
-            name, size = header.child_id, Uploaded.of(header).up_bytes
-            back_ns = self._devices.back_ns(opened.number, indexes[name], there[name], header.work, size)
+            name, now_ns = header.child_id, report.now_ns
+            exchanged = Uploaded.of(header).exchanged(opened.offer_to(name))
+            back_ns, flow = self._devices.missed(
+                opened.number, now_ns, indexes[name], exchanged, free_ns=free[name], there_ns=there[name]
+            )
             if back_ns > ends_ns:
-                self._busy[name] = min(back_ns, LATEST_NS - 1)
+                self._busy[name], self._late[name] = min(back_ns, LATEST_NS - 1), flow
             return back_ns > ends_ns
 
         opened.is_late = is_late
@@ -107,6 +111,7 @@ class Times:
             ends_ns=ends_ns,
         )
         row.times.CopyFrom(times)
+        row.times.late.extend(flow for _, flow in sorted(self._late.items()))
         report.now_ns = row.times.ends_ns
         elsewhere = {i: free for i, free in report.busy_ns.items() if i not in self._drawn and free > report.now_ns}
         report.busy_ns.clear()

@@ -34,6 +34,14 @@ def human_seconds(seconds: float | None) -> str:
     return f"{minutes // 60}{SPACE}h{SPACE}{minutes % 60:02d}{SPACE}min"
 
 
+def human_joules(joules: float) -> str:
+    """Three digits and a unit: 12.3 mJ, 4.56 J, 7.89 kJ."""
+    for size, unit in ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J")):
+        if joules >= 0.9995 * size:
+            return f"{_three_digits(joules / size)}{SPACE}{unit}"
+    return f"{_three_digits(1e3 * joules)}{SPACE}mJ"
+
+
 def percent(ratio: float | None) -> str:
     """A ratio as 91.0 %."""
     return NO_VALUE if ratio is None else f"{100 * ratio:.1f}{SPACE}%"

@@ -1,17 +1,18 @@
-"""What a comparison shows of the virtual clock: accuracy over time."""
+"""What comparisons and sweeps show of the virtual clock: accuracy over time."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.report.style import COLOURS, INK, drawing
+from emulator.report.style import COLOURS, drawing, shorten
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE = (10.0, 2.9)
-UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
+UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (1_200, 60, "minutes"), (0, 1, "seconds"))
+PANELS_IN_A_ROW = 3
 Curve = Sequence[tuple[float, float]]
 
 
@@ -21,28 +22,60 @@ def write_accuracy_over_time(curves: Mapping[str, Curve], folder: Path) -> None:
 
     with drawing():
         figure = Figure(figsize=(8.0, 4.4), facecolor="white")
-        _draw(figure, curves)
-        figure.axes[0].legend(frameon=False, fontsize=8.5)
-        for kind in ("png", "svg"):
-            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",))
-            figure.savefig(folder / f"compare-time.{kind}", format=kind, dpi=160, metadata=metadata)
+        axes = figure.subplots()
+        figure.subplots_adjust(left=0.08, right=0.97, bottom=0.17, top=0.9)
+        _draw(axes, {name: [curve] for name, curve in curves.items()}, "Accuracy, %", list(curves))
+        axes.legend(frameon=False, fontsize=8.5)
+        _save(figure, folder, "compare-time")
 
 
-def _draw(figure: "Figure", curves: Mapping[str, Curve]) -> str:
-    """A step for each time at which a better or worse model is there; says in words where they end."""
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.08, right=0.97, bottom=0.17, top=0.9)
-    longest = max((curve[-1][0] for curve in curves.values()), default=0.0)
+def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], folder: Path, name: str) -> None:
+    """Write `name`.png and `name`.svg: a panel a setting, in it a colour a cell, and a curve a run of it."""
+    from matplotlib.figure import Figure
+
+    cells = list(dict.fromkeys(cell for panel in panels.values() for cell in panel))
+    columns = min(PANELS_IN_A_ROW, len(panels))
+    rows = -(-len(panels) // columns)
+    with drawing():
+        figure = Figure(figsize=(max(6.0, 4.0 * columns), 3.4 * rows + 0.3), facecolor="white", layout="constrained")
+        grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        places = [axes for row in grid for axes in row]
+        for axes, (setting, panel) in zip(places, panels.items(), strict=False):
+            _draw(axes, panel, shorten(setting, 60) or "Accuracy, %", cells)
+        for axes in places[len(panels) :]:
+            axes.set_axis_off()
+        for row in grid:
+            row[0].set_ylabel("accuracy, %")
+        handles, labels = _legend(places)
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(cells)), frameon=False)
+        _save(figure, folder, name)
+
+
+def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
+    """One entry a label, whichever panel has it first."""
+    found: dict[str, Artist] = {}
+    for axes in places:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    return list(found.values()), list(found)
+
+
+def _save(figure: "Figure", folder: Path, name: str) -> None:
+    for kind in ("png", "svg"):
+        # without a date and a version the same runs give the same file
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",))
+        figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=160, metadata=metadata)
+
+
+def _draw(axes: "Axes", curves: Mapping[str, Sequence[Curve]], title: str, names: Sequence[str]) -> None:
+    """A step for each time at which a better or worse model is there; a colour a name, its place among `names`."""
+    longest = max((curve[-1][0] for each in curves.values() for curve in each), default=0.0)
     _, unit_s, unit = next(each for each in UNITS if longest >= each[0])
-    for number, (name, curve) in enumerate(curves.items()):
-        _draw_curve(axes, name, curve, unit_s, COLOURS[number % len(COLOURS)] if name else INK)
+    for name, each in curves.items():
+        for number, curve in enumerate(each):
+            xs, ys = [at_s / unit_s for at_s, _ in curve], [100 * accuracy for _, accuracy in curve]
+            colour, label = COLOURS[names.index(name) % len(COLOURS)], "" if number else name
+            axes.plot(xs, ys, color=colour, linewidth=1.7, drawstyle="steps-post", label=label)
     axes.grid(axis="y")
-    axes.set_title("Accuracy, %")
+    axes.set_title(title)
     axes.set_xlabel(f"virtual time, {unit}")
-    ends = [f"{name or 'it'} ends at {100 * curve[-1][1]:.1f} %" for name, curve in curves.items()]
-    return f"Mean accuracy over virtual time. {', '.join(ends)}"
-
-
-def _draw_curve(axes: "Axes", name: str, curve: Curve, unit_s: int, colour: str) -> None:
-    xs, ys = [at_s / unit_s for at_s, _ in curve], [100 * accuracy for _, accuracy in curve]
-    axes.plot(xs, ys, color=colour, linewidth=1.7, drawstyle="steps-post", label=name)

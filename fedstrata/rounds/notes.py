@@ -87,10 +87,12 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
             raise PayloadError(f"LPS round {row.lps_round} is reported with losses {row.train_loss}, {row.loss_sum}")
         if not all(0 <= getattr(row.times, name) < LATEST_NS for name in TIMES):
             raise PayloadError(f"LPS round {row.lps_round} is reported at a time that is none: {row.times.ends_ns} ns")
-        sizes = [row.times.next_bytes, *(size for flow in row.times.flows for size in _sizes(flow))]
+        flows = [*row.times.flows, *row.times.late]
+        sizes = [row.times.next_bytes, *(size for flow in flows for size in _sizes(flow))]
         if not all(0 <= size < MOST_COUNTED for size in sizes):
             raise PayloadError(f"LPS round {row.lps_round} is reported with flows of sizes that are none")
-        if not all(0 <= took < LATEST_NS for flow in row.times.flows for took in _parts(flow)):
+        are_parts = all(0 <= took < LATEST_NS for flow in flows for took in _parts(flow))
+        if not (are_parts and all(0 <= flow.away_ns <= flow.down_ns for flow in flows)):
             raise PayloadError(f"LPS round {row.lps_round} is reported with flows that took as long as none can")
         if not all(_can_be(each) for each in row.times.carried):
             raise PayloadError(f"LPS round {row.lps_round} is reported with transfers that cannot be")

@@ -343,7 +343,7 @@ class LpsRound(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., lowest_accuracy: _Optional[float] = ..., highest_accuracy: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ...) -> None: ...
 
 class RoundTimes(_message.Message):
-    __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried")
+    __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried", "late")
     BEGINS_NS_FIELD_NUMBER: _ClassVar[int]
     ENDS_NS_FIELD_NUMBER: _ClassVar[int]
     READY_NS_FIELD_NUMBER: _ClassVar[int]
@@ -356,6 +356,7 @@ class RoundTimes(_message.Message):
     FLOWS_FIELD_NUMBER: _ClassVar[int]
     NEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
     begins_ns: int
     ends_ns: int
     ready_ns: int
@@ -368,7 +369,8 @@ class RoundTimes(_message.Message):
     flows: _containers.RepeatedCompositeFieldContainer[Flow]
     next_bytes: int
     carried: _containers.RepeatedCompositeFieldContainer[Carried]
-    def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., next_bytes: _Optional[int] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ...) -> None: ...
+    late: _containers.RepeatedCompositeFieldContainer[Flow]
+    def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., next_bytes: _Optional[int] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ...) -> None: ...
 
 class Carried(_message.Message):
     __slots__ = ("link", "direction", "child", "bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns")
@@ -391,7 +393,7 @@ class Carried(_message.Message):
     def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ...) -> None: ...
 
 class Flow(_message.Message):
-    __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns")
+    __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns", "away_ns")
     CHILD_FIELD_NUMBER: _ClassVar[int]
     DOWN_BYTES_FIELD_NUMBER: _ClassVar[int]
     UP_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -400,6 +402,7 @@ class Flow(_message.Message):
     DOWN_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
     UP_NS_FIELD_NUMBER: _ClassVar[int]
+    AWAY_NS_FIELD_NUMBER: _ClassVar[int]
     child: int
     down_bytes: int
     up_bytes: int
@@ -408,7 +411,8 @@ class Flow(_message.Message):
     down_ns: int
     compute_ns: int
     up_ns: int
-    def __init__(self, child: _Optional[int] = ..., down_bytes: _Optional[int] = ..., up_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., stream: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ...) -> None: ...
+    away_ns: int
+    def __init__(self, child: _Optional[int] = ..., down_bytes: _Optional[int] = ..., up_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., stream: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., away_ns: _Optional[int] = ...) -> None: ...
 
 class LinkBytes(_message.Message):
     __slots__ = ("link", "direction", "kind", "end", "bytes")

@@ -29,6 +29,7 @@ from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
+from gps.energy_record import ENERGY_COLUMNS
 from gps.links_record import LINK_COLUMNS
 from gps.record import ROUND_COLUMNS, RunResult, summary
 from gps.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
@@ -245,7 +246,7 @@ def test_the_documents_experiments_are_valid(block: str) -> None:
 def test_every_field_of_the_record_is_documented() -> None:
     empty = RunResult(
         experiment=parse_experiment(
-            "{name: x, partition: {kind: iid, devices: 1, examples_per_device: 1}, "
+            "{name: x, partition: {kind: iid, devices: 1, examples_per_device: 1}, clock: real, energy: {radio: lte}, "
             "privacy: {noise: research, profiles: {epsilon: 1, clip: 1, min_examples: 1}}}"
         ),
         status="failed", reason="none", clusters={}, clusters_rule="", evaluations=[], model_sha256={}, lps_rounds=[],
@@ -259,7 +260,8 @@ def test_every_field_of_the_record_is_documented() -> None:
         ("timeline.csv", "flows.csv", TIMELINE_COLUMNS),
         ("flows.csv", "waits.csv", FLOW_COLUMNS),
         ("waits.csv", "links.csv", WAIT_COLUMNS),
-        ("links.csv", "relevance.csv", LINK_COLUMNS),
+        ("links.csv", "energy.csv", LINK_COLUMNS),
+        ("energy.csv", "relevance.csv", ENERGY_COLUMNS),
     ):
         rows = re.findall(r"^\| (`.*?) \|", text.partition(f"## {file}")[2].partition(f"## {after}")[0], re.M)
         assert [name for cell in rows for name in re.findall(r"`(\w+)`", cell)] == list(columns)
@@ -277,6 +279,7 @@ def test_every_metric_and_label_is_documented() -> None:
     metrics.run("digits-1", experiment="digits", method="one_shot", global_rounds=8)
     metrics.phase("training")
     metrics.waits({"device-000": 7.0}, 1)
+    metrics.energy({"down": 1.0})
     exposed = {
         family.name + ("_total" if family.type == "counter" else ""): set(family.samples[0].labels) - {"le"}
         for family in metrics.registry.collect()

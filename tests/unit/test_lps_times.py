@@ -113,7 +113,7 @@ class LateRounds:
     def round(self, number: int, size: int, drawn: tuple[int, ...] = (0, 1, 2)) -> tuple[list[str], list[str]]:
         """Who has reported in a round, and who has been late; the rest was not asked."""
         intake = Intake(children=[f"device-00{index}" for index in drawn], wait=lps_wait(self.experiment))
-        offer = SimpleNamespace(whole_bytes=0)
+        offer = SimpleNamespace(whole_bytes=0, cluster=0)
         self.opened = OpenRound(number=number, global_round=0, offers=cast(Any, {0: offer}), intake=intake)
         self.times.opened(self.report, self.members)
         asked, self.taken = intake.missing, {}
@@ -135,6 +135,7 @@ def test_who_is_late_is_left_out_and_busy_until_its_update_is_over() -> None:
     assert dict(rounds.report.busy_ns) == {1: 4 * S}
     first = rounds.report.lps_rounds[-1].times
     assert (first.begins_ns, first.ends_ns, first.waiting_ns, first.slowest) == (0, 2 * S, 2 * S, "device-000")
+    assert list(first.late) == [pb.Flow(child=1, up_bytes=1_000, up_ns=4 * S)]  # what it did in vain
     assert rounds.round(1, 1_000) == (["device-000", "device-002"], [])
     assert rounds.report.now_ns == 4 * S
     # 250 bytes: it is free as the third round begins, and takes one second
@@ -157,7 +158,9 @@ def test_a_device_that_is_free_in_the_middle_of_a_round_begins_then() -> None:
     assert rounds.round(0, 750) == (["device-000", "device-002"], ["device-001"])  # until 3 s
     assert rounds.round(1, 250) == (["device-000", "device-001", "device-002"], [])  # from 3 s to 4 s, just in time
     assert rounds.report.now_ns == 4 * S
-    assert rounds.report.lps_rounds[-1].times.slowest == "device-001"
+    times = rounds.report.lps_rounds[-1].times
+    assert (times.slowest, list(times.late)) == ("device-001", [])
+    assert [(flow.child, flow.down_ns, flow.away_ns) for flow in times.flows] == [(0, 0, 0), (1, S, S), (2, 0, 0)]
 
 
 def test_what_is_known_of_late_devices_survives_the_lps() -> None:

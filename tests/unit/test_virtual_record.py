@@ -11,6 +11,10 @@ from emulator.compare import compare
 from emulator.progress import progress_line, status_fields
 from emulator.record import RunRecord, load_record
 from emulator.report.page import document_of
+from emulator.sweep_file import sweep_of
+from emulator.sweep_folder import records_of
+from emulator.sweep_page import curves_of, write_results
+from emulator.sweep_results import SweepResults
 from emulator.timeline import accuracy_over_time
 from fedstrata.errors import DataError
 from fedstrata.experiment import parse_experiment
@@ -104,6 +108,31 @@ def test_runs_of_one_name_and_seed_are_told_apart_by_where_they_differ(tmp_path:
     assert "lte" in svg
     assert "nb-iot" in svg
     assert "seed-0" not in svg
+
+
+def test_a_sweep_draws_a_panel_a_setting_of_the_runs_that_have_a_timeline(tmp_path: Path) -> None:
+    document = {
+        "base": {"name": "tiny", "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20}},
+        "seeds": [0, 1],
+        "cells": {"ours": {"training.local_epochs": 2}, "plain": {}},
+        "vary": {"training.batch_size": [8, 16]},
+    }
+    sweep = sweep_of(document, name="tiny", where="tiny", beside=Path())
+    for run in sweep.runs:
+        (tmp_path / run.path).parent.mkdir(parents=True, exist_ok=True)
+        if run.place.label != "plain, training.batch_size=16":
+            timed_record(tmp_path / run.path, seed=run.seed)
+        else:
+            write_record(tmp_path / run.path, seed=run.seed)
+    results = SweepResults(sweep=sweep, records=records_of(tmp_path, sweep))
+    panels = curves_of(results)
+    curve = [(9.0, pytest.approx(0.85))]
+    assert panels == {"8": {"ours": [curve, curve], "plain": [curve, curve]}, "16": {"ours": [curve, curve]}}
+    (tmp_path / "out").mkdir()
+    write_results(results, tmp_path / "out")
+    svg = (tmp_path / "out" / "time.svg").read_text()
+    for said in ("ours", "plain", "virtual time, seconds", ">8<", ">16<"):
+        assert said in svg
 
 
 def test_a_damaged_timeline_is_refused_in_one_line_that_names_it(tmp_path: Path) -> None:

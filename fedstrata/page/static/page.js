@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { bytes, counted, decimal, element, grouped, percent, seconds, tables } = fedstrata;
+  const { bytes, counted, decimal, element, grouped, joules, percent, seconds, tables } = fedstrata;
   const DRAW_MS = 400; // between two drawings
   const MOST_NAMED = 5; // of those that the run waits for; the table of devices has all
   const run = new fedstrata.RunDocument();
@@ -77,6 +77,7 @@
     new Section("Events", { tables: [tables.events], isWhole: true }),
     new Section("Time", { tables: [tables.times] }),
     new Section("Virtual time", { figures: [fedstrata.virtualCurve], tables: [tables.virtualTimes] }),
+    new Section("Energy", { texts: [energySaid], tables: [tables.energy] }),
     new Section("Who waits for whom", { figures: [fedstrata.roundPicture], texts: [pictureSaid], isWhole: true }),
     new Section("Links on the real clock", { tables: [tables.realParts, tables.realLinks], isWhole: true }),
     new Section("Traffic", { tables: [tables.links] }),
@@ -98,6 +99,15 @@
   function spreadSaid(view) {
     if (view.devices.some((device) => fedstrata.isNumber(device.accuracy))) return "Each device at the end, with what it would use; the line is a cluster's median.";
     return view.rounds.length ? "In the newest round that was measured; the line is all of a cluster's examples together." : "";
+  }
+
+  function energySaid(view) {
+    const spent = view.summary.energy;
+    if (!spent) return "";
+    const devices = Object.keys(spent.by_device).length;
+    const mean = devices ? `, ${joules(spent.joules / devices)} a mean device` : " in the LPS rounds so far";
+    const late = spent.late ? ` ${joules(spent.late)} went into updates that missed their round.` : "";
+    return `${joules(spent.joules)}${mean}.${late} Idle time and radios that stay on after a transfer are not in it.`;
   }
 
   function pictureSaid(view) {

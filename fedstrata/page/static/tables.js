@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { NO_VALUE, bytes, counted, decimal, grouped, isNumber, percent, seconds } = fedstrata;
+  const { NO_VALUE, bytes, counted, decimal, grouped, isNumber, joules, percent, seconds } = fedstrata;
   const PHASES = { enrol: "enrolment", relevance: "questions", group: "grouping", train: "training" };
   const MOST_ROWS = 300;
 
@@ -100,6 +100,15 @@
     return partsTable("Time by part, as measured", tiers);
   }
 
+  /** What devices took in energy, those that took most first. */
+  function energy(view) {
+    const spent = view.summary.energy;
+    const parts = spent ? [["receiving", spent.down], ["computing", spent.compute], ["sending", spent.up]] : [];
+    const devices = Object.entries(spent?.by_device ?? {}).sort((a, b) => b[1] - a[1]);
+    const rows = [...parts, ...devices.slice(0, MOST_ROWS)].map(([name, took]) => [name, joules(took), bar(spent.joules ? took / spent.joules : null)]);
+    return table("Energy by part, and by device", ["Of", "Energy#", "Share"], rows);
+  }
+
   function partsTable(caption, tiers) {
     const rows = tiers.map(([name, spent]) => {
       const parts = [spent.down, spent.compute, spent.up, spent.waiting];
@@ -149,5 +158,5 @@
     return table(caption, ["Device", "State", "True task", "Cluster", "LPS", "Accuracy#"], rows);
   }
 
-  Object.assign(fedstrata, { element, tables: { clusters, tasks, times, virtualTimes, realParts, realLinks, links, events, devices } });
+  Object.assign(fedstrata, { element, tables: { clusters, tasks, times, virtualTimes, energy, realParts, realLinks, links, events, devices } });
 })();

@@ -35,6 +35,13 @@ const fedstrata = {};
     return `${Math.floor(minutes / 60)}${SPACE}h${SPACE}${String(minutes % 60).padStart(2, "0")}${SPACE}min`;
   }
 
+  /** 12.3 mJ, 4.56 J, 7.89 kJ. */
+  function joules(value) {
+    if (!isNumber(value)) return NO_VALUE;
+    const [size, unit] = [[1e6, "MJ"], [1e3, "kJ"], [1, "J"]].find(([size]) => value >= 0.9995 * size) ?? [1e-3, "mJ"];
+    return `${threeDigits(value / size)}${SPACE}${unit}`;
+  }
+
   const percent = (ratio) => (isNumber(ratio) ? `${(100 * ratio).toFixed(1)}${SPACE}%` : NO_VALUE);
   const decimal = (value) => (isNumber(value) ? value.toFixed(3) : NO_VALUE);
 
@@ -73,6 +80,6 @@ const fedstrata = {};
   }
 
   Object.assign(fedstrata, {
-    NO_VALUE, isNumber, byteUnit, bytes, seconds, percent, decimal, grouped, counted, shorten, labels, spread,
+    NO_VALUE, isNumber, byteUnit, bytes, seconds, joules, percent, decimal, grouped, counted, shorten, labels, spread,
   });
 })();

@@ -53,6 +53,7 @@ class DeviceAgent:
         self._sent: Update | None = None
         self._answered: tuple[int, answers_pb2.Answer] | None = None  # the last answer in a round
         self._job: RoundJob | None = None  # what the round now open is about
+        self._received_of: set[str] = set()  # clusters whose model it has been sent
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
@@ -158,7 +159,7 @@ class DeviceAgent:
         client = self._client(lps, session, served.by.cluster_id)
         goes_up: Update | answers_pb2.Answer | None = None  # before the next is asked for
         while True:
-            held = self._host.held.get(served.by.cluster_id)
+            held = self._held(served.by.cluster_id)
             client.held_round = held.round if held else None
             with self._host.bench.listening(served.by.cluster_id):
                 offer = await served.hear(self._exchange(client, goes_up))
@@ -166,6 +167,7 @@ class DeviceAgent:
             goes_up = None
             if isinstance(offer, ReceivedModel):
                 self._host.held[served.by.cluster_id] = offer
+                self._received_of.add(served.by.cluster_id)
                 self._job = self._round_job(client, offer, data)
             match offer:
                 case rounds_pb2.Finished():
@@ -186,6 +188,11 @@ class DeviceAgent:
                 case _:
                     raise PayloadError("asked to send or go on with what was never sent or received")
             self._note(goes_up)
+
+    def _held(self, cluster_id: str) -> ReceivedModel | None:
+        """The newest model of a cluster that the devices of this process have, if this one has had any: what it says
+        would else depend on who came first."""
+        return self._host.held.get(cluster_id) if cluster_id in self._received_of else None
 
     async def _exchange(self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None) -> Offered:
         """Send what there is to send, and wait for what comes next."""

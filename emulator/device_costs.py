@@ -36,13 +36,22 @@ def bytes_until_nearly_final(run: RunRecord) -> float | None:
 
 
 def accuracy_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
-    """Global rounds with the mean accuracy of what they produced over its LPSs, each counted by its devices."""
-    members = {lps: len(devices) for lps, devices in run.summary.by_lps.items()}
+    """Global rounds with the mean accuracy of what they produced over its LPSs, each counted by its devices then."""
+    newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
     for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):
         last = {row.lps_id: row.accuracy for row in rows}
         if None not in last.values():
-            weighted = [accuracy for lps, accuracy in last.items() for _ in range(members[lps])]
+            away = newcomers if number < joined_from else set()
+            weighted = [
+                last[lps] for lps, devices in run.summary.by_lps.items() if lps in last for _ in {*devices} - away
+            ]
             yield number, fmean(value for value in weighted if value is not None)
+
+
+def _newcomers_from(run: RunRecord) -> int:
+    """The first global round that has them, where there are any."""
+    settings = run.experiment.get("newcomers")
+    return int(settings["from_global_round"]) if settings else 0
 
 
 def _bytes_until(run: RunRecord, global_round: int) -> float:

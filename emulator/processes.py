@@ -108,19 +108,23 @@ class OwnedProcess:
     def terminate(self) -> None:
         """Ask it to stop; it will not be started again."""
         self._is_stopping = True
-        if self._process and self.pid is not None:
-            self._process.terminate()
+        self._ask_to_stop()
 
     def kill(self) -> None:
         """End it and whatever it has started."""
         if self.pid is not None:
             os.killpg(self.pid, signal.SIGKILL)
 
+    def _ask_to_stop(self) -> None:
+        if self.pid is not None:  # by hand: Process.terminate may take the exit code that asyncio is waiting for
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
     async def _run_once(self) -> int:
         """Its exit code; negative is the signal that killed it."""
         self._process = process = await self._spawn()
         if self._is_stopping:
-            process.terminate()
+            self._ask_to_stop()
         reading = asyncio.create_task(self._read_announcements(process))
         waiting = asyncio.create_task(process.wait())
         try:

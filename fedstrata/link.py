@@ -41,10 +41,14 @@ def pass_time(seconds: float) -> None:
     time.sleep(seconds)
 
 
-async def until_ns(at_ns: int) -> None:
-    """Wait until a time of the monotonic clock: a timer of whole milliseconds may be early, and is set again."""
+async def until_ns(at_ns: int, early_ns: int = 0) -> None:
+    """Wait until a time of the monotonic clock: a timer of whole milliseconds may be early, and is set again.
+
+    It may be late, too. Set as much as a timer's step early, `early_ns`, the rest is waited for turn by turn of the
+    loop, which costs its processor that long.
+    """
     while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
-        await asyncio.sleep(left_ns / 1e9)
+        await asyncio.sleep(max(0, left_ns - early_ns) / 1e9)
 
 
 class Backoff:

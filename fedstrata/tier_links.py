@@ -13,6 +13,7 @@ from fedstrata.link_settings import SharedRates
 from fedstrata.tensors import CHUNK_BYTES
 
 PIECE_NS = 10_000_000  # of link time: what a payload that is not small is cut into
+SHARED_PIECE_NS = 2_500_000  # of a link's that is shared, where the pieces of several come together
 LEAST_PIECE_BYTES = 1 << 10
 WAYS = ("down", "up")  # by the numbers of link_calendar
 LPS_NAME = re.compile(r"lps-(\d{1,9})")
@@ -35,12 +36,13 @@ class TierLinks:
         return self.shared.down_rate if way == DOWN else self.shared.up_rate
 
     def piece_bytes(self, index: int, way: int) -> int:
-        """How large the pieces of a payload are that is not small: at most ten milliseconds of the link."""
+        """How large the pieces of a payload are that is not small: at most ten milliseconds of a child's own link, or a
+        quarter of that of a shared one."""
         own = fastest(self.link_of(index).course(WAYS[way]))
-        rates = [each for each in (own, self.capacity(way)) if each]
-        if not rates:
+        limits = [rate * length for rate, length in ((own, PIECE_NS), (self.capacity(way), SHARED_PIECE_NS)) if rate]
+        if not limits:
             return CHUNK_BYTES
-        wanted = min(rates) * PIECE_NS // (8 * 10**9)
+        wanted = min(limits) // (8 * 10**9)
         return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
 
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:

@@ -23,6 +23,9 @@ from fedstrata.quoting import quoted
 from fedstrata.tier_links import WAYS, TierLinks
 from fedstrata.v1 import rounds_pb2 as pb
 
+STAGGERED = 8  # among how many places within a piece the flows of a shared link are spread
+TIMER_STEP_NS = 1_000_000  # the event loop's timers count whole milliseconds
+
 
 class Clock(Protocol):
     """What tells the time, in nanoseconds, and lets it pass."""
@@ -30,8 +33,8 @@ class Clock(Protocol):
     def now_ns(self) -> int:
         """The time now."""
 
-    async def until(self, at_ns: int) -> None:
-        """Wait until a time."""
+    async def until(self, at_ns: int, early_ns: int = 0) -> None:
+        """Wait until a time, with timers that are set so much early."""
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
         """Have something called at a time, or by chance a little before."""
@@ -44,9 +47,9 @@ class RealTime:
         """Nanoseconds since some time."""
         return time.monotonic_ns()
 
-    async def until(self, at_ns: int) -> None:
-        """Wait until a time."""
-        await until_ns(at_ns)
+    async def until(self, at_ns: int, early_ns: int = 0) -> None:
+        """Wait until a time, with timers that are set so much early."""
+        await until_ns(at_ns, early_ns)
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
         """Have something called at a time."""
@@ -71,7 +74,8 @@ class Transfer:
 
     async def arrived(self, bits: int) -> None:
         """Wait until so many of its bits have arrived. Raises SupersededError when another takes its place."""
-        await self.clock.until(await self._left_ns(bits) + self.latency_ns)
+        early_ns = TIMER_STEP_NS if bits == self.bits else 0  # the last part's time is the whole transfer's
+        await self.clock.until(await self._left_ns(bits) + self.latency_ns, early_ns)
         self._check_current()
 
     def supersede(self) -> None:
@@ -250,7 +254,8 @@ class Transfers:
         marks: list[int] = []
         if way in self._shared and bits:
             step = 8 * links.piece_bytes(index, way)
-            marks = [*range(before + step, bits, step), bits]
+            offset = step * (index % STAGGERED) // STAGGERED  # or the pieces of flows that begin together come together
+            marks = [*range(before + step + offset, bits, step), bits]
         return Transfer(
             clock=self._clock,
             start_ns=start_ns,

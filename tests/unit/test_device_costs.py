@@ -1,6 +1,7 @@
 """What devices cost, read off records whose bytes and rounds can be added up by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,18 @@ def plan(global_round: int, moved: int) -> dict[str, int]:
 def test_an_lps_counts_by_its_devices(tmp_path: Path) -> None:
     found = dict(accuracy_by_round(run(tmp_path)))
     assert found == {1: pytest.approx(0.28), 2: pytest.approx(0.76), 3: pytest.approx(0.66), 4: pytest.approx(0.8)}
+
+
+def test_newcomers_count_from_the_round_on_that_has_them(tmp_path: Path) -> None:
+    whole = run(tmp_path)
+    summary = replace(whole.summary, newcomers=whole.summary.by_lps["lps-0"][1:])
+    found = dict(
+        accuracy_by_round(
+            replace(whole, summary=summary, experiment={**whole.experiment, "newcomers": {"from_global_round": 3}})
+        )
+    )
+    assert found[1] == pytest.approx((0.2 + 2 * 0.4) / 3)
+    assert found[3] == pytest.approx(0.66)
 
 
 def test_nearly_final_is_where_the_accuracy_first_was_enough(tmp_path: Path) -> None:

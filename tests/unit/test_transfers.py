@@ -1,6 +1,7 @@
 """Transfers on the real clock, by a clock that the test sets: when what has arrived, alone and on a shared link."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -33,7 +34,7 @@ class SetTime:
     def now_ns(self) -> int:
         return self.now
 
-    async def until(self, at_ns: int) -> None:
+    async def until(self, at_ns: int, early_ns: int = 0) -> None:
         come = asyncio.get_running_loop().create_future()
         self.call_at(at_ns, lambda: come.done() or come.set_result(None))
         await come
@@ -184,6 +185,16 @@ async def test_a_shared_link_is_divided_as_the_virtual_clock_divides_it() -> Non
     assert all(abs(one[0] - other) <= 100 for one, other in zip(found, expected, strict=True))  # of rounding: 100 ns
 
 
+async def test_flows_that_begin_together_on_a_shared_link_do_not_come_in_bursts() -> None:
+    clock = SetTime()
+    held = transfers(clock, "shared: {device-lps: {up_rate: 8Mbit/s}}")
+    step = 8 * held.piece_bytes("device-000", UP)
+    pieces = range(step, 40 * step, step)
+    found = await arrivals(clock, *(carry(held, clock, n, 5 * step, at=pieces) for n in range(8)))
+    times = Counter(time for one in found for time in one[:-1])
+    assert max(times.values()) == 1
+
+
 async def test_one_that_is_cut_off_leaves_the_shared_link_to_the_others() -> None:
     clock = SetTime()
     held = transfers(clock, "shared: {device-lps: {up_rate: 1Mbit/s}}")
@@ -254,7 +265,7 @@ async def test_messages_that_follow_each_other_pay_one_latency() -> None:
     assert times == [110 * MS, 190 * MS]
 
 
-def test_pieces_are_ten_milliseconds_of_the_slowest_link_and_whole_elements() -> None:
+def test_pieces_are_ten_milliseconds_of_ones_own_link_or_a_quarter_of_a_shared_ones_and_whole_elements() -> None:
     links = device_links(
         paced(
             "device-lps: {up_rate: 26kbit/s, down_rate: 50Mbit/s}",
@@ -263,7 +274,7 @@ def test_pieces_are_ten_milliseconds_of_the_slowest_link_and_whole_elements() ->
         )
     )
     assert [links.piece_bytes(index, UP) for index in (0, 1, 2)] == [1024, 8_744, CHUNK_BYTES]
-    assert links.piece_bytes(0, DOWN) == 12_496
+    assert links.piece_bytes(0, DOWN) == 3_120
     assert lps_links(paced()).piece_bytes(0, UP) == CHUNK_BYTES
 
 

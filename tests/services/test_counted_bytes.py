@@ -1,0 +1,49 @@
+"""How many bytes devices send does not depend on which device of a process comes first."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tiers import Tiers, small
+
+from device.agent import DeviceAgent
+from device.work import DeviceProcess
+
+
+class Told(dict[str, Any]):
+    """What the devices of a process hold, with word of the first."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.first.set()
+
+
+class Behind(DeviceAgent):
+    """A device that asks for its first model once another of its process has one."""
+
+    async def _train(self, *what: Any) -> None:
+        await self._host.held.first.wait()  # type: ignore[attr-defined]
+        await super()._train(*what)
+
+
+async def model_bytes(folder: Path, of: type[DeviceAgent]) -> int:
+    """What asking for models takes, where the last device is of a kind."""
+    experiment = small("method=fedavg")
+    async with Tiers(experiment, folder) as tiers:
+        host: DeviceProcess = replace(await tiers.host(), held=Told())
+        for index in range(experiment.device_count):
+            last = index == experiment.device_count - 1
+            tiers.start_device(host if of is Behind else await tiers.host(), index, of if last else DeviceAgent)
+        record = await tiers.ended()
+    summary = json.loads((record.folder / "summary.json").read_text())
+    return int(summary["bytes_by_kind"]["device-lps"]["model"]["up"])
+
+
+async def test_a_device_behind_others_of_its_process_sends_what_it_sends_alone(tmp_path: Path) -> None:
+    alone = await model_bytes(tmp_path / "alone", DeviceAgent)
+    assert await model_bytes(tmp_path / "behind", Behind) == alone

@@ -69,6 +69,7 @@ class RoundJob:
             global_round=received.global_round,
         )
         self._outcome: Outcome | None = None
+        self._said: answers_pb2.Answer | None = None  # where devices are asked in the round
 
     def _by_cluster(self) -> list[Flat]:
         """What was received of each cluster, or of its own alone."""
@@ -146,6 +147,9 @@ class RoundJob:
         answer = await answered(method, question, self.work, {})
         if len(answer.data) > LARGEST_IN_A_ROUND:
             raise PluginError(f"an answer to {question.name} of {len(answer.data)} bytes: {LARGEST_IN_A_ROUND} at most")
+        if self._host.experiment.clock != "none":
+            answer.trained_examples = self.work.trained_examples
+        self._said = answer
         return answer
 
     def _difference(self, outcome: Outcome) -> Flat:
@@ -176,7 +180,9 @@ class RoundJob:
             return None
         work, examples = self.work, self.work.trained_examples
         computed_ns = await self._host.clock.computed(self._began_ns, work.device_index, work.lps_round, examples)
-        return pb.Work(examples=examples, computed_ns=computed_ns)
+        answer = self._said
+        answer_bytes, for_it = (answer.ByteSize(), answer.trained_examples) if answer is not None else (0, 0)
+        return pb.Work(examples=examples, computed_ns=computed_ns, answer_bytes=answer_bytes, answer_examples=for_it)
 
     # --- what stays ---------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.methods import make_method
 from fedstrata.schedule_settings import Entries, changes_who_trains
+from fedstrata.streams import asks_in_training
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.timeline_before import Asked, before_training
 from fedstrata.v1 import rounds_pb2 as pb
@@ -42,14 +43,20 @@ class FlowRow:
     up_bytes: Count
     examples: Count
     stream: Count
+    answer_bytes: Count | None = None  # where devices were asked in the round
+    answer_examples: Count | None = None
 
     def exchanged(self, busy_ns: int = 0) -> Exchanged:
         """What went between a parent and this child."""
-        work = pb.Work(examples=self.examples, busy_ns=busy_ns)
+        answer_bytes, answer_examples = self.answer_bytes or 0, self.answer_examples or 0
+        work = pb.Work(
+            examples=self.examples, busy_ns=busy_ns, answer_bytes=answer_bytes, answer_examples=answer_examples
+        )
         return Exchanged(down_bytes=self.down_bytes, up_bytes=self.up_bytes, work=work, stream=self.stream)
 
 
 FLOW_ROW = TypeAdapter(FlowRow)
+FLOW_COLUMNS = tuple(FlowRow.__dataclass_fields__)[:-2]  # records of earlier versions end there
 
 
 @dataclass
@@ -115,7 +122,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
     experiment = parse_experiment(record.experiment_yaml, overrides=changes, where=str(folder / "experiment.yaml"))
     _check_is_what_was_run(record, experiment, changes)
     prefix = next(iter(record.summary.by_lps), "lps-0").rpartition("-")[0] + "-"
-    flows = Flows.of(parse_rows(path, FLOW_ROW, FlowRow.__dataclass_fields__), prefix)
+    flows = Flows.of(parse_rows(path, FLOW_ROW, FLOW_COLUMNS), prefix)
     try:
         return _Retiming(experiment, flows).all_of(record)
     except (KeyError, IndexError, ValueError) as error:
@@ -186,6 +193,7 @@ class _Retiming:
         self._ids = experiment.device_ids()
         self._indexes = {name: index for index, name in enumerate(self._ids)}
         self._rows: list[pb.LpsRound] = []
+        self._are_asked = asks_in_training(make_method(experiment)) is not None
 
     def all_of(self, record: RunRecord) -> Retimed:
         """All of it."""
@@ -215,10 +223,14 @@ class _Retiming:
         """A global round with the LPS rounds in it, whose rows are noted."""
         per_global = self._experiment.training.lps_rounds_per_global_round
         exchanged, last = {}, {}
+        planned_ns = self._planned_ns(global_round, begins) if self._are_asked else None
         for name, flow in self._flows.gps[global_round].items():
             arrived = now = self._arrival(name, global_round, begins)
+            told_ns = None if planned_ns is None else self._uplinks.told_ns(name, global_round, planned_ns)
             for number in range(global_round * per_global, (global_round + 1) * per_global):
-                times = self._devices.round(number, now, self._children(number, name), self._indexes)
+                children = self._children(number, name)
+                times = self._devices.round(number, now, children, self._indexes, goes_on_ns=told_ns)
+                told_ns = None  # devices are asked in the first
                 row = pb.LpsRound(cluster_id=name, global_round=global_round, lps_round=number, times=times)
                 last[name], now = row, times.ends_ns
                 self._rows.append(row)
@@ -228,6 +240,17 @@ class _Retiming:
             row.times.ready_ns = self._arrival(name, global_round + 1, times.ends_ns)
             row.times.next_bytes = self._flows.gps[global_round + 1][name].down_bytes
         return times
+
+    def _planned_ns(self, global_round: int, begins: int) -> int:
+        """When the answers of all LPSs' devices in a global round are at the GPS."""
+        number = global_round * self._experiment.training.lps_rounds_per_global_round
+        came = []
+        for name in self._flows.gps[global_round]:
+            children, now = self._children(number, name), self._arrival(name, global_round, begins)
+            answered_ns = self._devices.answered_ns(number, now, children, self._indexes)
+            size = sum(each.work.answer_bytes for each in children.values())
+            came.append(self._uplinks.bundled_ns(name, global_round, answered_ns, size))
+        return max(came)
 
     def _children(self, number: int, name: str) -> dict[str, Exchanged]:
         """What went between an LPS and its devices in an LPS round."""

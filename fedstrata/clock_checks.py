@@ -34,8 +34,7 @@ def check_clock(experiment: "Experiment") -> None:
     elif experiment.links.shared is not None and experiment.links.shared.device_lps.broadcast:
         raise ValueError("clock: real sends each device its own copy; leave broadcast out, or say clock: virtual")
     if asks_in_training(make_method(experiment)) is not None:
-        asking = f"the questions of {experiment.method.name} in rounds"
-        raise ValueError(f"clock: {experiment.clock} has no time for {asking}; say none")
+        _check_asking(experiment)
 
 
 def devices_come_to_others(experiment: "Experiment") -> bool:
@@ -54,6 +53,18 @@ def _device_links_change(experiment: "Experiment") -> bool:
     links = [experiment.links.common(), *experiment.links.of_devices().values()]
     is_traced = any(link.trace(way) is not None for link in links for way in WAYS)
     return is_traced or any(each is not None and each.link != "lps-gps" for each in on_links)
+
+
+def _check_asking(experiment: "Experiment") -> None:
+    """Refuse questions in rounds where nobody knows how long they take."""
+    asking = f"the questions of {experiment.method.name} in rounds"
+    if experiment.clock == "real":
+        raise ValueError(f"clock: real has no time for {asking}; say virtual or none")
+    if experiment.deadlines.lps.deadline_s is not None:
+        raise ValueError(
+            f"deadlines.lps.deadline_s on clock: virtual does not go with {asking}: an LPS waits for all answers; "
+            "leave it out"
+        )
 
 
 def _check_virtual(experiment: "Experiment") -> None:

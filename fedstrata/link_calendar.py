@@ -14,7 +14,8 @@ from fedstrata.quantities import FASTEST
 
 SCALE = 1 << 32  # of rates in a shared link: a fair share is rounded down to so small a part of a bit a second
 JITTER = 0x6A697474  # "jitt": tells these draws from all others
-DEVICE_LINK, LPS_LINK, BEFORE = 0, 1, 2  # of whose round, or what before training, a draw is, in its address
+# of whose round, or of what before training or asked in a round, a draw is, in its address
+DEVICE_LINK, LPS_LINK, BEFORE, DEVICE_ASKED, LPS_ASKED = 0, 1, 2, 3, 4
 DOWN, UP = 0, 1
 WHOLE_LINK = -1  # in place of a flow's number
 

@@ -4,44 +4,35 @@ An LPS works out its devices' part of an LPS round, the GPS the LPSs' part of a 
 training began. Only a round's own transfers count: what had to be sent again after a fault does not.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
-from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
-from fedstrata.link_calendar import DEVICE_LINK, DOWN, LPS_LINK, UP, Flow, drawn_latency, fair_ends
-from fedstrata.link_course import AnyLink, AnyShared, LinkCourses
+from fedstrata.link_calendar import DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP
+from fedstrata.link_course import AnyLink, LinkCourses
 from fedstrata.link_rates import end_of
 from fedstrata.link_settings import SharedRates
+from fedstrata.methods import Moment, make_method
+from fedstrata.streams import asks_in_training
+from fedstrata.timeline_round import (
+    Child,
+    Exchanged,
+    answers_there,
+    flow_of,
+    latency_of,
+    models_there,
+    round_times,
+    ways_asked,
+    ways_of,
+)
 from fedstrata.v1 import rounds_pb2 as pb
 
+__all__ = ["DeviceTimeline", "Exchanged", "LpsTimeline"]
+
 SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws from all others
-LAST_NS = 1 << 61  # 73 years: where a timeline, or the sum of a round's times, ends before int64 does
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchanged:
-    """What went between a parent and one child in a round, in bytes, and what the child says that it has done."""
-
-    down_bytes: int
-    up_bytes: int
-    work: pb.Work
-    stream: int = 0  # which of the round's models the child was sent
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Child:
-    """A child in a round: the address of its link's draws, and how long it is busy."""
-
-    name: str
-    link: AnyLink
-    index: int
-    busy_ns: int
-    exchanged: Exchanged
-    free_ns: int = 0  # from when on it listens
 
 
 class DeviceTimeline:
@@ -56,6 +47,7 @@ class DeviceTimeline:
         self._compute = experiment.compute
         self._factors = self._compute.factors() if self._compute is not None else {}
         self._per_example: dict[int, Fraction] = {}
+        self._answers_trained = asks_in_training(make_method(experiment)) is Moment.TRAINED
 
     def link(self, index: int) -> AnyLink:
         """The link of a device."""
@@ -100,19 +92,54 @@ class DeviceTimeline:
     ) -> dict[str, int]:
         """When each device has an LPS round's model; `free` says from when on those listen that are still busy."""
         children = [
-            _Child(
+            Child(
                 name=name, link=self.link(indexes[name]), index=indexes[name], busy_ns=0, exchanged=each,
                 free_ns=free.get(name, 0),
             )
             for name, each in sorted(offered.items())
         ]  # fmt: skip
-        there = _there(children, begins_ns, [self._seed, DEVICE_LINK, lps_round], self._shared)
+        there = models_there(children, begins_ns, [self._seed, DEVICE_LINK, lps_round], self._shared)
         return {child.name: at_ns for child, at_ns in zip(children, there, strict=True)}
+
+    def answered_ns(
+        self,
+        lps_round: int,
+        begins_ns: int,
+        asked: Mapping[str, Exchanged],
+        indexes: Mapping[str, int],
+        free: Mapping[str, int] | None = None,
+    ) -> int:
+        """When the last answer in an LPS round is at the LPS; `asked` has what went to and fro for answers alone."""
+        children = self._children(lps_round, asked, indexes, free)
+        address = [self._seed, DEVICE_LINK, lps_round]
+        there = models_there(children, begins_ns, address, self._shared)
+        return max(answers_there(children, there, address, self._shared), default=begins_ns)
+
+    def _children(
+        self,
+        lps_round: int,
+        exchanged: Mapping[str, Exchanged],
+        indexes: Mapping[str, int],
+        free: Mapping[str, int] | None,
+    ) -> list[Child]:
+        """The devices of a round by name."""
+        children = []
+        for name, each in sorted(exchanged.items()):
+            index, work = indexes[name], each.work
+            busy_ns = self.compute_ns(index, lps_round, work.examples)
+            takes_ns = partial(self.compute_ns, lps_round=lps_round) if self._answers_trained else self.training_ns
+            first_ns = takes_ns(index, examples=work.answer_examples)
+            child = Child(
+                name=name, link=self.link(index), index=index, busy_ns=busy_ns, exchanged=each,
+                free_ns=(free or {}).get(name, 0), first_ns=first_ns,
+            )  # fmt: skip
+            children.append(child)
+        return children
 
     def back_ns(self, lps_round: int, index: int, there_ns: int, work: pb.Work, up_bytes: int) -> int:
         """When the update of a device is at its LPS, by its own link, that has the model at a time."""
         link, ready_ns = self.link(index), there_ns + self.compute_ns(index, lps_round, work.examples)
-        latency_ns = _latency(link, ready_ns, [self._seed, DEVICE_LINK, lps_round], index, UP)
+        latency_ns = latency_of(link, ready_ns, [self._seed, DEVICE_LINK, lps_round], index, UP)
         return end_of(ready_ns, 8 * up_bytes, link.course("up")) + latency_ns
 
     def missed(
@@ -121,10 +148,10 @@ class DeviceTimeline:
         """When an update is back, by its device's own link, and what its way was: of one that may miss a deadline."""
         busy_ns = self.compute_ns(index, lps_round, exchanged.work.examples)
         back_ns = self.back_ns(lps_round, index, there_ns, exchanged.work, exchanged.up_bytes)
-        child = _Child(
+        child = Child(
             name="", link=self.link(index), index=index, busy_ns=busy_ns, exchanged=exchanged, free_ns=free_ns
         )
-        return back_ns, _flow(child, begins_ns, there_ns - begins_ns, back_ns - there_ns - busy_ns)
+        return back_ns, flow_of(child, begins_ns, there_ns - begins_ns, back_ns - there_ns - busy_ns)
 
     def round(
         self,
@@ -136,25 +163,27 @@ class DeviceTimeline:
         free: Mapping[str, int] | None = None,
         there: Mapping[str, int] | None = None,
         ends_ns: int | None = None,
+        goes_on_ns: int | None = None,
     ) -> pb.RoundTimes:
         """An LPS round, of what went between the LPS and its devices; `indexes` are theirs.
 
         `free` says from when on those listen that are not there as it begins. With a deadline `there` says when each
-        had the model, and `ends_ns` when the round ended for those who are late.
+        had the model, and `ends_ns` when the round ended for those who are late. With a question `goes_on_ns` says when
+        the LPS has heard of the plan.
         """
-        children = [
-            _Child(
-                name=name,
-                link=self.link(indexes[name]),
-                index=indexes[name],
-                busy_ns=self.compute_ns(indexes[name], lps_round, each.work.examples),
-                exchanged=each,
-                free_ns=(free or {}).get(name, 0),
-            )
-            for name, each in exchanged.items()
-        ]
+        children = self._children(lps_round, exchanged, indexes, free)
         address = [self._seed, DEVICE_LINK, lps_round]
-        return _round_times(children, begins_ns, address, self._shared, there=there, ends_ns=ends_ns)
+        had = (
+            models_there(children, begins_ns, address, self._shared)
+            if there is None
+            else [there[c.name] for c in children]
+        )
+        if goes_on_ns is None:
+            ways = ways_of(children, begins_ns, had)
+        else:
+            answered = answers_there(children, had, address, self._shared)
+            ways = ways_asked(children, begins_ns, had, answered, address=address, goes_on_ns=goes_on_ns)
+        return round_times(children, begins_ns, ways, address, self._shared, ends_ns=ends_ns)
 
 
 class LpsTimeline:
@@ -175,112 +204,34 @@ class LpsTimeline:
         number = _number(cluster_id)
         link, address = self._link(number), [self._seed, LPS_LINK, global_round]
         sent = end_of(begins_ns, 8 * payload_bytes, link.course("down"))
-        return sent + _latency(link, begins_ns, address, number, DOWN)
+        return sent + latency_of(link, begins_ns, address, number, DOWN)
+
+    def bundled_ns(self, cluster_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
+        """When the answers of an LPS's devices are at the GPS, the last of which is at the LPS at a time."""
+        number = _number(cluster_id)
+        link, address = self._link(number), [self._seed, LPS_ASKED, global_round]
+        sent = end_of(answered_ns, 8 * bundle_bytes, link.course("up"))
+        return sent + latency_of(link, answered_ns, address, number, UP)
+
+    def told_ns(self, cluster_id: str, global_round: int, planned_ns: int) -> int:
+        """When an LPS has heard of the plan that is made of the answers in a global round: a latency later."""
+        number = _number(cluster_id)
+        address = [self._seed, LPS_ASKED, global_round]
+        return planned_ns + latency_of(self._link(number), planned_ns, address, number, DOWN)
 
     def round(self, global_round: int, begins_ns: int, exchanged: Mapping[str, Exchanged]) -> pb.RoundTimes:
         """A global round, of what went between the GPS and the LPSs, by cluster."""
         children = [
-            _Child(
+            Child(
                 name=name, link=self._link(number := _number(name)), index=number, busy_ns=each.work.busy_ns,
                 exchanged=each,
             )
-            for name, each in exchanged.items()
+            for name, each in sorted(exchanged.items())
         ]  # fmt: skip
-        return _round_times(children, begins_ns, [self._seed, LPS_LINK, global_round], SharedRates())
+        address, shared = [self._seed, LPS_LINK, global_round], SharedRates()
+        ways = ways_of(children, begins_ns, models_there(children, begins_ns, address, shared))
+        return round_times(children, begins_ns, ways, address, shared)
 
 
 def _number(cluster_id: str) -> int:
     return int(cluster_id.rpartition("-")[2])
-
-
-def _latency(link: AnyLink, start_ns: int, address: Sequence[int], index: int, direction: int) -> int:
-    """The latency of a transfer that starts at a time."""
-    now = link.at(start_ns)
-    return drawn_latency(now.latency, now.jitter, [*address, index, direction])
-
-
-def _there(children: Sequence[_Child], begins_ns: int, address: Sequence[int], shared: AnyShared) -> list[int]:
-    """When each child has its model."""
-    return [
-        end + _latency(child.link, max(begins_ns, child.free_ns), address, child.index, DOWN)
-        if child.exchanged.down_bytes
-        else end
-        for child, end in zip(children, _sent(children, begins_ns, shared), strict=True)
-    ]
-
-
-def _round_times(
-    children: Iterable[_Child],
-    begins_ns: int,
-    address: Sequence[int],
-    shared: AnyShared,
-    *,
-    there: Mapping[str, int] | None = None,
-    ends_ns: int | None = None,
-) -> pb.RoundTimes:
-    """A round in which every child fetches, works and sends; it ends as the last update arrives, or at a time."""
-    children = sorted(children, key=lambda child: child.name)
-    had = _there(children, begins_ns, address, shared) if there is None else [there[child.name] for child in children]
-    ready = [arrival + child.busy_ns for child, arrival in zip(children, had, strict=True)]
-    uploads = [
-        Flow(start_ns=start, bits=8 * child.exchanged.up_bytes, rate=child.link.course("up"))
-        for child, start in zip(children, ready, strict=True)
-    ]
-    back = [
-        end + _latency(child.link, upload.start_ns, address, child.index, UP)
-        for child, upload, end in zip(children, uploads, fair_ends(uploads, shared.up_rate), strict=True)
-    ]
-    ends_ns = max(back, default=begins_ns) if ends_ns is None else ends_ns
-    if ends_ns >= LAST_NS or (ends_ns - begins_ns) * len(back) >= LAST_NS:
-        raise RunStoppedError(
-            "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"
-        )
-    return pb.RoundTimes(
-        begins_ns=begins_ns,
-        ends_ns=ends_ns,
-        ready_ns=ends_ns,
-        down_ns=sum(had) - begins_ns * len(had),
-        compute_ns=sum(child.busy_ns for child in children),
-        up_ns=sum(back) - sum(ready),
-        waiting_ns=ends_ns * len(back) - sum(back),
-        children=len(children),
-        slowest=next((child.name for child, at in zip(children, back, strict=True) if at == max(back)), ""),
-        flows=[
-            _flow(child, begins_ns, at - begins_ns, over - start)
-            for child, at, start, over in zip(children, had, ready, back, strict=True)
-        ],
-    )
-
-
-def _flow(child: _Child, begins_ns: int, down_ns: int, up_ns: int) -> pb.Flow:
-    """What a round was worked out from, of one child, and how long its parts took."""
-    had = child.exchanged
-    return pb.Flow(
-        child=child.index,
-        down_bytes=had.down_bytes,
-        up_bytes=had.up_bytes,
-        examples=had.work.examples,
-        stream=had.stream,
-        down_ns=down_ns,
-        compute_ns=child.busy_ns,
-        up_ns=up_ns,
-        away_ns=max(0, child.free_ns - begins_ns),
-    )
-
-
-def _sent(children: Sequence[_Child], begins_ns: int, shared: AnyShared) -> list[int]:
-    """When the last bit of each child's model has left its parent; a broadcast is over for all at once."""
-    flows = [
-        Flow(start_ns=max(begins_ns, each.free_ns), bits=8 * each.exchanged.down_bytes, rate=each.link.course("down"))
-        for each in children
-    ]
-    if not shared.broadcast:
-        return fair_ends(flows, shared.down_rate)
-    alone = fair_ends(flows, None)
-    bits = {child.exchanged.stream: 0 for child in children}
-    for child, flow in zip(children, flows, strict=True):
-        bits[child.exchanged.stream] = max(bits[child.exchanged.stream], flow.bits)
-    begins_ns = min((flow.start_ns for flow in flows), default=begins_ns)
-    streams = [Flow(start_ns=begins_ns, bits=size, rate=None) for size in bits.values()]
-    over = dict(zip(bits, fair_ends(streams, shared.down_rate), strict=True))
-    return [max(end, over[child.exchanged.stream]) for child, end in zip(children, alone, strict=True)]

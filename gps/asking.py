@@ -2,7 +2,7 @@
 
 import asyncio
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
@@ -10,8 +10,10 @@ from fedstrata.link import Changes
 from fedstrata.logs import EventLog
 from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import failed
+from fedstrata.rounds.notes import LATEST_NS
 from fedstrata.rpc.answers import arrays_of
 from fedstrata.streams import Streams
+from fedstrata.timeline import LpsTimeline
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal import Journal
 from gps.plan import Plans
@@ -21,14 +23,17 @@ class Asking:
     """Gathers the bundles of a global round; each is kept before it is answered: a killed GPS asks nobody twice."""
 
     def __init__(
-        self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes, log: EventLog
-    ) -> None:
+        self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes, log: EventLog,
+        timeline: LpsTimeline | None = None,
+    ) -> None:  # fmt: skip
+        """`timeline` says on the virtual clock when bundles come."""
         self._method = method
         self._streams = streams
         self._plans = plans
         self._journal = journal
         self._changes = changes
         self._log = log
+        self._timeline = timeline
         self.question: Question | None = next((q for q in method.questions() if q.moment is not Moment.BEFORE), None)
 
     def take(self, header: pb.BundleHeader, answers: dict[int, pb.Answer]) -> None:
@@ -46,10 +51,25 @@ class Asking:
             raise UnknownChildError(f"{header.cluster_id} tells of {len(set(answers) - members)} devices of others")
         for answer in answers.values():
             self._method.check_answer(self.question, arrays_of(self.question, answer), ())
+        if not 0 <= header.answered_ns < LATEST_NS:
+            raise PayloadError(f"{header.cluster_id} tells of answers at {header.answered_ns} ns; that is no time")
         if header.global_round >= self._plans.planned_rounds:
             told = {index: answer.SerializeToString(deterministic=True) for index, answer in answers.items()}
-            self._journal.add_bundle(self.question.name, header.global_round, header.cluster_id, told)
+            arrived_ns, where = self._arrived_ns(header, answers), (header.global_round, header.cluster_id)
+            self._journal.add_bundle(self.question.name, *where, told, arrived_ns)
             self._changes.tell()
+
+    def _arrived_ns(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> int:
+        """When a bundle is here on the virtual clock; 0 without it."""
+        if self._timeline is None:
+            return 0
+        size = sum(answer.ByteSize() for answer in answers.values())
+        return self._timeline.bundled_ns(header.cluster_id, header.global_round, header.answered_ns, size)
+
+    @property
+    def planned_ns(self) -> int:
+        """When the newest plan of answers in a global round was made on the virtual clock."""
+        return self._journal.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
         """Make the plan of a global round, unless an earlier life has; whether it is a new one."""

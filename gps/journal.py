@@ -10,31 +10,14 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import StateError, WrongRunError
 from fedstrata.link import wall_time
-from gps.journal_file import connect, create, verify
+from gps.journal_file import DeviceRow, connect, create, verify
 
 BEFORE = -1  # the global round of what is asked and planned before training
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceRow:
-    """What is known of one device."""
-
-    device_index: int
-    device_id: str
-    num_examples: int
-    num_held_out: int
-    pod_name: str
-    kernel: str
-    cluster: int | None
-    home: int | None
-    is_late: bool
-    has_lost_state: bool
 
 
 class Journal:
@@ -169,16 +152,24 @@ class Journal:
             question, global_round, index, answer,
         )  # fmt: skip
 
-    def add_bundle(self, question: str, global_round: int, cluster_id: str, answers: Mapping[int, bytes]) -> None:
-        """Keep what the devices of an LPS answered in a global round, all in one transaction; the first counts."""
+    def add_bundle(
+        self, question: str, global_round: int, cluster_id: str, answers: Mapping[int, bytes], arrived_ns: int = 0
+    ) -> None:
+        """Keep what the devices of an LPS answered in a global round, and when that came, at once; the first counts."""
         with self.together(durable=True):
             if self._write("INSERT OR IGNORE INTO bundles VALUES (?, ?, NULL)", global_round, cluster_id):
+                self._write("INSERT INTO bundle_times VALUES (?, ?, ?, NULL)", global_round, cluster_id, arrived_ns)
                 for index, answer in answers.items():
                     self._add_answer(question, global_round, index, answer)
 
     def bundled(self, global_round: int) -> set[str]:
         """The LPSs whose devices' answers of a global round are there."""
         return {name for (name,) in self._rows("SELECT cluster_id FROM bundles WHERE global_round = ?", global_round)}
+
+    def bundled_ns(self, global_round: int) -> int:
+        """When the last bundle of a global round came, on the virtual clock."""
+        times = self._rows("SELECT arrived_ns FROM bundle_times WHERE global_round = ?", global_round)
+        return max((arrived_ns for (arrived_ns,) in times), default=0)
 
     def answer(self, question: str, index: int) -> bytes:
         """A device's answer from before training."""
@@ -236,7 +227,7 @@ class Journal:
         `versions` says by how much the plan's version would else be less in another life.
         """
         with self.together(durable=True):
-            for table in ("plans", "answers", "bundles", "moves"):
+            for table in ("plans", "answers", "bundles", "bundle_times", "moves"):
                 self._db.execute(f"DELETE FROM {table} WHERE global_round > ?", (global_round,))  # noqa: S608  # our own
             self._db.executemany("UPDATE devices SET cluster = ?, home = ? WHERE device_index = ?", places)
             self._db.execute("INSERT INTO taken_back (global_round, versions) VALUES (?, ?)", (global_round, versions))

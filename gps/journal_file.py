@@ -3,10 +3,28 @@
 import hashlib
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.errors import StateError
 from fedstrata.store.files import sync_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceRow:
+    """What is known of one device."""
+
+    device_index: int
+    device_id: str
+    num_examples: int
+    num_held_out: int
+    pod_name: str
+    kernel: str
+    cluster: int | None
+    home: int | None
+    is_late: bool
+    has_lost_state: bool
+
 
 TABLES: Mapping[str, str] = {
     "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL",
@@ -18,6 +36,7 @@ TABLES: Mapping[str, str] = {
     "answers": "question TEXT NOT NULL, global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, "
     "answer BLOB NOT NULL",
     "bundles": "global_round INTEGER NOT NULL, cluster_id TEXT NOT NULL",
+    "bundle_times": "global_round INTEGER NOT NULL, cluster_id TEXT NOT NULL, arrived_ns INTEGER NOT NULL",
     "exclusions": "device_id TEXT NOT NULL, stage TEXT NOT NULL, reason TEXT NOT NULL",
     "plans": "global_round INTEGER PRIMARY KEY, plan TEXT NOT NULL, affinity BLOB NOT NULL",
     "taken_back": "global_round INTEGER NOT NULL, versions INTEGER NOT NULL",
@@ -31,10 +50,11 @@ TABLES: Mapping[str, str] = {
     "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
-LATER_TABLES = ("round_times", "moves")  # which journals of earlier versions do not have
+LATER_TABLES = ("round_times", "moves", "bundle_times")  # which journals of earlier versions do not have
 UNIQUE = {
     "answers": "question, global_round, device_index",
     "bundles": "global_round, cluster_id",
+    "bundle_times": "global_round, cluster_id",
     "exclusions": "device_id, stage, reason",
     "lps_rounds": "cluster_id, lps_round",
 }

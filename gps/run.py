@@ -17,6 +17,7 @@ from fedstrata.models import build_model
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams import streams_of
 from fedstrata.tier_links import device_links
+from fedstrata.timeline import LpsTimeline
 from fedstrata.transfers import transfers_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
@@ -94,8 +95,9 @@ class Run:
             models=self.record_folder / "models", layout=self.streams.travelling, exclude=self._operator.exclude,
         )  # fmt: skip
         self.asking = Asking(
-            self.method, self.streams, plans=self.plan, journal=self.journal, changes=self.changes, log=self._log
-        )
+            self.method, self.streams, plans=self.plan, journal=self.journal, changes=self.changes, log=self._log,
+            timeline=LpsTimeline(self.experiment) if self.experiment.is_timed else None,
+        )  # fmt: skip
         self.rounds = GlobalRounds(
             self.experiment, keeper=keeper, plans=self.plan, asking=self.asking, folder=state, journal=self.journal,
             keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,

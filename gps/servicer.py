@@ -90,6 +90,7 @@ class GpsServicer(GpsServiceServicer):
             plan_version=run.plan.version if run.plan.is_made else 0,
             is_over=run.is_over,
             planned_rounds=run.plan.planned_rounds,
+            planned_ns=run.asking.planned_ns,
         )
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:

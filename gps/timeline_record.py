@@ -19,6 +19,7 @@ TIMELINE_COLUMNS = (
 
 FLOW_COLUMNS = (
     "tier", "global_round", "lps_round", "lps_id", "child", "down_bytes", "up_bytes", "examples", "stream",
+    "answer_bytes", "answer_examples",
 )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def flows_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> str:
     writer.writerow(FLOW_COLUMNS)
     for name, question in times.asked.items():
         for index, size in sorted(question.answer_bytes.items()):
-            writer.writerow(["before", "", "", name, index, 0, size, question.examples[index], 0])
+            writer.writerow(["before", "", "", name, index, 0, size, question.examples[index], 0, 0, 0])
     last: dict[str, int] = {}
     for row in rows:
         last[row.cluster_id] = row.times.next_bytes
@@ -60,13 +61,14 @@ def flows_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> str:
     for global_round, closed in sorted(times.global_rounds.items()):
         _write_flows(writer, ["gps", global_round + 1, "", ""], closed)
     for cluster_id, size in last.items():
-        writer.writerow(["gps", following, "", "", int(cluster_id.rpartition("-")[2]), size, 0, 0, 0])
+        writer.writerow(["gps", following, "", "", int(cluster_id.rpartition("-")[2]), size, 0, 0, 0, 0, 0])
     return text.getvalue()
 
 
 def _write_flows(writer: Any, of: Sequence[object], times: pb.RoundTimes) -> None:
     for flow in times.flows:
-        writer.writerow([*of, flow.child, flow.down_bytes, flow.up_bytes, flow.examples, flow.stream])
+        said = (flow.down_bytes, flow.up_bytes, flow.examples, flow.stream, flow.answer_bytes, flow.answer_examples)
+        writer.writerow([*of, flow.child, *said])
 
 
 def virtual_summary(rows: Sequence[pb.LpsRound], times: RunTimes) -> dict[str, Any]:

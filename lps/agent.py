@@ -76,7 +76,7 @@ class LpsAgent:
         self._services: dict[str, _Service] = {}
         self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S
         self._plan_version = 0
-        self._planned_rounds = 0  # global rounds in which devices have been asked and the plan is made
+        self._planned = 0, 0  # how many global rounds have a plan of what devices answered in them; when the newest was
         self._plan_changes = Changes()
         self.clusters: dict[str, RoundServer | ModelSearch] = {}
         self._waits = Waits(self.clusters)
@@ -144,7 +144,7 @@ class LpsAgent:
                 return
             if reply.is_grouped and reply.plan_version != self._plan_version:
                 yield list(reply.clusters)
-                self._plan_version, self._planned_rounds = reply.plan_version, reply.planned_rounds
+                self._plan_version, self._planned = reply.plan_version, (reply.planned_rounds, reply.planned_ns)
                 self.knows_clusters.set()
                 self._plan_changes.tell()
 
@@ -164,7 +164,7 @@ class LpsAgent:
 
     async def _until_planned(self, global_round: int) -> None:
         """Wait until the plan of a global round is made of what devices have answered in it, however long."""
-        await self._plan_changes.wait_until(lambda: self._planned_rounds > global_round, None)
+        await self._plan_changes.wait_until(lambda: self._planned[0] > global_round, None)
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
         """Whether a device is of the cluster that it speaks for; one may be here before this LPS has heard of it.
@@ -256,10 +256,10 @@ class LpsAgent:
             return session
         spanning = SpanningSession(self._around, cluster, uplink, log)
         spanning.on_plan, spanning.on_planned = self._until_heard, self._until_planned
-        spanning.planned_rounds = lambda: self._planned_rounds
+        spanning.planned_rounds, spanning.planned_ns = lambda: self._planned[0], lambda: self._planned[1]
 
-        async def submit(global_round: int, answers: Mapping[int, answers_pb2.Answer]) -> None:
-            await self._submit_answers(uplink.identity, global_round, answers)
+        async def submit(global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int) -> None:
+            await self._submit_answers(uplink.identity, global_round, answers, answered_ns)
 
         spanning.submit_answers = submit
         return spanning
@@ -288,13 +288,13 @@ class LpsAgent:
         return uplink
 
     async def _submit_answers(
-        self, who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer]
+        self, who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
     ) -> None:
-        """Tell the GPS what the devices of an LPS have answered in a global round."""
+        """Tell the GPS what the devices of an LPS have answered in a global round, and when on the virtual clock."""
         timeout_s = payload_timeout_s(sum(answer.ByteSize() for answer in answers.values()))
         await call_until_answered(
             lambda: self._gps.SubmitAnswers(
-                _bundle(who, global_round, answers), timeout=timeout_s, wait_for_ready=True
+                _bundle(who, global_round, answers, answered_ns), timeout=timeout_s, wait_for_ready=True
             ),
             self._log,
             "SubmitAnswers",
@@ -324,11 +324,11 @@ def _sha256(path: Path) -> str:
 
 
 async def _bundle(
-    who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer]
+    who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
 ) -> AsyncIterator[answers_pb2.BundlePart]:
     header = answers_pb2.BundleHeader(
         run_id=who.run_id, lps_id=who.lps_id, cluster_id=who.cluster_id, term=who.term, global_round=global_round,
-        answers=len(answers),
+        answers=len(answers), answered_ns=answered_ns,
     )  # fmt: skip
     question = next((answer.question for answer in answers.values()), "")
     yield answers_pb2.BundlePart(header=header, question=question)

@@ -78,7 +78,8 @@ class SpanningSession:
         self.on_plan: Callable[[int], Awaitable[None]] = _nothing
         self.on_planned: Callable[[int], Awaitable[None]] = _nothing
         self.planned_rounds: Callable[[], int] = lambda: 0
-        self.submit_answers: Callable[[int, Mapping[int, answers_pb2.Answer]], Awaitable[None]] = _no_answers
+        self.planned_ns: Callable[[], int] = lambda: 0
+        self.submit_answers: Callable[[int, Mapping[int, answers_pb2.Answer], int], Awaitable[None]] = _no_answers
 
     def take_members(self, home: gps_pb.Cluster) -> None:
         """Take who belongs here from now on; who does no more is told so."""
@@ -194,8 +195,11 @@ class SpanningSession:
         if asking is not None and not is_planned:
             answers = await self.server.gather_answers()
             indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
-            await self.submit_answers(global_round, indexes)
+            answered_ns = self._times.answered_ns(self._report, answers, self._members)
+            await self.submit_answers(global_round, indexes, answered_ns)
             await self.on_planned(global_round)
+        if asking is not None:
+            self._times.goes_on(global_round, self.planned_ns())
         sums = self._sums(children)
         self.server.go_on(self._members.clusters_of(), sums)
         gathered = await self.server.gather()
@@ -311,5 +315,5 @@ async def _nothing(number: int) -> None:
     """How an LPS waits to have heard of a plan, until it says how."""
 
 
-async def _no_answers(global_round: int, answers: Mapping[int, answers_pb2.Answer]) -> None:
+async def _no_answers(global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int) -> None:
     """How answers go up, until the LPS says how."""

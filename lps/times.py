@@ -1,6 +1,7 @@
 """The clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
 
 import time
+from collections.abc import Mapping
 
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.link import since_ns, until_ns
@@ -8,6 +9,7 @@ from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
 from fedstrata.rounds.notes import LATEST_NS
 from fedstrata.rounds.result import Uploaded
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.members import Members
@@ -38,6 +40,7 @@ class Times:
         self._late: dict[str, pb.Flow] = {}  # of those that have missed it: what they did for nothing
         self._free: dict[str, int] = {}  # from when on the devices of the round are there, and not busy any more
         self._drawn: frozenset[int] = frozenset()  # who is of the round
+        self._goes_on_ns: int | None = None  # when the open round goes on whose devices were asked
 
     async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, members: Members) -> int:
         """When an LPS round begins that is about to be opened. On the real clock, where all devices are away, waits.
@@ -58,6 +61,7 @@ class Times:
         if not self.is_on or opened.evaluate_only:
             return
         self._free = members.back_ns(opened.global_round, report.now_ns)
+        self._goes_on_ns = None
         if self._deadline_ns is not None:
             self._open_until(report, members, self._deadline_ns)
 
@@ -92,6 +96,25 @@ class Times:
 
         opened.is_late = is_late
 
+    def answered_ns(
+        self, report: gps_pb.ReportHeader, answers: Mapping[str, answers_pb2.Answer], members: Members
+    ) -> int:
+        """When the last answer to the question of the open round is here; 0 without the virtual clock."""
+        if not self.is_on:
+            return 0
+        opened = self._server.opened()
+        asked = {}
+        for name, answer in answers.items():
+            for_it = answer.trained_examples
+            work = pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it)
+            asked[name] = Uploaded(up_bytes=0, work=work).exchanged(opened.offer_to(name))
+        return self._devices.answered_ns(opened.number, report.now_ns, asked, members.indexes, self._free)
+
+    def goes_on(self, global_round: int, planned_ns: int) -> None:
+        """The plan of a global round is made at the GPS: when its devices, who were asked, go on."""
+        if self.is_on:
+            self._goes_on_ns = self._uplink.told_ns(self._cluster_id, global_round, planned_ns)
+
     def of_round(self, report: gps_pb.ReportHeader, gathered: RoundResult, members: Members) -> None:
         """Put the times of the LPS round just closed into its row, the report's last, and move its clock."""
         row = report.lps_rounds[-1]
@@ -109,6 +132,7 @@ class Times:
             free=self._free,
             there=self._there,
             ends_ns=ends_ns,
+            goes_on_ns=self._goes_on_ns,
         )
         row.times.CopyFrom(times)
         row.times.late.extend(flow for _, flow in sorted(self._late.items()))

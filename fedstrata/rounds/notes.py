@@ -44,8 +44,10 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
         )
     work, longest_ns = header.work, max(header.work.busy_ns, header.work.computed_ns)
     can_be = min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS and work.computed_ns < MOST_COUNTED
-    if not (0 <= work.examples < MOST_MEASURED and can_be):
+    if not (0 <= work.answer_examples <= work.examples < MOST_MEASURED and can_be):
         raise PayloadError(f"{header.child_id} has worked on {work.examples} examples, {longest_ns} ns")
+    if not 0 <= work.answer_bytes < MOST_COUNTED:
+        raise PayloadError(f"{header.child_id} says that its answer had {work.answer_bytes} bytes")
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:
@@ -108,7 +110,8 @@ def _can_be(carried: pb.Carried) -> bool:
 
 
 def _sizes(flow: pb.Flow) -> tuple[int, ...]:
-    return flow.child, flow.down_bytes, flow.up_bytes, flow.examples, flow.stream
+    sent = (flow.down_bytes, flow.up_bytes, flow.answer_bytes)
+    return flow.child, *sent, flow.examples, flow.answer_examples, flow.stream
 
 
 def _parts(flow: pb.Flow) -> tuple[int, ...]:

@@ -103,20 +103,22 @@ class Wait(_message.Message):
     def __init__(self, name: _Optional[str] = ..., what: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class FetchClustersResponse(_message.Message):
-    __slots__ = ("run_id", "is_grouped", "clusters", "plan_version", "is_over", "planned_rounds")
+    __slots__ = ("run_id", "is_grouped", "clusters", "plan_version", "is_over", "planned_rounds", "planned_ns")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     IS_GROUPED_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_OVER_FIELD_NUMBER: _ClassVar[int]
     PLANNED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_NS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     is_grouped: bool
     clusters: _containers.RepeatedCompositeFieldContainer[Cluster]
     plan_version: int
     is_over: bool
     planned_rounds: int
-    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ..., planned_rounds: _Optional[int] = ...) -> None: ...
+    planned_ns: int
+    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ..., planned_rounds: _Optional[int] = ..., planned_ns: _Optional[int] = ...) -> None: ...
 
 class Cluster(_message.Message):
     __slots__ = ("cluster_id", "members", "term", "global_round", "clusters", "mixed", "began_unix_ns")

@@ -239,14 +239,18 @@ class UpdateHeader(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., roster_digest: _Optional[bytes] = ..., unfit: _Optional[str] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("examples", "busy_ns", "computed_ns")
+    __slots__ = ("examples", "busy_ns", "computed_ns", "answer_bytes", "answer_examples")
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     BUSY_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_NS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     examples: int
     busy_ns: int
     computed_ns: int
-    def __init__(self, examples: _Optional[int] = ..., busy_ns: _Optional[int] = ..., computed_ns: _Optional[int] = ...) -> None: ...
+    answer_bytes: int
+    answer_examples: int
+    def __init__(self, examples: _Optional[int] = ..., busy_ns: _Optional[int] = ..., computed_ns: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_examples: _Optional[int] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")
@@ -393,7 +397,7 @@ class Carried(_message.Message):
     def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ...) -> None: ...
 
 class Flow(_message.Message):
-    __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns", "away_ns")
+    __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns", "away_ns", "answer_bytes", "answer_examples")
     CHILD_FIELD_NUMBER: _ClassVar[int]
     DOWN_BYTES_FIELD_NUMBER: _ClassVar[int]
     UP_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +407,8 @@ class Flow(_message.Message):
     COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
     UP_NS_FIELD_NUMBER: _ClassVar[int]
     AWAY_NS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     child: int
     down_bytes: int
     up_bytes: int
@@ -412,7 +418,9 @@ class Flow(_message.Message):
     compute_ns: int
     up_ns: int
     away_ns: int
-    def __init__(self, child: _Optional[int] = ..., down_bytes: _Optional[int] = ..., up_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., stream: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., away_ns: _Optional[int] = ...) -> None: ...
+    answer_bytes: int
+    answer_examples: int
+    def __init__(self, child: _Optional[int] = ..., down_bytes: _Optional[int] = ..., up_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., stream: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., away_ns: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_examples: _Optional[int] = ...) -> None: ...
 
 class LinkBytes(_message.Message):
     __slots__ = ("link", "direction", "kind", "end", "bytes")

@@ -44,7 +44,8 @@ def test_the_clock_changes_nothing_that_is_learned(changes: tuple[str, ...], tmp
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run on the real clock, whose payloads go in pieces."""
-    return run_in_process(small(LARGE, *REAL), tmp_path_factory.mktemp("real")).folder
+    energy = "energy={radio: wifi, compute: 5W}"
+    return run_in_process(small(LARGE, energy, *REAL), tmp_path_factory.mktemp("real")).folder
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
@@ -83,6 +84,21 @@ def test_the_picture_of_a_round_has_what_links_and_devices_took(run: Path) -> No
     lpss = [bar for bar in drawn["lanes"] if bar["tier"] == "lps"]
     assert max(bar["ends_s"] for bar in lpss) == pytest.approx(drawn["seconds"])
     assert {bar["part"] for bar in lpss} == {"compute", "up", "waiting"}  # the first model is everywhere already
+
+
+def test_energy_is_of_bytes_and_times_as_they_were_measured(run: Path) -> None:
+    with (run / "energy.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["device"] == "device-004" and row["tier"] == "lps"]
+    waits = [row for row in read_waits(run) if row.child == "device-004"]
+    (up,) = [row for row in rows_of(run) if (row["direction"], row["child"]) == ("up", "device-004")][-1:]
+    bits = 8 * int(up["bytes"])
+    assert [row["lps_round"] for row in rows] == ["1", "2"]
+    expected = 0.28317e-6 * bits + 0.13286 * sum(row.up_s for row in waits)
+    assert sum(float(row["up_j"]) for row in rows) == pytest.approx(expected, rel=1e-6)
+    assert sum(float(row["compute_j"]) for row in rows) == pytest.approx(5 * sum(row.compute_s for row in waits))
+    energy = load_record(run).summary.energy
+    assert energy is not None
+    assert energy.by_device["device-004"] > sum(float(row[f"{part}_j"]) for row in rows for part in ("down", "up"))
 
 
 def test_the_summary_says_how_many_links_were_outside(run: Path) -> None:

@@ -16,6 +16,7 @@ from tiers import SMALL, outcome, run_in_process, small
 from emulator.record import load_record
 from emulator.retime import retime, write_retimed
 from emulator.waits import picture, read_waits
+from fedstrata.energy import PARTS
 from fedstrata.errors import DataError, ExperimentError
 
 LINKS = (
@@ -146,7 +147,7 @@ def test_where_clusters_span_lpss_rounds_are_on_the_timeline_too(tmp_path: Path)
 LATE = (
     "clock=virtual", "deadlines.lps={deadline_s: 2, quorum_ratio: 0.5}", "training.global_rounds=2",
     "links={device-lps: {preset: lte, jitter: 10ms}, overrides: [{devices: [0], up_rate: 10kbit/s}]}",
-    "compute={per_example: 1ms, exponential: 100ms}",
+    "compute={per_example: 1ms, exponential: 100ms}", "energy={radio: lte, compute: 5W}",
 )  # fmt: skip
 
 
@@ -160,6 +161,15 @@ def test_who_misses_a_deadline_is_a_function_of_the_file(topology: str, tmp_path
     missed = [each for each in summary["excluded"] if each["from"] != "enrolment"]
     assert {each["device"] for each in missed} == {"device-000"}
     assert {"round 1", "round 2"} <= {each["from"] for each in missed}
+    # what it did in vain took energy, the same in both runs
+    assert (folders[0] / "energy.csv").read_bytes() == (folders[1] / "energy.csv").read_bytes()
+    energy = load_record(folders[0]).summary.energy
+    assert energy is not None
+    with (folders[0] / "energy.csv").open(newline="") as file:
+        late = [row for row in csv.DictReader(file) if row["late"] == "1"]
+    assert {row["device"] for row in late} == {"device-000"}
+    assert energy.late == pytest.approx(sum(float(row[f"{part}_j"]) for row in late for part in PARTS), abs=1e-8)
+    assert energy.late > 4 * 1.28804  # more than four seconds of an LTE radio
     at_lps = [row for row in timeline(folders[0]) if row["tier"] == "lps" and row["lps_id"] == "lps-0"]
     assert float(at_lps[0]["ends_s"]) - float(at_lps[0]["begins_s"]) == pytest.approx(2.0)
 
@@ -185,6 +195,38 @@ def test_a_run_retimed_has_the_timeline_of_a_run_on_those_links(topology: str, t
     assert summaries[0]["virtual"] == summaries[1]["virtual"]
     assert summaries[0]["run_id"] == summaries[1]["run_id"]
     assert load_record(tmp_path / "retimed").summary.accuracy == load_record(expected).summary.accuracy
+
+
+def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_path: Path) -> None:
+    asked = ("energy={radio: lte, compute: 5W, overrides: [{devices: [2], radio: wifi}]}",)
+    folder = run_in_process(small(*VIRTUAL, *asked), tmp_path / "asked").folder
+    assert outcome(folder) == outcome(run)
+    assert (folder / "timeline.csv").read_bytes() == (run / "timeline.csv").read_bytes()
+    assert not (run / "energy.csv").exists()
+    energy = load_record(folder).summary.energy
+    assert energy is not None
+    with (folder / "energy.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["tier"] for row in rows].count("before") == 5
+    assert len(rows) == 5 + 4 * 5  # four LPS rounds of five devices in all
+    for part in PARTS:
+        assert getattr(energy, part) == pytest.approx(sum(float(row[f"{part}_j"]) for row in rows), abs=1e-7)
+    assert energy.joules == pytest.approx(sum(energy.by_device.values()))
+    # a Raspberry Pi 4 has 7.2 W as long as waits.csv says, an LTE radio 1.28804 W and so much a bit
+    device = [row for row in read_waits(folder) if row.tier == "lps" and row.child == "device-000"]
+    of_device = [row for row in rows if row["device"] == "device-000" and row["tier"] == "lps"]
+    assert sum(float(row["compute_j"]) for row in of_device) == pytest.approx(
+        7.2 * sum(row.compute_s for row in device)
+    )
+    with (folder / "flows.csv").open(newline="") as file:
+        sent = [row for row in csv.DictReader(file) if row["tier"] == "lps" and row["child"] == "0"]
+    expected = sum(8e-6 * int(row["up_bytes"]) * 0.43839 for row in sent) + 1.28804 * sum(row.up_s for row in device)
+    assert sum(float(row["up_j"]) for row in of_device) == pytest.approx(expected)
+    # a run that did not count energy is worked out afterwards, to the byte
+    retimed = retime(run, asked)
+    write_retimed(retimed, tmp_path / "retimed")
+    assert (tmp_path / "retimed" / "energy.csv").read_bytes() == (folder / "energy.csv").read_bytes()
+    assert load_record(tmp_path / "retimed").summary.energy == energy == retimed.energy
 
 
 def test_retiming_refuses_in_one_line_what_it_cannot_do(run: Path, tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from fedstrata.methods.ifca import Ifca
 from fedstrata.models import build_model
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.streams import streams_of
+from fedstrata.timeline import LpsTimeline
 from fedstrata.v1 import answers_pb2 as pb
 from gps.asking import Asking
 from gps.journal import BEFORE
 
 ASKING = ("method={name: ifca, clusters: 2}", "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
 FIRST, SECOND = {0: (1.0, 2.0), 1: (3.0, 1.0)}, {2: (0.5, 0.5), 3: (2.0, 1.0), 4: (1.0, 2.0)}  # losses by device
+S = 10**9
 Losses = Mapping[int, tuple[float, ...]]
 
 
@@ -38,9 +40,11 @@ class Setting:
         gps = self.gps
         model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
         streams = streams_of(gps.experiment, gps.method, model)
+        timeline = LpsTimeline(gps.experiment) if gps.experiment.is_timed else None
         self.asking = Asking(
-            gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test")
-        )
+            gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test"),
+            timeline=timeline,
+        )  # fmt: skip
 
     def restart(self) -> None:
         self.gps.restart()
@@ -50,9 +54,20 @@ class Setting:
         assert self.asking.question is not None
         return answer_to_proto(self.asking.question, {"losses": np.float64(losses)})
 
-    def bundle(self, lps_id: str, losses: Losses, *, global_round: int = 0, announced: int | None = None) -> None:
+    def bundle(
+        self,
+        lps_id: str,
+        losses: Losses,
+        *,
+        global_round: int = 0,
+        announced: int | None = None,
+        answered_ns: int = 0,
+    ) -> None:
         header = pb.BundleHeader(
-            cluster_id=lps_id, global_round=global_round, answers=len(losses) if announced is None else announced
+            cluster_id=lps_id,
+            global_round=global_round,
+            answers=len(losses) if announced is None else announced,
+            answered_ns=answered_ns,
         )
         self.asking.take(header, {index: self.answer(each) for index, each in losses.items()})
 
@@ -107,6 +122,24 @@ async def test_a_killed_gps_asks_nobody_twice_and_makes_the_same_plan(setting: S
     setting.restart()
     assert not await setting.plan()
     assert setting.gps.plans.now == made
+
+
+async def test_on_the_virtual_clock_a_plan_is_made_when_the_last_bundle_is_there(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, "clock=virtual", "links.lps-gps={up_rate: 8kbit/s, latency: 1s}")
+    setting.bundle("lps-1", SECOND, answered_ns=4 * S)
+    size = 3 * setting.answer(SECOND[2]).ByteSize()
+    setting.restart()
+    setting.bundle("lps-0", FIRST, answered_ns=2 * S)
+    setting.bundle("lps-0", FIRST, answered_ns=90 * S)  # told again by an LPS that is back: the first counts
+    assert await setting.plan()
+    expected_ns = 4 * S + size * S // 1_000 + S
+    assert setting.asking.planned_ns == expected_ns
+    setting.restart()
+    assert setting.asking.planned_ns == expected_ns
+    setting.bundle("lps-0", FIRST, global_round=1, answered_ns=20 * S)
+    assert setting.asking.planned_ns == expected_ns  # of the newest plan, as long as the next is not made
+    with pytest.raises(PayloadError, match="lps-1 tells of answers at -1 ns; that is no time"):
+        setting.bundle("lps-1", SECOND, global_round=1, answered_ns=-1)
 
 
 async def test_at_the_deadline_who_has_not_answered_stays_where_it_was(setting: Setting) -> None:

@@ -183,7 +183,6 @@ def test_a_stored_file_is_the_same_experiment() -> None:
         ("clock=fast", "'none', 'real' or 'virtual'"),
         ("deadlines.gps.deadline_s=3", "leave deadlines.gps.deadline_s out"),
         ("deadlines.enrolment.deadline_s=3", "leave deadlines.enrolment.deadline_s out"),
-        ("method=ifca", "no time for the questions of ifca in rounds"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(override: str, message: str) -> None:
@@ -215,6 +214,12 @@ def test_the_real_clock_takes_deadlines_and_real_boards_and_is_part_of_the_runs_
         "data: {name: folder, input_shape: [4], num_classes: 2}\n"
     )
     assert parse_experiment(boards).is_paced
+
+
+def test_a_virtual_deadline_does_not_go_with_questions_in_rounds() -> None:
+    assert parse_experiment(TIMED, overrides=["method=ifca"]).is_timed
+    said = refusal(TIMED, "method=ifca", "deadlines.lps.deadline_s=3")
+    assert "does not go with the questions of ifca in rounds: an LPS waits for all answers" in said
 
 
 def test_a_virtual_deadline_goes_by_own_links_up() -> None:

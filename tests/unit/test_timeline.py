@@ -98,6 +98,60 @@ def test_an_lps_and_the_gps_agree_when_a_model_arrives(number: int, global_round
     assert times.begins_ns + times.down_ns == timeline.arrival_ns(f"lps-{number}", global_round, begins, size)
 
 
+# --- asked in a round -----------------------------------------------------------------------------------------
+
+ASKED = (SLOW_LINK, "links.overrides=[{devices: [1], up_rate: 8kbit/s}]", "compute={per_example: 50ms, minimum: 1s}")
+
+
+def asked(examples: int, answer_examples: int = 0) -> Exchanged:
+    """A model of 1,000 bytes down, an answer of 100, an update of 1,000."""
+    work = pb.Work(examples=examples, answer_bytes=100, answer_examples=answer_examples)
+    return Exchanged(down_bytes=1_000, up_bytes=1_000, work=work)
+
+
+def test_a_device_answers_what_it_received_and_trains_once_the_plan_is_made() -> None:
+    timeline, indexes = DeviceTimeline(timed("method=ifca", *ASKED)), {"device-0": 0, "device-1": 1}
+    exchanged = dict.fromkeys(indexes, asked(examples=10))
+    # 1.1 s down; 800 bits at 4 kbit/s and 100 ms, of the second at 8
+    assert timeline.answered_ns(0, 7 * S, exchanged, indexes) == 7 * S + 1_100 * MS + 300 * MS
+    times = timeline.round(0, 7 * S, exchanged, indexes, goes_on_ns=12 * S)
+    # told after 100 ms, 10 examples of 50 ms and T_min, 2.1 s up, of the second 1.1 s
+    assert (times.ends_ns, times.slowest) == (12 * S + 100 * MS + 1_500 * MS + 2_100 * MS, "device-0")
+    assert [(flow.down_ns, flow.compute_ns, flow.up_ns) for flow in times.flows] == [
+        (1_200 * MS, 1_500 * MS, 300 * MS + 2_100 * MS),
+        (1_200 * MS, 1_500 * MS, 200 * MS + 1_100 * MS),
+    ]
+    assert [flow.answer_bytes for flow in times.flows] == [100, 100]
+    parts = times.down_ns + times.compute_ns + times.up_ns + times.waiting_ns
+    assert parts == (times.ends_ns - times.begins_ns) * times.children
+
+
+def test_a_device_that_is_asked_what_it_has_trained_computes_before_it_answers() -> None:
+    timeline, indexes = (
+        DeviceTimeline(timed("method=cfl", "training.lps_rounds_per_global_round=1", *ASKED)),
+        {"device-0": 0},
+    )
+    exchanged = {"device-0": asked(examples=10, answer_examples=10)}
+    assert timeline.answered_ns(0, 0, exchanged, indexes) == 1_100 * MS + 1_500 * MS + 300 * MS
+    times = timeline.round(0, 0, exchanged, indexes, goes_on_ns=5 * S)
+    assert times.ends_ns == 5 * S + 100 * MS + 2_100 * MS
+
+
+def test_what_is_trained_for_an_answer_comes_before_it_and_the_rest_after() -> None:
+    timeline, indexes = DeviceTimeline(timed("method=ifca", *ASKED)), {"device-0": 0}
+    exchanged = {"device-0": asked(examples=10, answer_examples=4)}
+    assert timeline.answered_ns(0, 0, exchanged, indexes) == 1_100 * MS + 200 * MS + 300 * MS
+    times = timeline.round(0, 0, exchanged, indexes, goes_on_ns=5 * S)
+    assert times.ends_ns == 5 * S + 100 * MS + 1_300 * MS + 2_100 * MS
+    assert times.compute_ns == 1_500 * MS
+
+
+def test_answers_go_to_the_gps_in_one_bundle_and_the_plan_comes_back_a_latency_later() -> None:
+    timeline = LpsTimeline(timed("links.lps-gps={down_rate: 8kbit/s, up_rate: 4kbit/s, latency: 100ms}"))
+    assert timeline.bundled_ns("lps-1", 3, 2 * S, 1_000) == 2 * S + 2_100 * MS
+    assert timeline.told_ns("lps-1", 3, 5 * S) == 5 * S + 100 * MS
+
+
 # --- what always holds --------------------------------------------------------------------------------------
 
 MIXED = (

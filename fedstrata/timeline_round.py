@@ -1,0 +1,187 @@
+"""One round of a parent's children on the virtual clock: when each has its model, has answered and is back.
+
+Whose round it is does not matter here: of devices at an LPS, or of LPSs at the GPS.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedstrata.errors import RunStoppedError
+from fedstrata.link_calendar import DEVICE_ASKED, DOWN, UP, Flow, drawn_latency, fair_ends
+from fedstrata.link_course import AnyLink, AnyShared
+from fedstrata.v1 import rounds_pb2 as pb
+
+PARTS = ("down", "compute", "up")
+LAST_NS = 1 << 61  # 73 years: where a timeline, or the sum of a round's times, ends before int64 does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchanged:
+    """What went between a parent and one child in a round, in bytes, and what the child says that it has done."""
+
+    down_bytes: int
+    up_bytes: int
+    work: pb.Work
+    stream: int = 0  # which of the round's models the child was sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """A child in a round: the address of its link's draws, and how long it is busy."""
+
+    name: str
+    link: AnyLink
+    index: int
+    busy_ns: int
+    exchanged: Exchanged
+    free_ns: int = 0  # from when on it listens
+    first_ns: int = 0  # of `busy_ns`, for the answer to the round's question
+
+
+def latency_of(link: AnyLink, start_ns: int, address: Sequence[int], index: int, direction: int) -> int:
+    """The latency of a transfer that starts at a time."""
+    now = link.at(start_ns)
+    return drawn_latency(now.latency, now.jitter, [*address, index, direction])
+
+
+def models_there(children: Sequence[Child], begins_ns: int, address: Sequence[int], shared: AnyShared) -> list[int]:
+    """When each child has its model."""
+    return [
+        end + latency_of(child.link, max(begins_ns, child.free_ns), address, child.index, DOWN)
+        if child.exchanged.down_bytes
+        else end
+        for child, end in zip(children, _sent(children, begins_ns, shared), strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A child about to send its update: since when, and how long it was about what before that."""
+
+    ready_ns: int
+    down_ns: int
+    up_ns: int = 0  # of its answer
+
+
+def ways_of(children: Sequence[Child], begins_ns: int, had: Sequence[int]) -> list[Way]:
+    """Of children that work once they have the model."""
+    return [
+        Way(ready_ns=at_ns + child.busy_ns, down_ns=at_ns - begins_ns)
+        for child, at_ns in zip(children, had, strict=True)
+    ]
+
+
+def answers_there(
+    children: Sequence[Child], had: Sequence[int], address: Sequence[int], shared: AnyShared
+) -> list[int]:
+    """When the answer of each child is at its parent that has the model since a time."""
+    flows = [
+        Flow(start_ns=at_ns + child.first_ns, bits=8 * child.exchanged.work.answer_bytes, rate=child.link.course("up"))
+        for child, at_ns in zip(children, had, strict=True)
+    ]
+    address = [address[0], DEVICE_ASKED, *address[2:]]
+    return [
+        end + latency_of(child.link, flow.start_ns, address, child.index, UP)
+        for child, flow, end in zip(children, flows, fair_ends(flows, shared.up_rate), strict=True)
+    ]
+
+
+def ways_asked(
+    children: Sequence[Child],
+    begins_ns: int,
+    had: Sequence[int],
+    answered: Sequence[int],
+    *,
+    address: Sequence[int],
+    goes_on_ns: int,
+) -> list[Way]:
+    """Of children that have answered, and go on a latency after their parent has heard of the plan."""
+    ways, address = [], [address[0], DEVICE_ASKED, *address[2:]]
+    for child, at_ns, answered_ns in zip(children, had, answered, strict=True):
+        told_ns = goes_on_ns + latency_of(child.link, goes_on_ns, address, child.index, DOWN)
+        ways.append(
+            Way(
+                ready_ns=told_ns + child.busy_ns - child.first_ns,
+                down_ns=at_ns - begins_ns + told_ns - goes_on_ns,
+                up_ns=answered_ns - at_ns - child.first_ns,
+            )
+        )
+    return ways
+
+
+def round_times(
+    children: Sequence[Child],
+    begins_ns: int,
+    ways: Sequence[Way],
+    address: Sequence[int],
+    shared: AnyShared,
+    *,
+    ends_ns: int | None = None,
+) -> pb.RoundTimes:
+    """A round of children about to send their updates; it ends as the last one arrives, or at a time."""
+    uploads = [
+        Flow(start_ns=way.ready_ns, bits=8 * child.exchanged.up_bytes, rate=child.link.course("up"))
+        for child, way in zip(children, ways, strict=True)
+    ]
+    back = [
+        end + latency_of(child.link, upload.start_ns, address, child.index, UP)
+        for child, upload, end in zip(children, uploads, fair_ends(uploads, shared.up_rate), strict=True)
+    ]
+    ends_ns = max(back, default=begins_ns) if ends_ns is None else ends_ns
+    if ends_ns >= LAST_NS or (ends_ns - begins_ns) * len(back) >= LAST_NS:
+        raise RunStoppedError(
+            "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"
+        )
+    flows = [
+        flow_of(child, begins_ns, way.down_ns, way.up_ns + over - way.ready_ns)
+        for child, way, over in zip(children, ways, back, strict=True)
+    ]
+    down_ns, compute_ns, up_ns = (sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS)
+    return pb.RoundTimes(
+        begins_ns=begins_ns,
+        ends_ns=ends_ns,
+        ready_ns=ends_ns,
+        down_ns=down_ns,
+        compute_ns=compute_ns,
+        up_ns=up_ns,
+        waiting_ns=(ends_ns - begins_ns) * len(back) - down_ns - compute_ns - up_ns,
+        children=len(children),
+        slowest=next((child.name for child, at in zip(children, back, strict=True) if at == max(back)), ""),
+        flows=flows,
+    )
+
+
+def flow_of(child: Child, begins_ns: int, down_ns: int, up_ns: int) -> pb.Flow:
+    """What a round was worked out from, of one child, and how long its parts took."""
+    had = child.exchanged
+    return pb.Flow(
+        child=child.index,
+        down_bytes=had.down_bytes,
+        up_bytes=had.up_bytes,
+        examples=had.work.examples,
+        stream=had.stream,
+        down_ns=down_ns,
+        compute_ns=child.busy_ns,
+        up_ns=up_ns,
+        away_ns=max(0, child.free_ns - begins_ns),
+        answer_bytes=had.work.answer_bytes,
+        answer_examples=had.work.answer_examples,
+    )
+
+
+def _sent(children: Sequence[Child], begins_ns: int, shared: AnyShared) -> list[int]:
+    """When the last bit of each child's model has left its parent; a broadcast is over for all at once."""
+    flows = [
+        Flow(start_ns=max(begins_ns, each.free_ns), bits=8 * each.exchanged.down_bytes, rate=each.link.course("down"))
+        for each in children
+    ]
+    if not shared.broadcast:
+        return fair_ends(flows, shared.down_rate)
+    alone = fair_ends(flows, None)
+    bits = {child.exchanged.stream: 0 for child in children}
+    for child, flow in zip(children, flows, strict=True):
+        bits[child.exchanged.stream] = max(bits[child.exchanged.stream], flow.bits)
+    begins_ns = min((flow.start_ns for flow in flows), default=begins_ns)
+    streams = [Flow(start_ns=begins_ns, bits=size, rate=None) for size in bits.values()]
+    over = dict(zip(bits, fair_ends(streams, shared.down_rate), strict=True))
+    return [max(end, over[child.exchanged.stream]) for child, end in zip(children, alone, strict=True)]

@@ -1,0 +1,82 @@
+"""Methods that ask devices in global rounds, on the virtual clock: one file, one timeline, whatever is killed."""
+
+import csv
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from every_method import EXPERIMENT, OPTIONS
+from programs import Program
+from tiers import run_in_process
+
+from emulator.retime import retime, write_retimed
+from fedstrata.experiment import Experiment, parse_experiment
+
+LINKS = (
+    "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "
+    "overrides: [{devices: [4], preset: nb-iot}], shared: {device-lps: {up_rate: 8Mbit/s}}}"
+)
+TIMED = ("clock=virtual", f"links={LINKS}", "compute={per_example: 1ms, exponential: 100ms}", "topology={lps: 2}")
+SAME = ("model_sha256", "personal_sha256", "device_accuracy", "replanned", "virtual")  # of the summary
+KILLS = [
+    {"do": "kill", "process": "lps-1", "at": {"point": "download", "round": 1}},
+    {"do": "kill", "process": "device-001", "at": {"point": "download", "round": 1}},
+    {"do": "kill", "process": "lps-0", "at": {"point": "upload", "round": 1}},  # the plan of the round is made
+    {"do": "kill", "process": "gps", "at": {"point": "aggregation", "round": 1}},
+    {"do": "kill", "process": "device-004", "at": {"point": "upload", "round": 2}},
+]
+
+
+def experiment_of(method: str, *changes: str) -> Experiment:
+    chosen = json.dumps({"name": method, **OPTIONS[method]})
+    return parse_experiment(EXPERIMENT, overrides=[f"method={chosen}", *TIMED, *changes])
+
+
+def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("method", ["cfl", "fedfomo", "fedtsdp", "ifca"])
+def test_a_round_has_its_question_and_all_lpss_wait_for_the_plan(method: str, tmp_path: Path) -> None:
+    folder = run_in_process(experiment_of(method), tmp_path / "run").folder
+    asked = [row for row in rows_of(folder, "flows.csv") if row["tier"] == "lps"]
+    assert len(asked) == 3 * 5
+    assert all(int(row["answer_bytes"]) > 0 for row in asked)
+    trains_first = method in {"cfl", "fedtsdp"}
+    assert all((row["answer_examples"] == row["examples"]) == trains_first for row in asked)
+    # device-004 on NB-IoT answers late, and lps-0, whose devices are all fast, waits for the plan as well
+    rounds = [row for row in rows_of(folder, "timeline.csv") if row["tier"] == "lps"]
+    for row in rounds:
+        assert float(row["ends_s"]) - float(row["begins_s"]) > 3 * 1.6
+    # and the same file retimed is the run itself; on other links what a run there has
+    for change in ((), ("links.device-lps={preset: nb-iot, jitter: 1s}", "compute.per_example=3ms")):
+        retimed = retime(folder, change)
+        write_retimed(retimed, tmp_path / f"retimed-{len(change)}")
+        expected = folder if not change else run_in_process(experiment_of(method, *change), tmp_path / "other").folder
+        for name in ("timeline.csv", "waits.csv"):
+            found = (tmp_path / f"retimed-{len(change)}" / name).read_bytes()
+            assert found == (expected / name).read_bytes()
+
+
+@pytest.mark.parametrize(("method", "processes"), [("ifca", 2), ("cfl", 5), ("fedfomo", 2)])
+def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
+    method: str, processes: int, tmp_path: Path
+) -> None:
+    experiment = experiment_of(method)
+    calm = run_in_process(experiment, tmp_path / "calm").folder
+    file, out, log = tmp_path / "asked.yaml", tmp_path / "out", tmp_path / "log"
+    file.write_text(experiment.to_yaml())
+    words = ("run", str(file), "--set", f"faults={json.dumps(KILLS)}", "--json", "--out", str(out))
+    with ExitStack() as stack:
+        program = stack.enter_context(
+            Program("emulator", *words, "--device-processes", str(processes), log=log),
+        )
+        lines = list(program.lines())
+        assert program.end() == 0, log.read_text()
+    assert len([line for line in lines if line["event"] == "restart"]) == len(KILLS)
+    assert (out / "timeline.csv").read_bytes() == (calm / "timeline.csv").read_bytes()
+    said = [json.loads((folder / "summary.json").read_text()) for folder in (out, calm)]
+    for key in SAME:
+        assert said[0][key] == said[1][key]

@@ -172,6 +172,8 @@ def progress_line(status: pb.RunStatus) -> str:
             parts.append(f"mean accuracy {percent(accuracy)}")
         if status.virtual_ns:
             parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
+        if status.HasField("epsilon_spent"):
+            parts.append(f"ε {status.epsilon_spent:.3g} spent")
     if status.reason:
         parts.append(printable(status.reason))
     return ": ".join([parts[0], ", ".join(parts[1:])] if parts[1:] else parts)
@@ -212,6 +214,8 @@ def _head(status: pb.RunStatus, seconds: float) -> RenderableType:
     rounds = f"global round {status.global_round}/{status.global_rounds}" if status.global_rounds else ""
     if status.virtual_ns:
         rounds += f", virtual time {human_seconds(status.virtual_ns / 1e9)}"
+    if status.HasField("epsilon_spent"):
+        rounds += f", ε {status.epsilon_spent:.3g} spent"
     states = ", ".join(f"{entry.devices} {printable(entry.state)}" for entry in status.devices)
     phase = Text(printable(status.phase), style="bold")
     grid.add_row(phase, bar, Text(rounds), Text(states), Text(human_seconds(seconds), style="dim"))
@@ -255,6 +259,7 @@ def status_fields(status: pb.RunStatus) -> dict[str, Any]:
         "global_rounds": status.global_rounds,
         "seconds": round(status.seconds, 3),
         "virtual_seconds": status.virtual_ns / 1e9 if status.virtual_ns else None,
+        "epsilon_spent": status.epsilon_spent if status.HasField("epsilon_spent") else None,
         "lps_wanted": status.lps_wanted,
         "devices": {entry.state: entry.devices for entry in status.devices},
         "clusters": [_cluster_fields(cluster) for cluster in status.clusters],

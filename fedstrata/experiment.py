@@ -99,6 +99,7 @@ LATER_KEYS = (
     ("model", "channels"),
     ("model", "activation"),
     ("bounds",),
+    ("privacy", "updates"),
     ("privacy",),
     ("newcomers",),
 )

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from fedstrata.privacy_report import epsilon_spent
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.run import Run
@@ -25,6 +26,7 @@ def status_of(run: Run) -> pb.RunStatus:
         waits=to_proto(run.waiting.waits),
         seconds=seconds_of(run.journal.phases()),
         virtual_ns=run.rounds.times.since_questions_ns(run.rounds.global_round),
+        epsilon_spent=epsilon_spent(run.experiment, run.rounds.global_round, is_grouped=run.plan.is_made),
     )
 
 

@@ -232,7 +232,7 @@ class WatchRunRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record", "waits", "seconds", "virtual_ns")
+    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record", "waits", "seconds", "virtual_ns", "epsilon_spent")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +246,7 @@ class RunStatus(_message.Message):
     WAITS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     VIRTUAL_NS_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_SPENT_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     phase: str
     reason: str
@@ -259,7 +260,8 @@ class RunStatus(_message.Message):
     waits: _containers.RepeatedCompositeFieldContainer[Wait]
     seconds: float
     virtual_ns: int
-    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., seconds: _Optional[float] = ..., virtual_ns: _Optional[int] = ...) -> None: ...
+    epsilon_spent: float
+    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., seconds: _Optional[float] = ..., virtual_ns: _Optional[int] = ..., epsilon_spent: _Optional[float] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
     __slots__ = ("cluster_id", "devices", "lps_round", "loss", "accuracy", "is_evaluated")

@@ -11,12 +11,15 @@ RESEARCH = "noise for research, which all who have the experiment file can take 
 EXAMPLE = "one example of a device, replaced by any other"
 DEVICE = "all examples of a device, replaced by any others"
 NEVER_COVERED = ("losses and hits", "numbers of examples")
+DIGESTS = "digests of what devices keep for themselves"
 
 
 def not_covered(experiment: "Experiment") -> tuple[str, ...]:
     """What leaves devices without noise."""
     privacy = experiment.privacy
-    return NEVER_COVERED if privacy is not None and privacy.updates is not None else ("updates", *NEVER_COVERED)
+    if privacy is None or privacy.updates is None:
+        return ("updates", *NEVER_COVERED)
+    return (*NEVER_COVERED, DIGESTS)
 
 
 def epsilon_spent(experiment: "Experiment", global_rounds: int, *, is_grouped: bool = True) -> float | None:

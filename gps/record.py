@@ -18,7 +18,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.link import wall_time
 from fedstrata.metrics import LinkKey
 from fedstrata.page import ROUND_COLUMNS
-from fedstrata.privacy_report import privacy_summary
+from fedstrata.privacy_report import epsilon_spent, privacy_summary
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
@@ -153,8 +153,13 @@ def summary(result: RunResult) -> dict[str, Any]:
         "lost_state": list(result.lost_state),
         "personal_sha256": {e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
         "model_sha256": {name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},
-        **({"privacy": privacy_summary(experiment.privacy)} if experiment.privacy is not None else {}),
+        **({"privacy": privacy_summary(experiment, _spent(result))} if experiment.privacy is not None else {}),
     }
+
+
+def _spent(result: RunResult) -> float | None:
+    """ε of updates by now."""
+    return epsilon_spent(result.experiment, result.global_rounds, is_grouped=bool(result.clusters))
 
 
 def _accuracy(evaluations: Iterable[rounds_pb2.Evaluation]) -> float | None:

@@ -111,7 +111,7 @@ class GpsServicer(GpsServiceServicer):
         return pb.Member(
             device_id=device.device_id,
             device_index=device.device_index,
-            num_examples=device.num_examples,
+            num_examples=self._run.plan.weight(device),
             num_held_out=device.num_held_out,
             from_global_round=device.from_global_round,
             cluster=device.cluster or 0,

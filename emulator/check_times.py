@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulator.report.units import counted, human_seconds
+from emulator.report.units import counted, human_joules, human_seconds
 from emulator.timeline import PARTS
 from fedstrata.cohort import cohort
 from fedstrata.datasets import load_dataset
+from fedstrata.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.experiment import Experiment
 from fedstrata.homes import homes_of
 from fedstrata.link_settings import WAYS, LinkTimes
@@ -42,6 +43,7 @@ class ExpectedTimes:
     global_round: pb.RoundTimes
     rounds: int  # LPS rounds that were looked at
     total_ns: int
+    device_fj: int = 0  # what a mean device takes in an LPS round, in femtojoules
 
 
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
@@ -50,11 +52,14 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     rounds, timeline = min(ROUNDS_MAX, training.lps_rounds), DeviceTimeline(experiment)
     ids, sent = experiment.device_ids(), _sent(experiment, payloads)
     indexes = {device_id: index for index, device_id in enumerate(ids)}
-    means = []
+    means, energy = [], DeviceEnergy(experiment)
+    spent: list[int] = []
     for home in _homes(experiment):
         asked = [cohort(home, training.participation, experiment.seed, number) for number in range(rounds)]
         exchanged = [{ids[index]: sent[index] for index in drawn} for drawn in asked]
-        means.append(_mean([timeline.round(number, 0, each, indexes) for number, each in enumerate(exchanged)]))
+        looked_at = [timeline.round(number, 0, each, indexes) for number, each in enumerate(exchanged)]
+        means.append(_mean(looked_at))
+        spent += [energy.of(flow).total for times in looked_at for flow in times.flows]
     busy = [training.lps_rounds_per_global_round * mean.ends_ns for mean in means]
     up = {
         f"lps-{number}": Exchanged(
@@ -68,6 +73,7 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
         global_round=globally,
         rounds=rounds,
         total_ns=training.global_rounds * globally.ends_ns,
+        device_fj=sum(spent) // max(1, len(spent)),
     )
 
 
@@ -121,6 +127,9 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
     console.print(
         f"training: about {human_seconds(expected.total_ns / 1e9)}, from payloads and {draws}", soft_wrap=True
     )
+    if counts_energy(experiment):
+        took = human_joules(expected.device_fj / JOULE_FJ)
+        console.print(f"energy: about {took} a mean device and LPS round", soft_wrap=True)
 
 
 def _link_table(experiment: Experiment) -> Table:

@@ -38,6 +38,18 @@ def test_the_page_says_what_the_record_says_and_asks_nobody(browser: Browser, tm
     assert page.console == []
 
 
+def test_the_page_says_what_devices_took_where_energy_was_counted(browser: Browser, tmp_path: Path) -> None:
+    by_device = {"device-000": 10.0, "device-004": 30.0}
+    energy = {"joules": 40.0, "down": 1.0, "compute": 30.0, "up": 9.0, "late": 0.05, "by_device": by_device}
+    page = opened(browser(1600), write_record(tmp_path / "run", energy=energy))
+    assert "40.0 J, 20.0 J a mean device. 50.0 mJ went into updates that missed their round." in page.text
+    assert "computing 30.0 J" in page.text
+    assert "device-004 30.0 J" in page.text
+    assert page.console == []
+    plain = opened(browser(1600), write_record(tmp_path / "plain"))
+    assert "Energy by part" not in plain.text
+
+
 def test_every_figure_says_in_words_what_it_shows(browser: Browser, tmp_path: Path) -> None:
     page = opened(browser(1600), write_record(tmp_path / "run"))
     said = page.run("return [...document.querySelectorAll('figure svg')].map((svg) => svg.getAttribute('aria-label'))")

@@ -169,6 +169,20 @@ compute: {per_example: 1ms, profiles: {old: 10}, devices: {old: [0]}}
 """
 
 
+def test_the_check_says_what_a_round_should_take_in_energy(capsys: pytest.CaptureFixture[str]) -> None:
+    links = "links.device-lps={down_rate: 8kbit/s, up_rate: 4kbit/s}"
+    changes = (links, "links.overrides=[]", "energy={radio: lte, compute: 2W, profiles: {old: 10W}}")
+    payloads = Payloads(device_down=1_000, device_up=1_000, lps_down=500, lps_up=500)
+    experiment = parse_experiment(CHECKED, overrides=changes)
+    # 3 s of 1288.04 mW, 8,000 bits of 51.97 + 438.39 mJ/Mbit; 0.1 s of 2 W, of the first of four 1 s of 10 W
+    expected = 3 * 1.28804 + 8e-3 * (0.05197 + 0.43839) + (10 + 3 * 0.2) / 4
+    assert expected_times(experiment, payloads).device_fj / 1e15 == pytest.approx(expected)
+    print_times(experiment, payloads, Console(width=100))
+    assert f"energy: about {expected:.2f}\u00a0J a mean device and LPS round" in capsys.readouterr().out
+    print_times(parse_experiment(CHECKED), payloads, Console(width=100))
+    assert "energy" not in capsys.readouterr().out
+
+
 def test_expected_times_are_those_of_the_slowest() -> None:
     payloads = Payloads(device_down=1_000, device_up=1_000, lps_down=500, lps_up=500)
     expected = expected_times(parse_experiment(CHECKED), payloads)

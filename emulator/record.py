@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeA
 from pydantic import model_validator as pydantic_check
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from emulator.privacy import Privacy
 from emulator.real_links import LINK_ROW, LinkRow, Real
 from emulator.timeline import TIMELINE_ROW, TimelineRow, Virtual
 from fedstrata.errors import DataError
@@ -112,6 +113,7 @@ class Summary:
     kernels: dict[str, NonNegativeInt] = Field(default_factory=dict)
     virtual: Virtual | None = None  # on the virtual clock
     real: Real | None = None  # on the real clock
+    privacy: Privacy | None = None
 
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:

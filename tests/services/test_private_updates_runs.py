@@ -12,6 +12,7 @@ from tiers import SMALL, Tiers, whole_run
 
 from device.agent import DeviceAgent
 from emulator.record import RunRecord
+from emulator.report.page import document_of
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExcludedError
 from fedstrata.experiment import Experiment, parse_experiment
@@ -139,6 +140,9 @@ async def test_epsilon_is_in_progress_and_record(tmp_path: Path) -> None:
     assert before.epsilon_spent == 0 < under_way <= after.epsilon_spent == 8
     said = json.loads((record.folder / "summary.json").read_text())["privacy"]["updates"]
     assert (said["epsilon"], said["epsilon_spent"], said["releases"]) == (8, 8, 6)
+    shown = document_of(record)["parts"]["summary/privacy"]
+    assert shown["updates"] == {"covers": "update", "epsilon": 8, "delta": 1e-5, "epsilon_spent": 8}
+    assert not shown["is_protection"]
 
 
 async def test_a_run_that_failed_says_how_much_was_spent(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ class FedTsdp(Method):
         neighbours: int = Field(default=2, ge=1)  # min_pts of both, a device itself counted
         layers: float | None = Field(default=None, ge=0.5)  # L_s at first, two tensors each; None: all
         shrink: float = Field(default=0.98, gt=0, le=1)  # ψ, of L_s at each grouping
+        rounding: Literal["up", "down"] = "up"  # of 2 · L_s, to how many tensors are shared
         growth: Literal["even", "literal"] = "even"  # of sampling weights
         sketch: int = Field(default=1024, ge=16, le=1 << 16)  # numbers that stand for a device's weights
 
@@ -93,10 +94,10 @@ class FedTsdp(Method):
         """L_s at first, in layers of two tensors."""
         return min(self.options.layers or len(names), len(names) / 2)
 
-    @staticmethod
-    def _split(names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
-        """The tensors that so many layers share, ceil(2 · L_s), and the others: after seven times 4 is 3.5."""
-        count = math.ceil(2 * layers)
+    def _split(self, names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
+        """The tensors that so many layers share, and the others: with ceil(2 · L_s), 4 is 3.5 after seven groupings,
+        with floor(2 · L_s) after the first."""
+        count = math.ceil(2 * layers) if self.options.rounding == "up" else max(1, math.floor(2 * layers))
         return names[:count], names[count:]
 
     # --- questions ------------------------------------------------------------------------------

@@ -167,6 +167,15 @@ def test_layers_are_withdrawn_one_after_the_other_and_one_tensor_stays_shared() 
     assert gone == [NAMES[3:], NAMES[2:], NAMES[2:], NAMES[1:], NAMES[1:], NAMES[1:]]  # 1.4, 0.98, 0.69, 0.48 …
 
 
+def test_rounded_down_a_tensor_is_withdrawn_at_the_first_grouping_and_one_stays_shared() -> None:
+    made, plan = method(hopkins=0.01, hopkins_points=5, shrink=0.7, rounding="down"), None
+    gone = []
+    for number in range(6):
+        plan = planned(made, given([0, 1, 0, 0, 1, 2], [0] * 6), plan, number)
+        gone.append(plan.withdrawn)
+    assert gone == [NAMES[2:], NAMES[1:], *[NAMES[1:]] * 4]  # 1.4, 0.98, 0.69, 0.48 …
+
+
 def test_who_has_not_answered_is_alone_and_goes_on_from_its_group() -> None:
     answers = given([0, 1, 0, 0, 1, 2], [0] * 6)
     del answers[4]

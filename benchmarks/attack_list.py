@@ -1,4 +1,4 @@
-"""The attacks, one after the other: who tries what."""
+"""The attacks over gRPC: who tries what, in a run over TLS and in one in the clear."""
 
 import os
 import ssl
@@ -70,9 +70,18 @@ def reported(lps_id: str, cluster: str) -> Callable[[Target], Any]:
     )
 
 
+def registered(lps_id: str) -> Callable[[Target], Any]:
+    """An LPS that says that it listens where nobody does."""
+    return lambda target: gps_service_pb2.RegisterLpsRequest(
+        lps_id=lps_id, address="127.0.0.1:9", experiment_sha256=target.experiment_sha256
+    )
+
+
 NOISE, DATA = os.urandom(4096), rounds_pb2.UpdatePart(data=bytes(1 << 20)).SerializeToString()
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 STOP = gps_service_pb2.StopRunRequest(reason="an attack").SerializeToString()
+WHERE = of_run(rounds_pb2.LocateUpdateRequest, child_id="device-001", cluster_id="lps-0")
+FAILED = of_run(gps_service_pb2.ReportFailureRequest, lps_id="lps-0", reason="an attack")
 LONG = enroll("x" * 500_000)
 OUT, INS, MEM, SPARE, OTHER = "outsider", "stranger of the run", "member", "spare LPS", "other authority"
 ATTACKS: tuple[tuple[str, str, Attack], ...] = (
@@ -122,7 +131,7 @@ ATTACKS: tuple[tuple[str, str, Attack], ...] = (
     (
         INS,
         "noughts that were compressed",
-        calls("lps", LPS + "FetchModel", bytes(1 << 27), compression=grpc.Compression.Gzip),
+        calls("lps", LPS + "FetchModel", bytes(1 << 24), compression=grpc.Compression.Gzip),
     ),
     (INS, "a flood of health checks of the GPS", flood("gps", HEALTH + "Check")),
     (INS, "a flood of health checks of an LPS", flood("lps", HEALTH + "Check")),
@@ -148,21 +157,23 @@ ATTACKS: tuple[tuple[str, str, Attack], ...] = (
     (
         MEM,
         "where an update of another stands",
-        calls(
-            "lps",
-            LPS + "LocateUpdate",
-            of_run(rounds_pb2.LocateUpdateRequest, child_id="device-001", cluster_id="lps-0"),
-        ),
+        calls("lps", LPS + "LocateUpdate", WHERE),
     ),
     (MEM, "a flood of health checks of an LPS", flood("lps", HEALTH + "Check")),
     (
+        MEM,
+        "asking for a model as itself, with a megabyte, 100 times",
+        calls("lps", LPS + "FetchModel", fetch("device-009", resume_digest=bytes(1_000_000)), times=MANY),
+    ),
+    (
+        MEM,
+        "100 sessions that begin with a megabyte of data",
+        calls("lps", LPS + "Attend", DATA, times=MANY),
+    ),
+    (
         SPARE,
         "registering as lps-0",
-        calls(
-            "gps",
-            GPS + "RegisterLps",
-            lambda _: gps_service_pb2.RegisterLpsRequest(lps_id="lps-0", address="127.0.0.1:9"),
-        ),
+        calls("gps", GPS + "RegisterLps", registered("lps-0")),
     ),
     (
         SPARE,
@@ -188,10 +199,26 @@ ATTACKS: tuple[tuple[str, str, Attack], ...] = (
     (
         SPARE,
         "the same in lps-0's name",
-        calls(
-            "gps",
-            GPS + "ReportFailure",
-            of_run(gps_service_pb2.ReportFailureRequest, lps_id="lps-0", reason="an attack"),
-        ),
+        calls("gps", GPS + "ReportFailure", FAILED),
     ),
 )
+
+# What somebody who has no certificate can do where nobody has one; of the run it knows its id, and who is in it.
+IN_THE_CLEAR: tuple[tuple[str, str, Attack], ...] = (
+    (OUT, "`WatchRun`", calls("gps", RUN + "WatchRun", b"")),
+    (OUT, "asking for a model in a member's name", calls("lps", LPS + "FetchModel", fetch("device-000"), times=MANY)),
+    (OUT, "a session in a member's name", calls("lps", LPS + "Attend", asked("device-000"), times=MANY)),
+    (OUT, "where an update of a member stands", calls("lps", LPS + "LocateUpdate", WHERE)),
+    (OUT, "a measurement in a member's name", calls("lps", LPS + "SubmitEvaluation", measured("device-000"))),
+    (OUT, "an aggregate in an LPS's name, of no model", calls(
+        "gps", GPS + "SubmitAggregate", update("lps-0", lps_id="lps-0"), DATA)),
+    (OUT, "a report in an LPS's name", calls("gps", GPS + "SubmitReport", reported("lps-0", "lps-0"), DATA)),
+    (OUT, "registering as lps-0, elsewhere", calls("gps", GPS + "RegisterLps", registered("lps-0"))),
+    (OUT, "a flood of health checks of the GPS", flood("gps", HEALTH + "Check")),
+    (OUT, "a flood of health checks of an LPS", flood("lps", HEALTH + "Check")),
+    (OUT, "100 enrolments with a name of 500 kB", calls("gps", GPS + "Enroll", LONG, times=MANY)),
+    (OUT, "bytes that are no message", calls("lps", LPS + "FetchModel", NOISE, times=MANY)),
+    (OUT, "an update in a member's name, of no model", calls("lps", LPS + "SubmitUpdate", update("device-000"), DATA)),
+    (OUT, "saying in an LPS's name that the run has failed", calls("gps", GPS + "ReportFailure", FAILED)),
+    (OUT, "`StopRun`", calls("gps", RUN + "StopRun", STOP)),
+)  # fmt: skip

@@ -5,7 +5,7 @@ import json
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from fedstrata.experiment import load_experiment
 from fedstrata.rpc.address import split_address
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.credentials import channel_credentials, checked_as
@@ -28,6 +29,7 @@ NAMES = {
     "other authority": Name("operator"),
 }
 MANY = 100
+LISTENS = "0A"  # a state in /proc/net/tcp
 
 
 @dataclass
@@ -36,18 +38,38 @@ class Target:
 
     gps: str
     lps: str
-    http: str
+    http: dict[str, str]  # of the GPS and of the LPS that serves the first cluster
     run_id: str
-    authority: Authority
+    experiment_sha256: str  # which whoever has the file knows
+    authority: Authority | None  # None of a run in the clear
 
     @classmethod
-    def of(cls, run: Path) -> "Target":
-        """The addresses are in the logs of the devices."""
-        said = [json.loads(line) for line in (run / "logs" / "devices-0-9.log").read_text().splitlines()]
+    def of(cls, run: Path, pids: Mapping[str, int]) -> "Target":
+        """The addresses for gRPC are in the logs of the devices; of HTTP those where `pids` listen beside."""
+        said = _events(run / "logs" / "devices-0-9.log")
         gps = next(event["gps"] for event in said if event["event"] == "serving")
         lps = next(event["lps"] for event in said if event.get("cluster") == "lps-0")
-        authority = Authority.load(run / "state" / "tls" / "authority")
-        return cls(gps, lps, gps, authority.domain, authority)
+        http = {tier: other_port(pids[tier], than=grpc) for tier, grpc in (("gps", gps), ("lps", lps))}
+        run_id = next(e["run_id"] for e in _events(run / "logs" / "gps.log") if e["event"] == "serving")
+        place = run / "state" / "tls" / "authority"
+        digest = load_experiment(run / "experiment.yaml").digest
+        return cls(gps, lps, http, run_id, digest, Authority.load(place) if place.exists() else None)
+
+
+def _events(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def other_port(pid: int, *, than: str) -> str:
+    """The address at which a process listens beside one that is known."""
+    sockets = {link.stat().st_ino for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_socket()}
+    host, port = split_address(than)
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *rest = line.split()
+        found = int(local.partition(":")[2], 16)
+        if state == LISTENS and int(rest[5]) in sockets and found != port:
+            return f"{host}:{found}"
+    raise SystemExit(f"process {pid} listens nowhere but at {than}")
 
 
 @dataclass
@@ -70,7 +92,7 @@ class Attacker:
     def tls(self) -> TlsFiles:
         """The certificate that it has."""
         authority, name = self.target.authority, NAMES[self.who]
-        if self.who == "other authority":
+        if self.who == "other authority" or authority is None:
             authority = Authority.new(self.target.run_id)
         place = self.folder / self.who.replace(" ", "-")
         if not place.exists():
@@ -85,7 +107,8 @@ class Attacker:
             return grpc.aio.insecure_channel(address, options=options)
         tls = self.tls()
         if self.who == "other authority":
-            tls = TlsFiles(folder=tls.folder, ca=self.target.authority.trusted(), cert=tls.cert, key=tls.key, me=tls.me)
+            trusted = self.target.authority.trusted() if self.target.authority else tls.ca
+            tls = TlsFiles(folder=tls.folder, ca=trusted, cert=tls.cert, key=tls.key, me=tls.me)
         return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
 
     def address(self, at: str) -> str:

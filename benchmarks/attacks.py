@@ -1,107 +1,130 @@
 """Attacks on a run of ten devices, by who has a certificate and who has none, and what the others felt of each.
 
-    python -m benchmarks.attacks --rounds 600 --seconds 2
+    python -m benchmarks.attacks
+    python -m benchmarks.attacks --only 22,h3,c15
 
-Real processes on 127.0.0.1; each attack lasts so many seconds at most and ends by itself. Two runs, a quiet one and one
-under attack: the table says how many rounds a second the honest devices closed while each attack went on, and what the
-attacker heard most. Ends with exit code 1 where the models differ.
+Real processes on 127.0.0.1; each attack lasts so many seconds at most and ends by itself. Told of each are rounds a
+second before it, while it lasts and in the second after, by how much the memory of GPS and LPS grew over what they
+held before, and how many probes of health were answered. A quiet run is first; then attacks over gRPC and on HTTP
+ports, one after the other, on one run over TLS, and those on a run in the clear, of which the last three have one each.
+With --only each has a run of its own. Ends with exit code 1 where the models of the run over TLS are not those of the
+quiet one.
 """
 
 import argparse
 import asyncio
-import json
 import os
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.attack_list import ATTACKS
-from benchmarks.attackers import Attacker, Target
-from benchmarks.suite.observed import peaks_mb
+from benchmarks.attack_list import ATTACKS, IN_THE_CLEAR
+from benchmarks.attacked_run import SERVERS, Memory, Probes, Run, Window
+from benchmarks.attackers import Attack, Attacker, Target
+from benchmarks.http_attackers import HTTP_ATTACKS
 
 LEAST_S = 1.0  # over which is counted what others felt of an attack that is over at once
-TEN = """
-name: ten
-partition: {kind: iid, devices: 10, examples_per_device: 60}
-model: {name: mlp, hidden: [16]}
-method: {name: random, clusters: 2}
-clock: real
-links: {device-lps: {latency: 15ms}}
-training: {global_rounds: ROUNDS, lps_rounds_per_global_round: 1, local_steps: 1, batch_size: 16, evaluate_every: 9999}
-"""
+BEFORE_S, AFTER_S = 1.0, 1.0
+FIRST_ROUND = 5
+SHORT, LONG = 90, 3000  # global rounds: of a run for one attack, and for all
+Named = tuple[str, str, Attack]
+Numbered = tuple[str, Named]
+Models = dict[str, str] | None
+NOTHING: Named = ("nobody", "nothing, to compare with", lambda attacker: asyncio.sleep(60))
+HEAD = """| | who | what is tried | what is heard | rounds a second | GPS MB | LPS MB | probes |
+|---:|---|---|---|---|---:|---:|---:|"""
 
 
-@dataclass
-class Run:
-    """A run of `fedstrata run`, and when it closed which global round."""
+@dataclass(frozen=True)
+class Felt:
+    """What was felt of one attack."""
 
-    folder: Path
-    rounds: int
-    closed: list[float] = field(default_factory=list)  # by global round, on the monotonic clock
-    peak_mb: dict[str, float] = field(default_factory=dict)
+    heard: Counter[str]
+    windows: list[Window]  # before, while it lasted, and after
+    growth_mb: dict[str, float]
+    probes: Probes
 
-    def start(self) -> None:
-        self.folder.mkdir()
-        (self.folder / "ten.yaml").write_text(TEN.replace("ROUNDS", str(self.rounds)))
-        words = ("run", str(self.folder / "ten.yaml"), "--out", str(self.folder / "run"), "--json")
-        command = (sys.executable, "-m", "emulator", *words, "--device-processes", "1")
-        self.program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.watcher = threading.Thread(target=self._watch)
-        self.watcher.start()
-
-    def _watch(self) -> None:
-        assert self.program.stdout is not None
-        for line in self.program.stdout:
-            told = json.loads(line)
-            if told.get("phase") == "training":
-                self.closed += [time.monotonic()] * (told["global_round"] + 1 - len(self.closed))
-            if len(self.closed) % 20 == 1 or told.get("phase") == "evaluation":
-                now = peaks_mb(self.program.pid)
-                self.peak_mb |= {tier: max(mb, self.peak_mb.get(tier, 0.0)) for tier, mb in now.items()}
-
-    def end(self) -> dict[str, str]:
-        """The models' SHA-256."""
-        self.watcher.join()
-        if self.program.wait():
-            raise SystemExit(f"the run ended with {self.program.returncode}; its logs: {self.folder / 'run' / 'logs'}")
-        models: dict[str, str] = json.loads((self.folder / "run" / "summary.json").read_text())["model_sha256"]
-        return models
-
-    def rates(self, windows: list[tuple[float, float]]) -> list[float]:
-        """Rounds a second in stretches of wall time, by the GPS's own log: an attacker that is busy hears late."""
-        said = [json.loads(line) for line in (self.folder / "run" / "logs" / "gps.log").read_text().splitlines()]
-        closed = [datetime.fromisoformat(event["time"]) for event in said if event["event"] == "global_round_closed"]
-        at = [moment.timestamp() for moment in closed]
-        if windows[-1][1] > at[-1]:
-            raise SystemExit("the run was over before the last attack; give it more --rounds")
-        return [sum(since <= moment <= until for moment in at) / (until - since) for since, until in windows]
-
-    @property
-    def seconds(self) -> float:
-        return self.closed[-1] - self.closed[0]
+    def row(self, number: str, who: str, what: str, rates: Sequence[float]) -> str:
+        told = " → ".join(f"{rate:.0f}" for rate in rates)
+        mb = " | ".join(f"{self.growth_mb[tier]:.0f}" for tier in SERVERS)
+        probes = f"{self.probes.answered} of {self.probes.asked}"
+        return f"| {number} | {who} | {what} | {_most(self.heard)} | {told} | {mb} | {probes} |"
 
 
-async def attacked(run: Run, seconds: float) -> tuple[list[Attacker], list[tuple[float, float]]]:
-    """Make all attacks, one after the other; gives who made them, and when each was felt."""
-    while len(run.closed) < 5:  # rounds, after which everybody is there
-        await asyncio.to_thread(run.watcher.join, 0.5)
+async def felt_of(run: Run, named: Named, seconds: float) -> Felt:
+    """Make one attack on a run that goes on."""
+    who, what, attack = named
+    pids = run.servers()
+    attacker = Attacker(Target.of(run.folder / "run", pids), run.folder / "attacker", who)
+    probes = Probes(attacker.target.http["lps" if "an LPS" in what else "gps"])
+    moments = [time.time()]
+    await asyncio.sleep(BEFORE_S)
+    memory = Memory(pids)
+    moments.append(time.time())
+    asking = asyncio.ensure_future(probes.go_on())
+    await attacker.make(attack, seconds)
+    await asyncio.sleep(max(0.0, moments[-1] + LEAST_S - time.time()))
+    moments.append(time.time())
+    asking.cancel()
+    await asyncio.sleep(AFTER_S)
+    moments.append(time.time())
+    return Felt(attacker.heard, list(pairwise(moments)), memory.growth_mb(), probes)
+
+
+async def felt(run: Run, attacks: Sequence[Named], seconds: float) -> list[Felt]:
+    """Make attacks one after the other, until the run is over."""
+    run.start()
+    await run.wait_round(FIRST_ROUND)
+    found: list[Felt] = []
+    for named in attacks:
         if not run.watcher.is_alive():
-            run.end()
-            raise SystemExit("the run was over before the first attack; give it more --rounds")
-    target, attackers, windows = Target.of(run.folder / "run"), [], []
-    for who, _, attack in ATTACKS:
-        attackers.append(Attacker(target, run.folder / "attacker", who))
-        began = time.time()
-        await attackers[-1].make(attack, seconds)
-        windows.append((began, max(time.time(), began + LEAST_S)))
-        await asyncio.to_thread(run.watcher.join, max(0.0, windows[-1][1] - time.time()))
-    return attackers, windows
+            raise SystemExit(f"the run was over before {named[1]}: {run.reason()}; give it more --rounds")
+        found.append(await felt_of(run, named, seconds))
+        print(f"{named[1]}: {found[-1].growth_mb}", file=sys.stderr, flush=True)
+    return found
+
+
+def attacked(run: Run, numbered: Sequence[Numbered], seconds: float, quiet: Models) -> bool:
+    """Print what was felt of attacks on one run; gives whether its models are those of a quiet one."""
+    found = asyncio.run(felt(run, [named for _, named in numbered], seconds))
+    models = run.models()
+    for (number, (who, what, _)), one in zip(numbered, found, strict=True):
+        print(one.row(number, who, what, run.rates(one.windows)), flush=True)
+    ended = f"ends: {run.reason()}" if models is None else "the same models" if models == quiet else "OTHER MODELS"
+    print(f"the run: {ended}; {run.told()}", flush=True)
+    return models == quiet
+
+
+def all_attacks(folder: Path, options: argparse.Namespace, quiet: Models) -> bool:
+    """Print all tables; gives whether the run over TLS has the models of a quiet one."""
+    over_tls = [("", NOTHING), ("", NOTHING), *_numbered("", ATTACKS), *_numbered("h", HTTP_ATTACKS)]
+    is_same = attacked(Run(folder / "tls", options.rounds), over_tls, options.seconds, quiet)
+    clear = _numbered("c", IN_THE_CLEAR)
+    attacked(Run(folder / "clear", SHORT * len(clear) // 2, has_tls=False), clear[:-3], options.seconds, quiet)
+    for one in clear[-3:]:
+        attacked(Run(folder / one[0], SHORT, has_tls=False), [one], options.seconds, quiet)
+    return is_same
+
+
+def some_attacks(folder: Path, options: argparse.Namespace, quiet: Models) -> bool:
+    """Print what was felt of some, each on a run of its own; gives whether those over TLS left the models alone."""
+    is_same, wanted = True, options.only.split(",")
+    lists = ("", ATTACKS, True), ("h", HTTP_ATTACKS, True), ("c", IN_THE_CLEAR, False)
+    for letter, attacks, has_tls in lists:
+        for numbered in _numbered(letter, attacks):
+            if numbered[0] in wanted:
+                run = Run(folder / numbered[0], options.rounds, has_tls)
+                is_same &= attacked(run, [numbered], options.seconds, quiet) or not has_tls
+    return is_same
+
+
+def _numbered(letter: str, attacks: Sequence[Named]) -> list[Numbered]:
+    return [(f"{letter}{number}", named) for number, named in enumerate(attacks, 1)]
 
 
 def _most(heard: Counter[str]) -> str:
@@ -109,25 +132,22 @@ def _most(heard: Counter[str]) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=600)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="", help="these alone, each on a run of its own: 22,h3,c1")
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
+    options.rounds = options.rounds or (SHORT if options.only else LONG)
     with tempfile.TemporaryDirectory() as folder:
-        quiet, noisy = Run(Path(folder) / "quiet", options.rounds), Run(Path(folder) / "noisy", options.rounds)
-        quiet.start()
-        models = quiet.end()
-        print(f"quiet: {quiet.seconds:.1f} s, {options.rounds / quiet.seconds:.1f} rounds/s, {quiet.peak_mb} MB")
-        noisy.start()
-        attackers, windows = asyncio.run(attacked(noisy, options.seconds))
-        is_same = noisy.end() == models
-        print("\n| | who | what is tried | what is heard | rounds a second |\n|---:|---|---|---|---:|")
-        rates = noisy.rates(windows)
-        for number, (attacker, (who, what, _), rate) in enumerate(zip(attackers, ATTACKS, rates, strict=True), 1):
-            print(f"| {number} | {who} | {what} | {_most(attacker.heard)} | {rate:.1f} |")
-        print(f"\nattacked: {noisy.seconds:.1f} s, {noisy.peak_mb} MB, load {os.getloadavg()[0]:.1f}")
-        print("the models are the same" if is_same else "THE MODELS DIFFER")
+        undisturbed = Run(Path(folder) / "quiet", options.rounds)
+        undisturbed.start()
+        quiet = undisturbed.models()
+        if quiet is None:
+            raise SystemExit(undisturbed.reason())
+        print(f"quiet: {undisturbed.told()}\n{HEAD}", flush=True)
+        is_same = (some_attacks if options.only else all_attacks)(Path(folder), options, quiet)
+    print(f"\nload {os.getloadavg()[0]:.1f}")
     raise SystemExit(not is_same)
 
 

@@ -3,10 +3,12 @@
 `python -m benchmarks.privacy attack --figure attack.svg` tells members of a device's data from other examples of the
 same classes by how much of each lies in the span of the eigenvectors that the device shares, and prints the area under
 the ROC curve: 0.5 is guessing, 1 is knowing. `python -m benchmarks.privacy draw TABLE --figure profiles.svg` draws what
-`python -m benchmarks.grouping experiments/sweeps/privacy_profiles.yaml` has printed.
+`python -m benchmarks.grouping experiments/sweeps/privacy_profiles.yaml` has printed, and `python -m benchmarks.privacy
+updates table.csv --figure updates.svg` what `fedstrata sweep experiments/sweeps/privacy_updates.yaml` has left.
 """
 
 import argparse
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -85,6 +87,23 @@ def drawn(table: str) -> dict[str, dict[float, tuple[float, float]]]:
     return found
 
 
+def updates(table: str) -> tuple[dict[str, dict[float, tuple[float, float]]], dict[str, float]]:
+    """By what noise covers, and ε, the accuracy in percent, mean and deviation; and that of the cells without noise."""
+    lines: dict[str, dict[float, tuple[float, float]]] = {}
+    others: dict[str, float] = {}
+    for row in csv.DictReader(table.splitlines()):
+        if row["measure"] != "device_mean_accuracy":
+            continue
+        mean, deviation = 100 * float(row["mean"]), 100 * float(row["std"])
+        covered, _, epsilon = row["cell"].partition("-")
+        if epsilon:
+            label = {"update": "each update", "sum": "sums of 100 under masks"}[covered]
+            lines.setdefault(label, {})[float(epsilon)] = (mean, deviation)
+        else:
+            others[{"local": "local training", "none": "FedAvg, no noise"}[covered]] = mean
+    return lines, others
+
+
 def figure(
     lines: Mapping[str, Mapping[float, tuple[float, float]]],
     path: Path,
@@ -92,8 +111,9 @@ def figure(
     across: str,
     up: str,
     ticks: Sequence[float],
+    levels: Mapping[str, float] | None = None,
 ) -> None:
-    """Lines with deviations over a logarithmic axis."""
+    """Lines with deviations over a logarithmic axis, and levels that do not depend on it."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -104,6 +124,8 @@ def figure(
     for label, points in lines.items():
         means, deviations = zip(*points.values(), strict=True)
         axes.errorbar(list(points), means, yerr=deviations, label=label, marker="o", markersize=3, capsize=2)
+    for (label, level), style in zip((levels or {}).items(), ("--", ":"), strict=False):
+        axes.axhline(level, label=label, linestyle=style, color="0.4")
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
     axes.set_xlabel(across)
@@ -116,7 +138,7 @@ def figure(
 def main() -> None:
     """Attack, or draw."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["attack", "draw"])
+    parser.add_argument("what", choices=["attack", "draw", "updates"])
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--figure", type=Path, required=True)
     asked = parser.parse_args()
@@ -126,10 +148,14 @@ def main() -> None:
         figure(lines, asked.figure, across="examples of the device", up="area under the ROC curve", ticks=SIZES)
     else:
         if asked.table is None:
-            parser.error("draw needs the table")
-        found = drawn(asked.table.read_text(encoding="utf-8"))
+            parser.error(f"{asked.what} needs the table")
+        table, levels = asked.table.read_text(encoding="utf-8"), {}
+        if asked.what == "draw":
+            found, up = drawn(table), "adjusted Rand index"
+        else:
+            (found, levels), up = updates(table), "accuracy, %"
         ticks = sorted({epsilon for points in found.values() for epsilon in points})
-        figure(found, asked.figure, across="ε", up="adjusted Rand index", ticks=ticks)
+        figure(found, asked.figure, across="ε", up=up, ticks=ticks, levels=levels)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     experiment = load_experiment(Path(options.experiment))
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()
-    tls = load_tls(options.tls, *(Name("device", ids[index]) for index in indexes))
+    names = [Name("device", ids[index]) for index in indexes]
+    tls = load_tls(options.tls, *names, revoked=options.revoked)
     metrics = ProcessMetrics("device")
     folder = Path(options.state) if options.state else None
     state = {"ready": False}

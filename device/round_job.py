@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
 from fedstrata.partitions import DeviceData
 from fedstrata.plugins import own_code_of
+from fedstrata.private_updates import private_update, weight_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, TOLD, arrays_of
 from fedstrata.tensors import Flat, Layout, taken
@@ -161,11 +163,11 @@ class RoundJob:
 
     async def _update(self, outcome: Outcome) -> Update:
         await self._keep(outcome)
-        update, received = self._difference(outcome), self.received
+        update, received = await self._released(self._difference(outcome)), self.received
         measured = _evaluation(self._device_id, received.round, outcome.measured, outcome.measured_received)
         return Update(
             round=received.round,
-            num_examples=len(self.work.examples),
+            num_examples=weight_of(self._host.experiment, len(self.work.examples)),
             codec=self._client.codec_for(update, self._streams.travelling),
             read=lambda start, stop: update[start:stop],
             train_loss=outcome.train_loss,
@@ -173,6 +175,14 @@ class RoundJob:
             base_digest=received.digest,
             work=await self._worked(),
         )
+
+    async def _released(self, update: Flat) -> Flat:
+        """An update as it may leave the device: shortened and noised, where updates are private."""
+        budget, work = self._host.update_budget, self.work
+        if budget is None:
+            return update
+        job = partial(private_update, device_index=work.device_index, lps_round=work.lps_round)
+        return await self._host.bench.compute(lambda: job(update, budget, work.noise))
 
     async def _worked(self) -> pb.Work | None:
         """What a clock wants to know of the round's work; on the real one it has taken its time then."""

@@ -27,6 +27,7 @@ from fedstrata.models import Model
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise
 from fedstrata.partitions import DeviceData, PublicData, public_data
 from fedstrata.plugins import own_code_of
+from fedstrata.private_updates import UpdateBudget, budget_of
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.streams import Streams
@@ -73,6 +74,11 @@ class DeviceProcess:
     def public(self) -> PublicData:
         """The examples that belong to nobody."""
         return public_data(self.experiment, self.dataset)
+
+    @cached_property
+    def update_budget(self) -> UpdateBudget | None:
+        """The noise on updates, if there is any."""
+        return budget_of(self.experiment)
 
     @property
     def keeps_state(self) -> bool:

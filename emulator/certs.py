@@ -52,15 +52,29 @@ def revoke(folder: Path, role: str, ids: Sequence[str], certificate: Path | None
     """Have a name, or one certificate, count no more; gives the folders that are told so, one after the other.
 
     Raises:
-        CertificateError: nobody can have such a name, the certificate cannot be read, or there is no authority.
+        CertificateError: nobody can have such a name, the certificate is none of this run, or there is no authority.
     """
-    Authority.load(folder / AUTHORITY)
-    names = names_of(role, ids) if certificate is None else []
-    serials = [] if certificate is None else [Issued.read(certificate).certificate.serial_number]
-    revoked = read_revoked(folder / AUTHORITY).with_also(names, serials)
+    domain = Authority.load(folder / AUTHORITY).domain
+    revoked = read_revoked(folder / AUTHORITY).with_also(*_revoked(role, ids, certificate, domain))
     for place in (folder / AUTHORITY, *_places(folder)):
         write_private(place, revoked.files())
         yield place
+
+
+def revoke_of_release(release: Release, role: str, ids: Sequence[str], certificate: Path | None) -> str:
+    """As `revoke`, of a release on Kubernetes; gives the name of the Secret that tells all its pods so."""
+    certificates = _certificates_of(release)
+    return certificates.revoke(*_revoked(role, ids, certificate, certificates.domain))
+
+
+def _revoked(role: str, ids: Sequence[str], certificate: Path | None, domain: str) -> tuple[list[Name], list[int]]:
+    """The names, or the serial number of the certificate in a folder. Raises CertificateError."""
+    if certificate is None:
+        return names_of(role, ids), []
+    issued = Issued.read(certificate)
+    if issued.peer.domain != domain:
+        raise CertificateError(f"{certificate} is of run {issued.peer.domain!r}, and not of {domain!r}")
+    return [], [issued.certificate.serial_number]
 
 
 def _authority_of(release: Release) -> Authority:
@@ -70,6 +84,32 @@ def _authority_of(release: Release) -> Authority:
 def renew_pods(release: Release) -> list[str]:
     """Make the certificates of a release's pods anew; gives the names of their Secrets. Raises CertificateError."""
     return _certificates_of(release).renew()
+
+
+def renew_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
+    """As `renew_authority`, of a release on Kubernetes and what it has issued to a folder; gives who is told so."""
+    certificates = _certificates_of(release)
+    boards = _issued_by_release(folder, certificates.domain)
+    yield from certificates.renew_authority()
+    yield from _names(_told_to_trust(certificates.existing_authority(), boards))
+
+
+def drop_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
+    """As `drop_authority`, of a release on Kubernetes and what it has issued to a folder; gives who is told so."""
+    certificates = _certificates_of(release)
+    boards = _issued_by_release(folder, certificates.domain)
+    _check_issued(certificates.existing_authority(), boards)
+    yield from certificates.drop_authority_before()
+    yield from _names(_told_to_trust(certificates.existing_authority(), boards))
+
+
+def _issued_by_release(folder: Path, domain: str) -> list[Issued]:
+    """The certificates in a folder, and below it, that are of a release; none where there is no such folder."""
+    return [one for one in map(Issued.read, _places(folder)) if one.peer.domain == domain]
+
+
+def _names(told: Iterator[Issued]) -> Iterator[str]:
+    return (str(one.folder) for one in told)
 
 
 def _certificates_of(release: Release) -> "ReleaseCertificates":
@@ -132,11 +172,16 @@ def drop_authority(folder: Path) -> Iterator[Issued]:
             f"{folder / AUTHORITY} has one authority; fedstrata certs renew --authority new makes another beside it"
         )
     holders = _issued_for(authority, folder)
-    for one in holders:
-        if not authority.has_issued(one.certificate):
-            raise CertificateError(f"{one.folder} is still by the authority of before; fedstrata certs renew first")
+    _check_issued(authority, holders)
     authority.alone().replace_in(folder / AUTHORITY)
     yield from _told_to_trust(authority.alone(), holders)
+
+
+def _check_issued(authority: Authority, holders: Sequence[Issued]) -> None:
+    """Refuse certificates that are not by an authority's own key. Raises CertificateError."""
+    for one in holders:
+        if authority.before and not authority.has_issued(one.certificate):
+            raise CertificateError(f"{one.folder} is still by the authority of before; fedstrata certs renew first")
 
 
 def _told_to_trust(authority: Authority, holders: Sequence[Issued]) -> Iterator[Issued]:

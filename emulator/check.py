@@ -185,7 +185,7 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
     """What noise promises."""
-    return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment.privacy))}
+    return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 
 def _newcomers(experiment: Experiment) -> dict[str, str]:

@@ -84,17 +84,15 @@ def renew(
     from fedstrata.errors import CertificateError
 
     place = _place(release, namespace, context, kubeconfig)
-    if authority is not None and place is not None:
-        raise CertificateError(
-            "the authority of a release is in a Secret of its own; leave --release or --authority out"
-        )
-    if pods and place is None:
-        raise CertificateError("--pods are those of a release; say of which: --release NAME")
+    if pods and (place is None or authority is not None):
+        raise CertificateError("--pods renews the certificates of a release; say of which, and nothing of an authority")
     if pods and place is not None:
-        for name in work.renew_pods(place):
-            print(name)
+        _print_lines(work.renew_pods(place))
     elif authority is None:
         _print(work.renew(folder, days, place))
+    elif place is not None:
+        change = work.renew_authority_of_release if authority is Change.new else work.drop_authority_of_release
+        _print_lines(change(place, folder))
     else:
         _print(work.renew_authority(folder) if authority is Change.new else work.drop_authority(folder))
 
@@ -112,15 +110,24 @@ def revoke(
         typer.Option(metavar="DIR", help="Instead: the certificate in this folder, and no other of its name."),
     ] = None,
     folder: Folder = CERTS,
+    release: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of this Helm release, told to all its pods by a Secret.")
+    ] = None,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Have certificates count no more: written beside all of the folder, and taken by processes that run."""
-    from emulator.certs import revoke as write
+    from emulator import certs as work
     from fedstrata.errors import CertificateError
 
     if bool(role) == bool(certificate):
         raise CertificateError("say whom: a role and its names, or --certificate DIR; and not both")
-    for place in write(folder, role, names or [], certificate):
-        print(place)
+    where = _place(release, namespace, context, kubeconfig)
+    if where is not None:
+        print(work.revoke_of_release(where, role, names or [], certificate))
+    else:
+        _print_lines(work.revoke(folder, role, names or [], certificate))
 
 
 @certs.command()
@@ -141,6 +148,11 @@ def _place(release: str | None, namespace: str, context: str | None, kubeconfig:
     if release is None:
         return None
     return Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+
+
+def _print_lines(told: "Iterable[object]") -> None:
+    for one in told:
+        print(one)
 
 
 def _print(certificates: "Iterable[Issued]") -> None:

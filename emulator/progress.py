@@ -174,6 +174,8 @@ def progress_line(status: pb.RunStatus) -> str:
             parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
         if status.energy_joules:
             parts.append(f"energy {human_joules(status.energy_joules)}")
+        if status.HasField("epsilon_spent"):
+            parts.append(f"ε {status.epsilon_spent:.3g} spent")
     if status.reason:
         parts.append(printable(status.reason))
     return ": ".join([parts[0], ", ".join(parts[1:])] if parts[1:] else parts)
@@ -216,6 +218,8 @@ def _head(status: pb.RunStatus, seconds: float) -> RenderableType:
         rounds += f", virtual time {human_seconds(status.virtual_ns / 1e9)}"
     if status.energy_joules:
         rounds += f", energy {human_joules(status.energy_joules)}"
+    if status.HasField("epsilon_spent"):
+        rounds += f", ε {status.epsilon_spent:.3g} spent"
     states = ", ".join(f"{entry.devices} {printable(entry.state)}" for entry in status.devices)
     phase = Text(printable(status.phase), style="bold")
     grid.add_row(phase, bar, Text(rounds), Text(states), Text(human_seconds(seconds), style="dim"))
@@ -260,6 +264,7 @@ def status_fields(status: pb.RunStatus) -> dict[str, Any]:
         "seconds": round(status.seconds, 3),
         "virtual_seconds": status.virtual_ns / 1e9 if status.virtual_ns else None,
         "energy_joules": status.energy_joules or None,
+        "epsilon_spent": status.epsilon_spent if status.HasField("epsilon_spent") else None,
         "lps_wanted": status.lps_wanted,
         "devices": {entry.state: entry.devices for entry in status.devices},
         "clusters": [_cluster_fields(cluster) for cluster in status.clusters],

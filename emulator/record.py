@@ -17,6 +17,7 @@ from pydantic import model_validator as pydantic_check
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from emulator.energy import EnergySummary
+from emulator.privacy import Privacy
 from emulator.real_links import LINK_ROW, LinkRow, Real
 from emulator.timeline import TIMELINE_ROW, TimelineRow, Virtual
 from fedstrata.errors import DataError
@@ -114,6 +115,7 @@ class Summary:
     virtual: Virtual | None = None  # on the virtual clock
     real: Real | None = None  # on the real clock
     energy: EnergySummary | None = None  # where the experiment counts it
+    privacy: Privacy | None = None
 
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:

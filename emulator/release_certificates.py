@@ -14,11 +14,13 @@ from fedstrata.partition_settings import LocalPartition
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, TlsFiles, write_private
 from fedstrata.trust.names import Name, device_names
+from fedstrata.trust.revoked import REVOKED, Revoked
 
-AUTHORITY = "authority"
+AUTHORITY, REVOKED_LIST = "authority", "revoked"  # Secrets of a release that are no process's
 GENERATED = "generated"  # tls.mode where `fedstrata up` makes the certificates
 FILES = {"ca.crt": CA, "tls.crt": CERT, "tls.key": KEY}  # keys of a Secret, as Kubernetes and cert-manager have them
 AUTHORITY_FILES = {"tls.crt": CA, "tls.key": CA_KEY}
+FIRST = "first"  # beside them, once the authority has been renewed: the fingerprint of the first, for pods that know it
 RENEW_DAYS = 120  # a certificate with fewer days left is made anew by the next `fedstrata up`
 MOST_LPS = 16  # that get a certificate where only the GPS knows how many there will be; as the chart has it
 
@@ -74,19 +76,75 @@ class ReleaseCertificates:
         Raises:
             CertificateError: there is no authority, no certificate, or one that cannot be read; then all stay.
         """
-        authority, own = self.existing_authority(), self.secret(AUTHORITY)
-        names = sorted(name for name in self._secrets.made_here() if name != own)
-        holders = {name: self._holder(name) for name in names}
-        if not holders:
-            raise CertificateError(f"namespace {self._release.namespace} has no certificate of {self._release.name}")
-        for name, holder in holders.items():
-            self._secrets.write(name, _as_secret(authority.issued(holder)))
-        return names
+        authority, holders = self.existing_authority(), self._issued()
+        for name, issued in holders.items():
+            self._secrets.write(name, _as_secret(authority.issued(issued.peer.names)))
+        return list(holders)
 
-    def _holder(self, name: str) -> tuple[Name, ...]:
+    def renew_authority(self) -> list[str]:
+        """Make another authority, and have all pods trust both; gives the names of their Secrets.
+
+        Raises:
+            CertificateError: the one before still counts, or as `renew` does; then all stays.
+        """
+        before, holders = self.existing_authority(), self._issued()
+        return self._told_to_trust(before.succeeded(), holders)
+
+    def drop_authority_before(self) -> list[str]:
+        """Have no pod trust the authority of before any more; gives the names of their Secrets.
+
+        Raises:
+            CertificateError: there is none of before, or a certificate is still by it; then all stays.
+        """
+        authority, holders = self.existing_authority(), self._issued()
+        if not authority.before:
+            raise CertificateError(
+                f"release {self._release.name} has one authority; fedstrata certs renew --release "
+                f"{self._release.name} --authority new makes another beside it"
+            )
+        if still := next((name for name, one in holders.items() if not authority.has_issued(one.certificate)), None):
+            raise CertificateError(
+                f"Secret {still} is still by the authority of before; fedstrata certs renew --release "
+                f"{self._release.name} --pods first"
+            )
+        return self._told_to_trust(authority.alone(), holders)
+
+    def _told_to_trust(self, authority: Authority, holders: Iterable[str]) -> list[str]:
+        """Keep an authority in the place of the one before, and have all know by it whom to trust."""
+        first = self.fingerprint().encode()
+        self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
+        for name in holders:
+            self._secrets.write(name, {**(self._secrets.read(name) or {}), "ca.crt": authority.trusted()})
+        return list(holders)
+
+    def revoke(self, names: Iterable[Name], serials: Iterable[int]) -> str:
+        """Have names and single certificates count no more; gives the name of the Secret that says so.
+
+        Raises:
+            CertificateError: somebody else has made that Secret, or what it says cannot be read.
+        """
+        name = self.secret(REVOKED_LIST)
+        self._secrets.check_replaceable(name)
+        said = (self._secrets.read(name) or {}).get(REVOKED, b"")
+        try:
+            revoked = Revoked.parse(said.decode())
+        except (CertificateError, UnicodeDecodeError) as error:
+            raise CertificateError(f"Secret {name}: {error}; put back what it said, or delete it") from None
+        self._secrets.write(name, revoked.with_also(names, serials).files())
+        return name
+
+    def _issued(self) -> dict[str, Issued]:
+        """The certificates of the release's pods, by their Secrets. Raises CertificateError."""
+        others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
+        found = {name: self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)}
+        if not found:
+            raise CertificateError(f"namespace {self._release.namespace} has no certificate of {self._release.name}")
+        return found
+
+    def _holder(self, name: str) -> Issued:
         with _folder_of(self._secrets.read(name) or {}, FILES, name) as folder:
             try:
-                return Issued.read(folder).peer.names
+                return Issued.read(folder)
             except CertificateError:
                 raise CertificateError(
                     f"Secret {name} holds no certificate of ours; fedstrata up makes it anew"
@@ -103,7 +161,7 @@ class ReleaseCertificates:
 
     def prune(self, holders: Iterable[str]) -> None:
         """Delete the Secrets of who is no longer there."""
-        kept = {self.secret(who) for who in [*holders, AUTHORITY]}
+        kept = {self.secret(who) for who in [*holders, AUTHORITY, REVOKED_LIST]}
         for name in self._secrets.made_here():
             if name not in kept:
                 self._secrets.delete(name)
@@ -115,8 +173,16 @@ class ReleaseCertificates:
             self._secrets.delete(name)
 
     def fingerprint(self) -> str:
-        """Of the authority's certificate: another one makes other pods."""
+        """Of the authority's certificate: another one makes other pods, unless it has come in steps that pods took."""
+        first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
+        if first is not None:
+            return first.decode()
         return hashlib.sha256(self.existing_authority().files()[CA]).hexdigest()[:16]
+
+    @property
+    def domain(self) -> str:
+        """Whom the release's certificates are for, as the chart has it."""
+        return f"{self._release.name}.{self._release.namespace}"
 
     def secret(self, who: str) -> str:
         """The name of somebody's Secret, as the chart has it."""
@@ -149,9 +215,8 @@ class ReleaseCertificates:
 
     def _new_authority(self) -> Authority:
         """A new authority, or the one that another `fedstrata up` has made in the meantime."""
-        files = Authority.new(f"{self._release.name}.{self._release.namespace}").files()
-        name = self.secret(AUTHORITY)
-        if self._secrets.create(name, {key: files[file] for key, file in AUTHORITY_FILES.items()}):
+        authority, name = Authority.new(self.domain), self.secret(AUTHORITY)
+        if self._secrets.create(name, _authority_secret(authority)):
             self._new.append(name)
         return self.existing_authority()
 
@@ -240,3 +305,8 @@ def _folder_of(found: Mapping[str, bytes], files: Mapping[str, str], name: str) 
 
 def _as_secret(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {key: files[file] for key, file in FILES.items()}
+
+
+def _authority_secret(authority: Authority) -> dict[str, bytes]:
+    files = authority.files()
+    return {key: files[file] for key, file in AUTHORITY_FILES.items()}

@@ -30,6 +30,11 @@ def status_schema() -> dict[str, Any]:
                 "minimum": 0,
                 "description": "what devices have taken in LPS rounds; null where the experiment counts none",
             },
+            "epsilon_spent": {
+                "type": ["number", "null"],
+                "minimum": 0,
+                "description": "of the updates so far, the open global round's with them; null where none are noised",
+            },
             "lps_wanted": _count("how many LPSs the run needs; 0 while nobody knows"),
             "devices": {"type": "object", "additionalProperties": _count("devices in this state")},
             "clusters": {"type": "array", "items": _cluster()},

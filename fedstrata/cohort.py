@@ -1,8 +1,11 @@
 """The cohort of an LPS round: which of its devices an LPS asks."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +23,26 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
         return sorted(members)
     draws = {device: float(np.random.default_rng([seed, COHORT, lps_round, device]).random()) for device in members}
     return sorted(sorted(members, key=lambda device: (draws[device], device))[:count])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohorts:
+    """Who takes part when, where all devices hang on one LPS from the first round to the last."""
+
+    asked: tuple[frozenset[int], ...]  # by LPS round
+    most: tuple[int, ...]  # by LPS round, how often any of them has taken part once it is over
+
+
+@lru_cache(maxsize=4)
+def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int) -> Cohorts:
+    """The cohorts of so many devices, and of rounds."""
+    asked = tuple(frozenset(cohort(range(devices), participation, seed, number)) for number in range(lps_rounds))
+    often: Counter[int] = Counter()
+    most = []
+    for there in asked:
+        often.update(there)
+        most.append(max(often.values()))
+    return Cohorts(asked=asked, most=tuple(most))
 
 
 def cohort_size(members: int, participation: int | float | None) -> int:

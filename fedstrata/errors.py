@@ -68,6 +68,12 @@ class NotAllowedError(FedstrataError):
     exit_code = EXIT_USAGE
 
 
+class OutdatedError(FedstrataError):
+    """A certificate that counted when its connection began and does not now; by a newer one the call goes through."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
+
+
 class TooManyCallsError(FedstrataError):
     """More calls by one identity than its share; the same call will go through later."""
 

@@ -100,6 +100,7 @@ LATER_KEYS = (
     ("model", "channels"),
     ("model", "activation"),
     ("bounds",),
+    ("privacy", "updates"),
     ("privacy",),
     ("newcomers",),
 )

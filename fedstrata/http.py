@@ -1,8 +1,10 @@
 """The small HTTP server of every process: `/metrics`, `/healthz`, `/readyz`, and what a process serves beside them."""
 
 import socket
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_REQUEST_S = 10.0  # from a connection to its end, however slowly it speaks
-MOST_REQUESTS = 32  # at once, each a thread
+MOST_REQUESTS = 32  # at once, each a thread; twice as many while those that are hung up on still end
 MOST_STAYING = 128  # connections that last, such as those of open pages; each a thread that waits
 LONGEST_WRITE_S = 60.0  # of a connection that lasts: how long its other end may take nothing
 STAY = "fedstrata.stay"  # in a request's environment: a call that lets its connection last, until it is called again
@@ -29,23 +31,46 @@ STAY = "fedstrata.stay"  # in a request's environment: a call that lets its conn
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 128  # connections that wait to be accepted; with the five of before, a few hold off a probe
 
     def __init__(self, *arguments: Any, **named_arguments: Any) -> None:
         self._open: dict[socket.socket, float] = {}  # connections, and when each is hung up on
+        self._from: dict[socket.socket, str] = {}  # by which address each was opened, the oldest first
         self._staying: set[socket.socket] = set()  # those of them that may last
         super().__init__(*arguments, **named_arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own; one too many is hung up on."""
-        if len(self._open) - len(self._staying) >= MOST_REQUESTS:
+        """Serve a connection in a thread of its own.
+
+        Of too many the oldest is hung up on of the address that has most, so that probes are answered whoever else
+        asks; who comes while all of these are still ending is not heard.
+        """
+        if len(self._open) - len(self._staying) >= 2 * MOST_REQUESTS:
             self.shutdown_request(request)
             return
+        opened = {one: who for one, who in list(self._from.items()) if one not in self._staying}
+        if len(opened) >= MOST_REQUESTS:
+            ((most, _),) = Counter(opened.values()).most_common(1)
+            self._hang_up(next(one for one, who in opened.items() if who == most))
         self._open[request] = time.monotonic() + LONGEST_REQUEST_S
+        self._from[request] = client_address[0]
         super().process_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of connections that broke: who opens and resets them would fill the log with tracebacks."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def _hang_up(self, request: socket.socket) -> None:
+        """Have the thread of a connection read its end."""
+        self._from.pop(request, None)
+        with suppress(OSError):  # it has ended by itself
+            request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
         """End a connection."""
         self._open.pop(request, None)
+        self._from.pop(request, None)
         self._staying.discard(request)
         super().shutdown_request(request)
 

@@ -25,6 +25,7 @@ Integers = NDArray[np.int64]
 PIECE = 1 << 14  # numbers drawn at once
 BEFORE_TRAINING = -1
 SECRET_BYTES = 32
+FAR = 35.0  # deviations from which on a normal tail is taken by its series, which is exact to 10⁻⁸ there
 
 
 class Noise(Protocol):
@@ -117,7 +118,9 @@ def on_grid(key: bytes, size: int, deviation: float, grid: float) -> Integers:
 def delta_of(noise_multiplier: float, epsilon: float) -> float:
     """δ of one Gaussian release whose noise is so many times its sensitivity (Balle & Wang 2018, Theorem 8)."""
     half, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
-    return _phi(half - shift) - math.exp(epsilon) * _phi(-half - shift)
+    if half + shift < FAR:
+        return _phi(half - shift) - math.exp(epsilon) * _phi(-half - shift)
+    return _phi(half - shift) - math.exp(epsilon + _log_far_phi(half + shift))
 
 
 def noise_multiplier_of(epsilon: float, delta: float) -> float:
@@ -132,6 +135,24 @@ def noise_multiplier_of(epsilon: float, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if delta_of(middle, epsilon) <= delta else (middle, high)
     return high
+
+
+def epsilon_of(noise_multiplier: float, delta: float) -> float:
+    """ε at a δ of one Gaussian release whose noise is so many times its sensitivity; a little more, never less."""
+    if delta_of(noise_multiplier, 0.0) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while delta_of(noise_multiplier, high) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if delta_of(noise_multiplier, middle) <= delta else (middle, high)
+    return high
+
+
+def _log_far_phi(x: float) -> float:
+    """The logarithm of the standard normal distribution function at −x, x at least `FAR`, where it underflows soon."""
+    return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)
 
 
 def _phi(x: float) -> float:

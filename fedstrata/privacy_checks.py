@@ -7,9 +7,11 @@ from fedstrata.cohort import cohort_size
 from fedstrata.errors import ExperimentError
 from fedstrata.methods import Method, Moment
 from fedstrata.partition_settings import LocalPartition
-from fedstrata.privacy_settings import ProfilePrivacy
+from fedstrata.privacy_settings import PrivacySettings, ProfilePrivacy
 from fedstrata.private_profiles import check_enough
+from fedstrata.private_updates import UpdateBudget, budget_of
 from fedstrata.streams import asks_in_training, spans_lps
+from fedstrata.tensors.exact_sum import largest_value
 
 if TYPE_CHECKING:
     from fedstrata.experiment import Experiment
@@ -58,6 +60,42 @@ def check_privacy(experiment: "Experiment", method: Method) -> None:
         return
     if privacy.profiles is not None:
         _check_profiles(experiment, method, privacy.profiles)
+    budget = budget_of(experiment)
+    if budget is not None:
+        why = _why_not_by_method(experiment.method.name, method, privacy) or _why_not_noised(experiment, budget)
+        if why is not None:
+            raise ExperimentError(f"privacy.updates: {why}")
+
+
+def _why_not_by_method(name: str, method: Method, privacy: PrivacySettings) -> str | None:
+    """Why noise on a method's updates would not cover what its devices tell of what they have trained."""
+    if not method.bears_noise:
+        return f"method {name} sends nothing that may be shortened and noised; take another method"
+    if method.mixes:
+        return f"method {name} weighs single updates, and private ones all count as one; take another method"
+    if asks_in_training(method) is not None:
+        return f"method {name} has devices answer in each global round, which no noise covers; take another method"
+    if method.questions() and privacy.profiles is None:
+        asked = ", ".join(question.name for question in method.questions())
+        return (
+            f"method {name} has devices answer before training ({asked}), which nothing covers; "
+            "say privacy.profiles, too, or take a method that asks nothing"
+        )
+    return None
+
+
+def _why_not_noised(experiment: "Experiment", budget: UpdateBudget) -> str | None:
+    up, most = experiment.links.device_lps.up, largest_value(experiment.device_count)
+    covers_sum = budget.settings.covers == "sum"
+    if covers_sum and experiment.secure_aggregation is None:
+        return "covers: sum needs secure_aggregation, without which an LPS sees single updates; or say covers: update"
+    if covers_sum and up != "float32":
+        return f"links.device-lps.up is {up}, which rounds each update by itself; with covers: sum say float32"
+    if budget.reach > most:
+        return (
+            f"noised updates reach to ±{budget.reach:.3g}, and sums hold ±{most:g}; have a smaller clip or less noise"
+        )
+    return None
 
 
 def _check_profiles(experiment: "Experiment", method: Method, settings: ProfilePrivacy) -> None:

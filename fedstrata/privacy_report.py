@@ -1,32 +1,99 @@
 """What the record and `fedstrata check` say of noise: ε and δ, of what, and what is not covered."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedstrata.privacy_settings import PrivacySettings
+from fedstrata.private_updates import UpdateBudget, budget_of
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
 
 RESEARCH = "noise for research, which all who have the experiment file can take off: no protection"
-UNIT = "one example of a device, replaced by any other"
-NOT_COVERED = ("updates", "losses and hits", "numbers of examples")
+EXAMPLE = "one example of a device, replaced by any other"
+DEVICE = "all examples of a device, replaced by any others"
+NEVER_COVERED = ("losses and hits", "numbers of examples")
+DIGESTS = "digests of what devices keep for themselves"
 
 
-def privacy_summary(privacy: PrivacySettings) -> dict[str, Any]:
-    """The part `privacy` of summary.json."""
-    profiles = privacy.profiles
-    return {
+def not_covered(experiment: "Experiment") -> tuple[str, ...]:
+    """What leaves devices without noise."""
+    privacy = experiment.privacy
+    if privacy is None or privacy.updates is None:
+        return ("updates", *NEVER_COVERED)
+    return (*NEVER_COVERED, DIGESTS)
+
+
+def epsilon_spent(experiment: "Experiment", global_rounds: int, *, is_grouped: bool = True) -> float | None:
+    """ε of the updates so far, the open global round's with them; None where updates are not noised."""
+    budget, training = budget_of(experiment), experiment.training
+    if budget is None:
+        return None
+    begun = min(global_rounds + 1, training.global_rounds) if is_grouped else 0
+    return budget.epsilon_after(budget.releases_in(begun * training.lps_rounds_per_global_round))
+
+
+def privacy_summary(experiment: "Experiment", spent: float | None = None) -> dict[str, Any]:
+    """The part `privacy` of summary.json, of an experiment that has one."""
+    privacy, budget = experiment.privacy, budget_of(experiment)
+    if privacy is None:
+        return {}
+    said: dict[str, Any] = {
         "noise": privacy.noise,
         "is_protection": privacy.noise == "protection",
         "is_repeatable": privacy.noise == "research",
-        "profiles": None if profiles is None else {**profiles.model_dump(), "unit": UNIT},
-        "not_covered": list(NOT_COVERED),
+        "profiles": None if privacy.profiles is None else {**privacy.profiles.model_dump(), "unit": EXAMPLE},
+        "not_covered": list(not_covered(experiment)),
+    }
+    if budget is not None:
+        said["updates"] = {**_updates(experiment, budget), "epsilon_spent": spent}
+    return said
+
+
+def _updates(experiment: "Experiment", budget: UpdateBudget) -> dict[str, Any]:
+    settings = budget.settings
+    return {
+        "covers": settings.covers,
+        "unit": DEVICE,
+        "clip": settings.clip,
+        "epsilon": budget.epsilon,
+        "delta": settings.delta,
+        "noise_multiplier": 2 * budget.multiplier,
+        "noise_deviation": budget.deviation,
+        "releases": budget.releases,
+        "epsilon_of_updates": budget.epsilon_after(budget.releases, 1),
+        "epsilon_of_sums": _of_sums(experiment, budget),
     }
 
 
-def privacy_lines(privacy: PrivacySettings) -> list[str]:
+def _of_sums(experiment: "Experiment", budget: UpdateBudget) -> float | None:
+    """ε against who sees sums alone; None where that is nobody's promise."""
+    masks = experiment.secure_aggregation
+    return None if masks is None else budget.epsilon_after(budget.releases, masks.min_devices)
+
+
+def privacy_lines(experiment: "Experiment") -> list[str]:
     """For a person: what is private, in what sense, and what is not."""
-    said = []
+    privacy, budget, said = experiment.privacy, budget_of(experiment), []
+    if privacy is None:
+        return []
     if privacy.profiles is not None:
-        said.append(f"profiles: ε {privacy.profiles.epsilon:g}, δ {privacy.profiles.delta:g}, once, for {UNIT}")
-    said.append(f"not covered: {', '.join(NOT_COVERED)}")
+        said.append(f"profiles: ε {privacy.profiles.epsilon:g}, δ {privacy.profiles.delta:g}, once, for {EXAMPLE}")
+    if budget is not None:
+        said += _update_lines(experiment, budget)
+    said.append(f"not covered: {', '.join(not_covered(experiment))}")
     if privacy.noise == "research":
         said.append(RESEARCH)
+    return said
+
+
+def _update_lines(experiment: "Experiment", budget: UpdateBudget) -> list[str]:
+    settings, masks = budget.settings, experiment.secure_aggregation
+    least = masks.min_devices if masks is not None else 1
+    whole = f"δ {settings.delta:g}, in all rounds together ({budget.releases} of a device at most), for {DEVICE}"
+    noise = f"each device adds noise of {budget.deviation:.3g} to each weight of an update of length {settings.clip:g}"
+    if settings.covers == "sum":
+        other = f"against who sees an update by itself: ε {budget.epsilon_after(budget.releases, 1):.4g}"
+        return [f"sums of {least} updates or more: ε {budget.epsilon:.4g}, {whole}", other, noise]
+    said = [f"each update, whoever sees it: ε {budget.epsilon:.4g}, {whole}", noise]
+    if (of_sums := _of_sums(experiment, budget)) is not None:
+        said.insert(1, f"against who sees sums of {least} or more alone: ε {of_sums:.4g}")
     return said

@@ -40,6 +40,7 @@ def service_arguments(tier: str, description: str) -> Arguments:
     arguments.option("experiment", "the experiment file", required=True)
     arguments.option("http", "host:port of /metrics, /healthz and /readyz", default="127.0.0.1:0")
     arguments.option("tls", "folder of ca.pem, cert.pem and key.pem: speak TLS, as who the certificate names")
+    arguments.option("revoked", "file of certificates that count no more, in place of revoked.txt in that folder")
     arguments.option("log-level", "DEBUG, INFO, WARNING or ERROR", default="INFO")
     arguments.add_argument(
         "--exit-with-parent", action="store_true", help="stop when standard input ends, as it does with the parent"

@@ -51,7 +51,7 @@ def make_backend(name: str, log: EventLog) -> Backend:
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Conduct the run and serve its record until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
-    tls = load_tls(options.tls, GPS)
+    tls = load_tls(options.tls, GPS, revoked=options.revoked)
     metrics = ProcessMetrics("gps")
     metrics.run(
         experiment.run_id,
@@ -63,7 +63,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     state = state_for(Path(options.state) / experiment.run_id, options.again)
     claim(state)
     backend = make_backend(options.lps_backend, log)
-    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log)
+    revoked = tls.revoked if tls else None
+    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, revoked=revoked)
     server = RpcServer(
         metrics.links,
         payload_bytes=run.largest_payload_bytes,

@@ -43,6 +43,7 @@ TABLES: Mapping[str, str] = {
     "moves": "global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, came_from INTEGER NOT NULL, "
     "home INTEGER NOT NULL",
     "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
+    "lps_certificates": "lps_id TEXT PRIMARY KEY, serial TEXT NOT NULL",
     "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
     "round_times": "global_round INTEGER PRIMARY KEY, times BLOB NOT NULL",
@@ -50,7 +51,12 @@ TABLES: Mapping[str, str] = {
     "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
-LATER_TABLES = ("round_times", "moves", "bundle_times")  # which journals of earlier versions do not have
+LATER_TABLES = (
+    "round_times",
+    "moves",
+    "bundle_times",
+    "lps_certificates",
+)  # which journals of earlier versions do not have
 UNIQUE = {
     "answers": "question, global_round, device_index",
     "bundles": "global_round, cluster_id",

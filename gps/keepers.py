@@ -165,7 +165,7 @@ class StreamsKeeper:
         total = [0] * len(self._streams.streams(clusters))
         for device in self._plans.members(home):
             weights = self._streams.weights(
-                device.cluster or 0, clusters, device.num_examples, self._plans.shares(device)
+                device.cluster or 0, clusters, self._plans.weight(device), self._plans.shares(device)
             )
             total = [before + weight for before, weight in zip(total, weights, strict=True)]
         return total

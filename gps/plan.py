@@ -12,6 +12,7 @@ from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.homes import home_of, homes_of, lps_known
 from fedstrata.methods import Candidate, Method, Moment, Plan, Question
+from fedstrata.private_updates import weight_of
 from fedstrata.rpc.answers import TOLD, answer_to_proto, arrays_of
 from fedstrata.streams import are_placed_by_index, shares_of, spans_lps
 from fedstrata.v1 import answers_pb2
@@ -234,10 +235,14 @@ class Plans:
             if device.home is not None and home_name(device.home) == home
         ]
 
+    def weight(self, device: Device) -> int:
+        """How much a device counts in a mean."""
+        return weight_of(self._experiment, device.num_examples)
+
     def examples(self, global_round: int) -> dict[str, int]:
-        """How many examples the devices of a global round have that hang on each LPS."""
+        """For how many examples the devices of a global round stand that hang on each LPS."""
         return {
-            name: sum(d.num_examples for d in self.members(name) if d.from_global_round <= global_round)
+            name: sum(self.weight(d) for d in self.members(name) if d.from_global_round <= global_round)
             for name in self.homes
         }
 

@@ -7,7 +7,7 @@ import sys
 
 import grpc
 
-from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError
+from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
 from fedstrata.rpc.client import plain_or_secure
 from fedstrata.trust.credentials import GPS, load_tls
 from fedstrata.trust.diagnosis import why_refused
@@ -42,7 +42,7 @@ async def probe(options: argparse.Namespace) -> int:
             async for status in watch:
                 if status.phase == "failed" or is_met(status, rounds=options.rounds, completed=options.completed):
                     break
-    except CertificateError as error:
+    except (CertificateError, NotServedError) as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except grpc.aio.AioRpcError as error:

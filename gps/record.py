@@ -18,7 +18,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.link import wall_time
 from fedstrata.metrics import LinkKey
 from fedstrata.page import ROUND_COLUMNS
-from fedstrata.privacy_report import privacy_summary
+from fedstrata.privacy_report import epsilon_spent, privacy_summary
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
@@ -72,7 +72,7 @@ def write_record(folder: Path, result: RunResult) -> None:
     if result.experiment.is_paced:
         _write(folder / "links.csv", links_csv(_link_sums(result), result.experiment.device_ids()))
     if counts_energy(result.experiment):
-        _write(folder / "energy.csv", energy_csv(_spent(result), result.experiment.device_ids()))
+        _write(folder / "energy.csv", energy_csv(_energy(result), result.experiment.device_ids()))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
     _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")
@@ -83,7 +83,7 @@ def _link_sums(result: RunResult) -> list[LinkSum]:
     return link_sums([result.carried_before, *(each.carried for each in times)])
 
 
-def _spent(result: RunResult) -> list[Spent]:
+def _energy(result: RunResult) -> list[Spent]:
     return spent_by(result.experiment, result.lps_rounds, result.times, result.carried_before)
 
 
@@ -139,7 +139,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         "virtual": virtual_summary(result.lps_rounds, result.times) if experiment.is_timed else None,
         "real": real_summary(_link_sums(result)) if experiment.is_paced else None,
-        **({"energy": energy_summary(_spent(result), ids)} if counts_energy(experiment) else {}),
+        **({"energy": energy_summary(_energy(result), ids)} if counts_energy(experiment) else {}),
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
         "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],
@@ -153,8 +153,13 @@ def summary(result: RunResult) -> dict[str, Any]:
         "lost_state": list(result.lost_state),
         "personal_sha256": {e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
         "model_sha256": {name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},
-        **({"privacy": privacy_summary(experiment.privacy)} if experiment.privacy is not None else {}),
+        **({"privacy": privacy_summary(experiment, _epsilon(result))} if experiment.privacy is not None else {}),
     }
+
+
+def _epsilon(result: RunResult) -> float | None:
+    """ε of updates by now."""
+    return epsilon_spent(result.experiment, result.global_rounds, is_grouped=bool(result.clusters))
 
 
 def _accuracy(evaluations: Iterable[rounds_pb2.Evaluation]) -> float | None:

@@ -1,6 +1,7 @@
 """A run from its first device to its record: the phases in order, each entered again after a restart."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedstrata.streams import streams_of
 from fedstrata.tier_links import device_links
 from fedstrata.timeline import LpsTimeline
 from fedstrata.transfers import transfers_of
+from fedstrata.trust.revoked import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.adoption import Adoption
@@ -45,8 +47,9 @@ class Run:
     """One run: its devices, clusters, global rounds and record."""
 
     def __init__(
-        self, experiment: Experiment, *, state: Path, metrics: ProcessMetrics, backend: Backend, log: EventLog
-    ) -> None:
+        self, experiment: Experiment, *, state: Path, metrics: ProcessMetrics, backend: Backend, log: EventLog,
+        revoked: Callable[[], Revoked] | None = None,
+    ) -> None:  # fmt: skip
         self.experiment = experiment
         self._log = log
         self._metrics = metrics
@@ -67,7 +70,7 @@ class Run:
         self.streams = streams_of(experiment, self.method, model)
         self.roster = Roster(experiment, self.journal)
         self.plan = Plans(experiment, self.method, self.roster, self.journal)
-        self.serving = Serving(experiment, self.plan, self.journal)
+        self.serving = Serving(experiment, self.plan, self.journal, revoked=revoked)
         self._operator = Operator(backend, serving=self.serving, journal=self.journal)
         self._open_enrolment()
         self._open_training(state, keeper_of(experiment, self.method, model, self.streams, self.plan))

@@ -11,6 +11,7 @@ from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.trust.guard import serial_shown
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
@@ -69,7 +70,7 @@ class GpsServicer(GpsServiceServicer):
 
     async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
         """Make an LPS and its address known."""
-        self._run.serving.register(request)
+        self._run.serving.register(request, serial_shown(context))
         self._run.heard_of(request)
         return pb.RegisterLpsResponse(run_id=self._run_id)
 
@@ -79,7 +80,7 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         answered = run.reports.call_began()
         context.add_done_callback(lambda _: answered())
-        run.serving.hear(request.lps_id)
+        run.serving.hear(request.lps_id, serial_shown(context))
         with run.waiting.call_of(request):
             await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.hold_s)
         self._check_going(request.run_id)
@@ -111,7 +112,7 @@ class GpsServicer(GpsServiceServicer):
         return pb.Member(
             device_id=device.device_id,
             device_index=device.device_index,
-            num_examples=device.num_examples,
+            num_examples=self._run.plan.weight(device),
             num_held_out=device.num_held_out,
             from_global_round=device.from_global_round,
             cluster=device.cluster or 0,

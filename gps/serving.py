@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from fedstrata.errors import UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment
-from fedstrata.link import HOLD_S
+from fedstrata.link import CALL_S, HOLD_S
 from fedstrata.quoting import quoted
 from fedstrata.rpc.address import split_address
 from fedstrata.trust.names import Peer
+from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal import Journal
@@ -18,6 +19,7 @@ from gps.roster import Device
 
 LONGEST_NUMBER = 9  # digits of an LPS's number
 ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
+LOOK_S = 1.0  # how often it is looked whose certificates count no more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +40,18 @@ class Serving:
     """Addresses of LPSs, when each was last heard of, and who serves each cluster; written through to the journal."""
 
     def __init__(
-        self, experiment: Experiment, plan: Plans, journal: Journal, clock: Callable[[], float] | None = None
-    ) -> None:
+        self, experiment: Experiment, plan: Plans, journal: Journal, clock: Callable[[], float] | None = None,
+        revoked: Callable[[], Revoked] | None = None,
+    ) -> None:  # fmt: skip
+        """`revoked` says whose certificates count no more, where anybody has one."""
         self._experiment = experiment
         self._plan = plan
         self._journal = journal
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._revoked = revoked
         self._deadline_s = experiment.deadlines.gps.deadline_s
         self._addresses = journal.lps_addresses()
+        self._serials = journal.lps_certificates()
         self._heard: dict[str, float] = {}
         self._listening_since = float("inf")
         self.handovers = [
@@ -56,8 +62,12 @@ class Serving:
 
     # --- who serves what ------------------------------------------------------------------------
 
-    def register(self, request: pb.RegisterLpsRequest) -> None:
-        """Keep an LPS's address. Raises WrongRunError for another experiment, AddressError for no address."""
+    def register(self, request: pb.RegisterLpsRequest, serial: int | None = None) -> None:
+        """Keep an LPS's address, and the serial number of the certificate that it shows, if it shows one.
+
+        Raises:
+            WrongRunError: it is of another experiment. UnknownChildError, AddressError: it is none, or nowhere.
+        """
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(f"{quoted(request.lps_id)} was started with another experiment than the GPS")
         number = request.lps_id.removeprefix("lps-")
@@ -66,7 +76,7 @@ class Serving:
         split_address(request.address)
         self._addresses[request.lps_id] = request.address
         self._journal.register_lps(request.lps_id, request.address)
-        self.hear(request.lps_id)
+        self.hear(request.lps_id, serial)
 
     def is_known(self, lps_id: str) -> bool:
         """Whether an LPS has registered, or devices hang on it."""
@@ -103,7 +113,7 @@ class Serving:
             return reply
         cluster_id = home_name(device.home)
         lps_id = self.lps_of(cluster_id)
-        if lps_id in self._addresses:
+        if self._is_named(lps_id):
             reply.is_assigned = True
             reply.cluster_id, reply.lps_id, reply.lps_address = cluster_id, lps_id, self._addresses[lps_id]
         return reply
@@ -118,7 +128,11 @@ class Serving:
     @property
     def are_all_there(self) -> bool:
         """Whether every cluster's LPS has made itself known."""
-        return all(self.lps_of(name) in self._addresses for name in self._plan.homes)
+        return all(self._is_named(self.lps_of(name)) for name in self._plan.homes)
+
+    def _is_named(self, lps_id: str) -> bool:
+        """Whether devices are told of an LPS."""
+        return lps_id in self._addresses and not self.is_revoked(lps_id)
 
     # --- who is away ----------------------------------------------------------------------------
 
@@ -131,26 +145,53 @@ class Serving:
         """Begin to listen, or begin again after the GPS itself was away: nobody was silent before now."""
         self._listening_since = self._clock()
 
-    def hear(self, lps_id: str) -> None:
-        """Note that an LPS lives."""
-        if lps_id in self._addresses:
-            self._heard[lps_id] = self._clock()
+    def hear(self, lps_id: str, serial: int | None = None) -> None:
+        """Note that an LPS lives, and by which certificate it says so."""
+        if lps_id not in self._addresses:
+            return
+        self._heard[lps_id] = self._clock()
+        if serial is not None and serial != self._serials.get(lps_id):
+            self._serials[lps_id] = serial
+            self._journal.note_lps_certificate(lps_id, serial)
+
+    def _silent_s(self, lps_id: str) -> float:
+        """How long an LPS has been silent, as far as the GPS has listened."""
+        return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
 
     def _left_s(self, lps_id: str) -> float:
-        """How long an LPS may still be silent; negative for one that is away."""
+        """How long an LPS may still be silent; negative for one that is away, as a revoked one is at once."""
+        if self.is_revoked(lps_id):
+            return -1.0
         if self._deadline_s is None:
             return float("inf")
-        return max(self._heard.get(lps_id, 0.0), self._listening_since) + self._deadline_s - self._clock()
+        return self._deadline_s - self._silent_s(lps_id)
+
+    def is_revoked(self, lps_id: str) -> bool:
+        """Whether nobody is to speak as an LPS, or the one that did had a certificate that counts no more: then not
+        before it would have been heard with another, which it may have taken."""
+        revoked = self._revoked() if self._revoked is not None else Revoked()
+        if revoked.revokes(("lps",), lps_id):
+            return True
+        return self._serials.get(lps_id) in revoked.serials and self._silent_s(lps_id) > self._longest_silence_s
+
+    @property
+    def _longest_silence_s(self) -> float:
+        """For how long nothing may be heard of an LPS that lives and is reached."""
+        return self.hold_s + CALL_S
 
     def _is_there(self, lps_id: str) -> bool:
-        return lps_id in self._addresses and lps_id in self._heard and self._left_s(lps_id) > 0
+        if lps_id not in self._addresses or lps_id not in self._heard or self._left_s(lps_id) <= 0:
+            return False
+        return self._deadline_s is not None or self._silent_s(lps_id) <= self._longest_silence_s
 
     def check_again_s(self) -> float | None:
-        """When the next LPS will be away if it goes on being silent; None where none ever is."""
+        """When the next LPS may be away, if it goes on being silent or is revoked; None where none ever is."""
+        look_s = None if self._revoked is None else LOOK_S
         if self._deadline_s is None:
-            return None
+            return look_s
         left = [self._left_s(self.lps_of(name)) for name in self._plan.homes]
-        return min([seconds for seconds in left if seconds > 0], default=self.hold_s)
+        away_s = min([seconds for seconds in left if seconds > 0], default=self.hold_s)
+        return away_s if look_s is None else min(away_s, look_s)
 
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
         """By cluster whose LPS is away the LPS to adopt it: its own if that is back, else the one with the fewest

@@ -114,11 +114,13 @@ class Waiting:
     def _missing_in_training(self) -> Iterator[tuple[tuple[str, str], float | None]]:
         for cluster_id in self._plan.homes:
             lps_id = self._serving.lps_of(cluster_id)
-            if not self._calls[lps_id]:
+            if self._serving.is_revoked(lps_id):
+                yield (lps_id, "to be replaced: it is revoked, and no other LPS is there; start one"), None
+            elif not self._calls[lps_id]:
                 yield (lps_id, "to serve its clusters"), None
-                continue
-            for name, what, since in self._said_by_lps.get(lps_id, ()):
-                yield (name, what), since
+            else:
+                said = self._said_by_lps.get(lps_id, ())
+                yield from (((name, what), since) for name, what, since in said)
 
     # --- telling ------------------------------------------------------------------------------
 

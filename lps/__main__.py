@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 from fedstrata.errors import ExperimentError
@@ -60,17 +61,20 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""
-    tls = load_tls(options.tls, Name("lps", name))
+    tls = load_tls(options.tls, Name("lps", name), revoked=options.revoked)
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)
     agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log, tls=tls)
+    guard = guard_of(tls, agent, metrics.refused, experiment.device_count)
+    if guard is not None:
+        agent.waits.is_shut_out = partial(guard.shuts_out, "device")
     server = RpcServer(
         metrics.links,
         payload_bytes=agent.model_bytes,
         children=experiment.device_count,
         tls=tls,
-        guard=guard_of(tls, agent, metrics.refused, experiment.device_count),
+        guard=guard,
     )
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:

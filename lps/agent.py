@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedstrata.clock_checks import devices_come_to_others
 from fedstrata.datasets import dataset_info
-from fedstrata.errors import FedstrataError
+from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.experiment import Experiment
 from fedstrata.link import CALL_S, HOLD_S, Changes, payload_timeout_s
 from fedstrata.logs import EventLog
@@ -21,7 +21,6 @@ from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, R
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.streams import UPDATE_PART, streams_of
-from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.tier_links import lps_links
 from fedstrata.trust.credentials import GPS
 from fedstrata.trust.files import TlsFiles
@@ -34,6 +33,7 @@ from lps.cluster import ClusterSession, LpsParts
 from lps.spanning import SpanningSession
 from lps.state import newest_reports
 from lps.takeover import ModelSearch
+from lps.upward import bundle, report_parts
 from lps.waits import Waits
 
 
@@ -79,7 +79,7 @@ class LpsAgent:
         self._planned = 0, 0  # how many global rounds have a plan of what devices answered in them; when the newest was
         self._plan_changes = Changes()
         self.clusters: dict[str, RoundServer | ModelSearch] = {}
-        self._waits = Waits(self.clusters)
+        self.waits = Waits(self.clusters)
         self.knows_clusters = asyncio.Event()
 
     @property
@@ -106,22 +106,33 @@ class LpsAgent:
     async def run(self) -> None:
         """Serve the clusters that the GPS gives this LPS, as they come and go, until the run is over."""
         await asyncio.to_thread(self._recall_link_bytes)
-        telling = asyncio.ensure_future(self._waits.tell(lambda: self._ask_clusters(0)))
+        telling = asyncio.ensure_future(self.waits.tell(lambda: self._ask_clusters(0)))
         try:
             async with asyncio.TaskGroup() as jobs:
                 async for clusters in self._plans():
                     self._follow(clusters, jobs)
         except* FedstrataError as errors:
-            reason = f"{self._lps_id}: {errors.exceptions[0]}"
-            self._log.error("run_stopped", reason=reason)
-            for service in self._services.values():
-                service.session.server.finish(reason)
-            failure = pb.ReportFailureRequest(run_id=self._experiment.run_id, lps_id=self._lps_id, reason=reason)
-            await call_until_answered(
-                lambda: self._gps.ReportFailure(failure, timeout=CALL_S), self._log, "ReportFailure"
-            )
+            await self._give_up(errors.exceptions[0])
         finally:
             telling.cancel()
+
+    async def _give_up(self, error: BaseException) -> None:
+        """Tell devices and the GPS that this LPS cannot go on, and why.
+
+        Raises:
+            NotAllowedError: the GPS hears this LPS no more, as one that is revoked; then it lets its devices go to
+                another, for which they ask the GPS.
+        """
+        if isinstance(error, NotAllowedError):
+            for cluster_id in list(self._services):
+                self._drop(cluster_id)
+            raise error
+        reason = f"{self._lps_id}: {error}"
+        self._log.error("run_stopped", reason=reason)
+        for service in self._services.values():
+            service.session.server.finish(reason)
+        failure = pb.ReportFailureRequest(run_id=self._experiment.run_id, lps_id=self._lps_id, reason=reason)
+        await call_until_answered(lambda: self._gps.ReportFailure(failure, timeout=CALL_S), self._log, "ReportFailure")
 
     def _recall_link_bytes(self) -> None:
         """Go on counting from where an earlier life stood; each report has all that the LPS had counted by then."""
@@ -153,7 +164,7 @@ class LpsAgent:
             run_id=self._experiment.run_id,
             lps_id=self._lps_id,
             known_version=known_version,
-            waits=self._waits.now(),
+            waits=self.waits.now(),
         )
         reply: pb.FetchClustersResponse = await ask(self._gps, "FetchClusters", request, self._log)
         return reply
@@ -294,7 +305,7 @@ class LpsAgent:
         timeout_s = payload_timeout_s(sum(answer.ByteSize() for answer in answers.values()))
         await call_until_answered(
             lambda: self._gps.SubmitAnswers(
-                _bundle(who, global_round, answers, answered_ns), timeout=timeout_s, wait_for_ready=True
+                bundle(who, global_round, answers, answered_ns), timeout=timeout_s, wait_for_ready=True
             ),
             self._log,
             "SubmitAnswers",
@@ -306,7 +317,7 @@ class LpsAgent:
         timeout_s = payload_timeout_s(model.stat().st_size if model else 0)
         await call_until_answered(
             lambda: self._gps.SubmitReport(
-                _report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
+                report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
             ),
             self._log,
             "SubmitReport",
@@ -321,30 +332,3 @@ def _has(reply: pb.FetchClustersResponse, cluster_id: str, term: int) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-async def _bundle(
-    who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
-) -> AsyncIterator[answers_pb2.BundlePart]:
-    header = answers_pb2.BundleHeader(
-        run_id=who.run_id, lps_id=who.lps_id, cluster_id=who.cluster_id, term=who.term, global_round=global_round,
-        answers=len(answers), answered_ns=answered_ns,
-    )  # fmt: skip
-    question = next((answer.question for answer in answers.values()), "")
-    yield answers_pb2.BundlePart(header=header, question=question)
-    for index, answer in sorted(answers.items()):
-        told = answers_pb2.DeviceAnswer(device_index=index, answer=answer)
-        yield answers_pb2.BundlePart(answer=told, question=question)
-
-
-async def _report_parts(
-    report: pb.ReportHeader, model: Path | None, metrics: ProcessMetrics
-) -> AsyncIterator[pb.ReportPart]:
-    del report.link_bytes[:]
-    report.link_bytes.extend(link_bytes_to_proto(metrics.links.snapshot()))
-    yield pb.ReportPart(header=report)
-    if model is None:
-        return
-    with model.open("rb") as file:
-        while data := file.read(CHUNK_BYTES):
-            yield pb.ReportPart(data=data)

@@ -103,9 +103,9 @@ class ModelSearch:
         return None
 
     @property
-    def awaited(self) -> tuple[int, tuple[str, ...]]:
+    def awaited(self) -> tuple[int, tuple[str, ...], str]:
         """As of a RoundServer, before there is a round: -1, and the devices that have not been heard of."""
-        return -1, tuple(sorted(self._members - set(self._held)))
+        return -1, tuple(sorted(self._members - set(self._held))), ""
 
     def _holders(self, tried: set[str]) -> set[str]:
         """The first by name of the devices that hold a model and have not been asked, a few."""

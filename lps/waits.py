@@ -20,8 +20,8 @@ class Rounds(Protocol):
     """A cluster's rounds: which is open, and who is missing in it."""
 
     @property
-    def awaited(self) -> tuple[int, tuple[str, ...]]:
-        """The open round and the devices that it still waits for."""
+    def awaited(self) -> tuple[int, tuple[str, ...], str]:
+        """The open round, the devices that it still waits for, and for what of theirs."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,23 @@ class Waits:
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._opened: dict[str, _Opened] = {}
         self._said: list[tuple[str, str]] = []
+        self.is_shut_out: Callable[[str], bool] = lambda device_id: False  # for a certificate that counts no more
 
     def now(self) -> list[pb.Wait]:
         """Whom the open rounds have waited for longer than is usual."""
         waits = []
         for cluster_id, rounds in self._clusters.items():
-            number, missing = rounds.awaited
+            number, missing, lacks = rounds.awaited
             opened, now = self._note(cluster_id, number), self._clock()
             if now - opened.at < opened.patience_s:
                 continue
-            what = (
-                f"its update of round {number + 1} of {cluster_id}" if number >= 0 else f"to come back to {cluster_id}"
-            )
-            waits += [pb.Wait(name=name, what=what, seconds=now - opened.at) for name in missing[:NAMES_MAX]]
+            what = f"{lacks} of round {number + 1} of {cluster_id}" if number >= 0 else f"to come back to {cluster_id}"
+            seconds = now - opened.at
+            waits += [pb.Wait(name=n, what=what + self._why(n), seconds=seconds) for n in missing[:NAMES_MAX]]
         return waits
+
+    def _why(self, device_id: str) -> str:
+        return "; its certificate counts no more, renew it" if self.is_shut_out(device_id) else ""
 
     def _note(self, cluster_id: str, number: int) -> _Opened:
         known, now = self._opened.get(cluster_id), self._clock()

@@ -109,6 +109,17 @@ def peaks_mb(root: int) -> dict[str, float]:
     return peaks
 
 
+def tiers_of(root: int) -> dict[int, str]:
+    """The processes of a run that are one of the tiers."""
+    return {pid: tier for pid in _family(root) if (tier := _tier(pid))}
+
+
+def memory_mb(pid: int, field: str = "VmRSS") -> float:
+    """A field of a process's memory; 0 for one that is gone."""
+    status = _read(pid, "status")
+    return int(status.split(f"{field}:")[1].split()[0]) * 1024 / 1e6 if f"{field}:" in status else 0.0
+
+
 def _family(root: int) -> list[int]:
     """A process and all that descend from it."""
     parents = {}

@@ -228,6 +228,7 @@ class Method:
     withdraws: ClassVar[bool] = False  # whether plans withdraw tensors
     has_personal_state: ClassVar[bool] = False  # whether an Outcome has something in `personal`
     noises_profiles: ClassVar[bool] = False  # whether all its answers are noised where `facts.privacy.profiles` says so
+    bears_noise: ClassVar[bool] = True  # whether its updates may be shortened and noised
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options

@@ -46,6 +46,7 @@ class FedDyn(FedAvg):
         alpha: PositiveFloat = 0.1
 
     has_personal_state = True
+    bears_noise = False  # the mean of what devices keep would no longer be what the model has of them
 
     def check(self) -> None:
         """Everybody in every round, and every round in the cloud."""

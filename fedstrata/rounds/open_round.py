@@ -59,6 +59,13 @@ class OpenRound:
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
     @property
+    def awaited(self) -> tuple[int, tuple[str, ...], str]:
+        """The round's number, for whom it waits, and for what of theirs."""
+        if self.masking is None or self.masking.is_formed:
+            return self.number, self.intake.missing, "its update"
+        return self.number, self.masking.lacking, "its key for masks"
+
+    @property
     def knows_masks(self) -> bool:
         """Whether children can be told whom to mask for, or need not be."""
         return self.masking is None or self.masking.is_formed

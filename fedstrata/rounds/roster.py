@@ -124,11 +124,16 @@ class Masking:
         """Whether there is a roster."""
         return bool(self.digest)
 
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Those of the round whose keys are not there."""
+        return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
+
     async def without_key(self, changes: Changes, deadline_s: float | None) -> tuple[str, ...]:
         """Wait until all of the round have shown their keys, or for its deadline: then those who have not."""
         if await changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s):
             return ()
-        return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
+        return self.lacking
 
     def heard(self, child_id: str) -> bool:
         """Take note that a child has shown its key: with another than the roster's, all mask anew.

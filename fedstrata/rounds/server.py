@@ -156,9 +156,9 @@ class RoundServer:
         return child_id in self._banned
 
     @property
-    def awaited(self) -> tuple[int, tuple[str, ...]]:
-        """The open round, -1 where there is none, and the children that it still waits for."""
-        return (-1, ()) if self._round is None else (self._round.number, self._round.intake.missing)
+    def awaited(self) -> tuple[int, tuple[str, ...], str]:
+        """The open round, -1 where there is none, the children that it still waits for, and for what of theirs."""
+        return (-1, (), "") if self._round is None else self._round.awaited
 
     def opened(self) -> OpenRound:
         """The open round. Raises RunStoppedError where there is none."""

@@ -54,6 +54,7 @@ PASSING = frozenset({
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAUTHENTICATED,  # by a certificate that counts no more, until there is another in its folder
 })  # fmt: skip
 TOO_LARGE = "larger than max"  # what gRPC says of a message that no trying again makes smaller
 # What gRPC itself says of a stream that broke under it; a parent's own fault has the same status and a name.
@@ -80,7 +81,9 @@ def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> g
     if tls is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     options = (*CHANNEL_OPTIONS, *checked_as(parent))
-    return RenewedChannel(tls, lambda now: grpc.aio.secure_channel(address, channel_credentials(now), options=options))
+    return RenewedChannel(
+        tls, parent, lambda now: grpc.aio.secure_channel(address, channel_credentials(now), options=options)
+    )
 
 
 async def until_reached(
@@ -138,7 +141,9 @@ async def call_until_answered(
             if not is_passing(error):
                 raise refusal(error) from None
             if backoff.attempts == 0:
-                log.info("parent_away", call=name, status=error.code().name)
+                is_told = error.code() is grpc.StatusCode.UNAUTHENTICATED
+                why = {"reason": brief(error.details() or "")} if is_told else {}
+                log.info("parent_away", call=name, status=error.code().name, **why)
             if attempts is not None and backoff.attempts + 1 >= attempts:
                 raise ParentAwayError(f"{name}: no answer ({error.details()}); is the address right?") from None
         await backoff.pause()

@@ -10,8 +10,10 @@ from typing import Any
 
 import grpc
 
+from fedstrata.errors import NotServedError
 from fedstrata.logs import EventLog
 from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Name
 
 log = EventLog("rpc")
 Open = Callable[[TlsFiles], grpc.aio.Channel]
@@ -75,14 +77,21 @@ class RenewedCall:
 class RenewedChannel(grpc.aio.Channel):
     """A channel of grpc.aio to one parent, whatever becomes of the certificate."""
 
-    def __init__(self, tls: TlsFiles, open_channel: Open) -> None:
+    def __init__(self, tls: TlsFiles, parent: Name, open_channel: Open) -> None:
+        self._parent = parent
         self._open = open_channel
         self._connection = _Connection(tls, open_channel(tls))
         self._left: list[_Connection] = []
 
     def newest(self) -> _Connection:
-        """The connection that new calls begin on, opened now if the certificate has been renewed."""
+        """The connection that new calls begin on, opened now if the certificate has been renewed.
+
+        Raises:
+            NotServedError: the parent is revoked, by the list beside this process's own certificate.
+        """
         tls = self._connection.tls.newest()
+        if tls.revoked().revokes((self._parent.role,), self._parent.id):
+            raise NotServedError(f"{self._parent} is revoked, by the list of {tls.me}; nothing is said to it")
         if not tls.is_shown_as(self._connection.tls):
             before, self._connection = self._connection, _Connection(tls, self._open(tls))
             self._left = [one for one in self._left if one.is_open]

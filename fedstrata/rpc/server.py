@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fedstrata.descriptors import connections_allowed
-from fedstrata.errors import AddressError, FedstrataError, PayloadError, TooManyCallsError
+from fedstrata.errors import AddressError, FedstrataError, OutdatedError, PayloadError, TooManyCallsError
 from fedstrata.heap import keep_for_chunks
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
@@ -35,6 +35,8 @@ HEADER_BYTES = 32 << 10
 READ_BUFFER_BYTES = 128 << 10
 # How long a connection may take to say that it speaks HTTP/2; whoever says nothing holds a descriptor no longer.
 GREETING_S = 10.0
+# How long a connection may be without a call; who needs it again opens another. Sessions and held calls keep theirs.
+IDLE_S = 60.0
 # Calls under way on one connection: a child's session, and another call beside it; and those of who watches the run.
 STREAMS_OF_A_CHILD, SPARE_STREAMS, MANY_CHILDREN = 2, 128, 1024
 SERVER_OPTIONS = (
@@ -126,7 +128,10 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
         error = PayloadError(f"bytes that are no message of {method}; caller and server speak different versions?")
     if isinstance(error, FedstrataError):
         reason = brief(str(error))
-        tell = log.debug if isinstance(error, TooManyCallsError) else log.warning  # a flood of calls is none of lines
+        is_repeated = isinstance(error, TooManyCallsError | OutdatedError)  # and told by who found it, once a minute
+        tell = log.debug if is_repeated else log.warning
+        # Its traceback holds the message that it is about, and an abort takes until its reply has gone.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
         tell("call_refused", method=method, reason=reason, status=error.status.name)
         await context.abort(error.status, reason, trailing_metadata=((ERROR_KEY, type(error).__name__),))
     if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError | grpc.RpcError):
@@ -153,6 +158,7 @@ def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CHILD * children + SPARE_STREAMS),
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", int(1000 * GREETING_S)),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE_S)),
     )
 
 

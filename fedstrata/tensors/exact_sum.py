@@ -22,6 +22,11 @@ _MAGIC = 1.5 * 2.0 ** (52 - GRID_BITS)
 _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
 
+def largest_value(max_examples: int) -> float:
+    """The largest |value| that a sum takes whose weights add up to no more."""
+    return min(2.0**18, 2.0**30 / max_examples)
+
+
 class ExactSum:
     """A weighted sum of vectors, shape (size,); two float32 vectors large (int64)."""
 
@@ -29,7 +34,7 @@ class ExactSum:
         """`max_examples` is the most the weights can add up to; it sets `limit`, the largest |value| taken."""
         if max_examples < 1:
             raise PayloadError(f"a sum over {max_examples} examples: at least 1 is needed")
-        self.limit = min(2.0**18, 2.0**30 / max_examples)
+        self.limit = largest_value(max_examples)
         self.num_examples = 0
         self._max_examples = max_examples
         self._sums = np.zeros(size, np.int64)

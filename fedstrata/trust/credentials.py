@@ -11,15 +11,17 @@ from fedstrata.trust.names import Name, server_name
 GPS = Name("gps")
 
 
-def load_tls(folder: str | Path | None, *me: Name) -> TlsFiles | None:
+def load_tls(folder: str | Path | None, *me: Name, revoked: str | Path | None = None) -> TlsFiles | None:
     """The certificate of a process that is all of `me`, in the folder it was given; None: it speaks in the clear.
+
+    `revoked` is a list of certificates that count no more, in place of the one beside it.
 
     Raises:
         CertificateError: the folder's files cannot be used, or name somebody else.
     """
     if not folder:
         return None
-    tls = TlsFiles.load(Path(folder))
+    tls = TlsFiles.load(Path(folder), Path(revoked) if revoked else None)
     tls.require(*me)
     return tls
 

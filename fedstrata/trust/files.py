@@ -15,7 +15,7 @@ from fedstrata.store import write_aside
 from fedstrata.trust.name_sets import NameSet
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.renewal import Renewal, Seen, stamp
-from fedstrata.trust.revoked import Revoked
+from fedstrata.trust.revoked import REVOKED, Revoked
 from fedstrata.trust.revoked_file import RevokedFile
 
 CA, CERT, KEY, CA_KEY = "ca.pem", "cert.pem", "key.pem", "ca-key.pem"
@@ -38,14 +38,16 @@ class TlsFiles:
     renewal: "Renewal[TlsFiles]" = field(default_factory=Renewal, compare=False, repr=False)
 
     @classmethod
-    def load(cls, folder: Path) -> "TlsFiles":
+    def load(cls, folder: Path, revoked: Path | None = None) -> "TlsFiles":
         """The files of a folder, checked: each is whole, they fit, and the certificate is valid now.
+
+        `revoked` is the list of certificates that count no more, where it is not beside them.
 
         Raises:
             CertificateError: they are not, or are not there; or a list of revoked ones beside them cannot be read.
         """
         found, set_of_files = cls._load(folder)
-        files = replace(found, revoked_file=RevokedFile(folder))
+        files = replace(found, revoked_file=RevokedFile(revoked or folder / REVOKED))
         files.renewal.begin(files, set_of_files)
         return files
 

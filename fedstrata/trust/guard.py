@@ -1,26 +1,39 @@
 """Stands before a server's calls and lets through what the table allows the caller's certificate."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import isasyncgenfunction
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from fedstrata.errors import CertificateError, NotAllowedError, NotMemberError, TooManyCallsError
+from fedstrata.errors import (
+    CertificateError,
+    NotAllowedError,
+    NotMemberError,
+    OutdatedError,
+    PayloadError,
+    TooManyCallsError,
+)
 from fedstrata.quoting import quoted
 from fedstrata.rpc.undecoded import check_decoded
-from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.names import Peer
+from fedstrata.trust.files import PEM, TlsFiles
+from fedstrata.trust.names import Peer, Role
+from fedstrata.trust.outdated import Outdated
 from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.shares import Shares
+from fedstrata.trust.shown import shown_by
 from fedstrata.trust.table import TABLE, Claim, Rule
 
 Context = grpc.aio.ServicerContext[Any, Any]
 TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
+MOST_ASKED_BYTES = (
+    1 << 16
+)  # of a message that is all of a call: the largest names a hundred devices that are waited for
 MANY_CHILDREN = 1024  # where it is not known how many there are
 
 
@@ -37,6 +50,7 @@ class Caller:
 
     peer: Peer
     certificate: bytes
+    beside: tuple[bytes, ...] = ()  # the other certificates that were shown with it
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
@@ -44,12 +58,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     def __init__(
         self, domain: str, place: Place, refused: Callable[[str], None], *,
-        revoked: Callable[[], Revoked] = Revoked, shares: Shares | None = None,
+        revoked: Callable[[], Revoked] = Revoked, shares: Shares | None = None, outdated: Outdated | None = None,
     ) -> None:  # fmt: skip
         """`domain` is the one of the server's own certificate; `refused` is told the reason of each refusal; `revoked`
-        says whose certificates count no more, and `shares` how many calls an identity may make."""
+        and `outdated` say whose certificates count no more, and `shares` how many calls an identity may make."""
         self._domain = domain
         self._revoked = revoked
+        self._outdated = outdated
         self._shares = shares or Shares(MANY_CHILDREN)
         self._place = place
         self._refused = refused
@@ -62,8 +77,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         if handler is None:
             return None
         kind = next(kind for kind in KINDS if getattr(handler, kind))
-        wrap = _guarded_stream if handler.request_streaming else _guarded
-        return handler._replace(**{kind: wrap(getattr(handler, kind), _Check(self, details.method))})
+        behaviour, check = getattr(handler, kind), _Check(self, details.method)
+        if handler.request_streaming:
+            return handler._replace(**{kind: _guarded_stream(behaviour, check)})
+        as_stream = kind.replace("unary", "stream", 1)
+        return handler._replace(**{"request_streaming": True, kind: None, as_stream: _guarded(behaviour, check)})
 
     def caller(self, context: Context, method: str, rule: Rule | None) -> Caller:
         """Who calls, if somebody of that role may make the call. Raises NotAllowedError."""
@@ -76,8 +94,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("tls", f"{peer} speaks an older TLS than 1.3; let it take a newer library")
         if peer.domain != self._domain:
             raise self.refusal("run", f"{peer} is of {quoted(peer.domain)}, and this is {quoted(self._domain)}")
-        caller = Caller(peer, next(iter(auth.get("x509_pem_cert", ())), b""))
+        caller = Caller(peer, _certificate(auth), _beside(tuple(auth.get("x509_pem_cert_chain", ()))))
         self._check_valid(caller)
+        self._check_outdated(caller)
         if rule is None or not any(peer.is_a(role) for role in rule.roles):
             allowed = " or ".join(rule.roles) if rule else "nobody"
             raise self.refusal("role", f"{peer} may not call {method.rpartition('/')[2]}: {allowed} may")
@@ -93,6 +112,10 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             self._refused("share")
             raise
 
+    def reading(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """A block in which the first message of a call under way is read."""
+        return self._shares.reading(caller.peer)
+
     def _check_valid(self, caller: Caller) -> None:
         try:
             why = self._revoked().why(caller.peer, caller.certificate)
@@ -101,11 +124,30 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         if why is not None:
             raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
 
+    def _check_outdated(self, caller: Caller) -> None:
+        if self._outdated is None:
+            return
+        try:
+            self._outdated.check(caller.peer, caller.certificate, caller.beside)
+        except OutdatedError:
+            self._refused("outdated")
+            raise
+        except CertificateError as error:
+            raise self.refusal("certificate", str(error)) from None
+
     async def check(self, caller: Caller, method: str, rule: Rule, message: Any) -> None:
-        """Refuse a message that claims what its sender is not now. Raises NotAllowedError, NotMemberError."""
+        """Refuse a message that claims what its sender is not now; what has begun under a certificate that has run out
+        since, or whose authority is dropped, comes to its end.
+
+        Raises:
+            NotAllowedError, NotMemberError, OutdatedError.
+        """
         self._check_valid(caller)
         peer = caller.peer
-        for claim in rule.claims(message) if rule.claims else ():
+        claims = tuple(rule.claims(message)) if rule.claims else ()
+        if claims:
+            self._check_outdated(caller)
+        for claim in claims:
             if claim.id == "":
                 raise self.refusal("identity", f"{peer} does not say in whose name it calls")
             if claim.id and self._revoked().revokes(rule.roles, claim.id):
@@ -117,6 +159,10 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
                 self._refused("cluster")
                 who = f"{quoted(claim.id)} of {peer}" if claim.id else str(peer)
                 raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.cluster_id or '')} here")
+
+    def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
+        """Whether somebody is refused now for a certificate that counts no more, and would be let in by another."""
+        return self._outdated is not None and self._outdated.shuts_out(role, device_or_lps_id)
 
     def refusal(self, reason: str, text: str) -> NotAllowedError:
         """The error for a refusal, which is counted."""
@@ -133,7 +179,24 @@ def guard_of(
     """
     if tls is None:
         return None
-    return Guard(tls.me.domain, place, refused, revoked=tls.revoked, shares=Shares(children))
+    outdated = Outdated(lambda: tls.newest().authorities)
+    return Guard(tls.me.domain, place, refused, revoked=tls.revoked, shares=Shares(children), outdated=outdated)
+
+
+def serial_shown(context: Context) -> int | None:
+    """The serial number of the certificate that a caller has shown; None in the clear."""
+    certificate = _certificate(context.auth_context())
+    return shown_by(certificate).serial if certificate else None
+
+
+def _certificate(auth: Mapping[str, Iterable[bytes]]) -> bytes:
+    return next(iter(auth.get("x509_pem_cert", ())), b"")
+
+
+@lru_cache(CALLERS_REMEMBERED)
+def _beside(chains: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The certificates of a chain behind the first, which is the caller's own."""
+    return tuple(PEM.findall(b"".join(chains)))[1:]
 
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -154,6 +217,29 @@ class _Check:
         with self._guard.share(caller):
             yield caller
 
+    async def only_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
+        """The message of a call that has one.
+
+        Raises:
+            DecodeError: none comes. PayloadError: it is larger than any that is asked by.
+        """
+        async with self._guard.reading(caller):
+            message = await anext(aiter(messages), None)
+        if message is None:
+            raise DecodeError("a call without its message")
+        check_decoded(message)
+        if (size := message.ByteSize()) > MOST_ASKED_BYTES:  # before it may be held until its sender is known here
+            raise PayloadError(f"a message of {size} bytes, where at most {MOST_ASKED_BYTES} ask or tell anything")
+        await self.message(caller, message)
+        return message
+
+    async def first_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
+        """The first message of a stream. Raises StopAsyncIteration where it has none."""
+        async with self._guard.reading(caller):
+            message = await anext(messages)
+        await self.message(caller, message)
+        return message
+
     async def message(self, caller: Caller, message: Any) -> None:
         check_decoded(message)
         if self._rule is not None:
@@ -161,21 +247,21 @@ class _Check:
 
 
 def _guarded(behaviour: Any, check: _Check) -> Any:
-    """A handler of one message."""
+    """A handler of one message, which is read once it is known that its sender may call: until then no more of it is
+    held than a stream's window, whoever sends how many."""
     if isasyncgenfunction(behaviour):
 
-        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+        async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
             with check.caller(context) as caller:
-                await check.message(caller, request)
+                request = await check.only_message(caller, requests)
                 async for reply in behaviour(request, context):
                     yield reply
 
         return stream
 
-    async def run(request: Any, context: Context) -> Any:
+    async def run(requests: Any, context: Context) -> Any:
         with check.caller(context) as caller:
-            await check.message(caller, request)
-            return await behaviour(request, context)
+            return await behaviour(await check.only_message(caller, requests), context)
 
     return run
 
@@ -205,11 +291,15 @@ class _Checked:
         self._messages = messages
         self._check = check
         self._caller = caller
+        self._is_begun = False
 
     def __aiter__(self) -> "_Checked":
         return self
 
     async def __anext__(self) -> Any:
+        if not self._is_begun:
+            self._is_begun = True
+            return await self._check.first_message(self._caller, self._messages)
         message = await anext(self._messages)
         await self._check.message(self._caller, message)
         return message

@@ -11,14 +11,14 @@ log = EventLog("trust")
 
 
 class RevokedFile:
-    """`revoked.txt` of a folder as it is now, for who was given the certificate beside it."""
+    """A list as it is now: `revoked.txt` beside a certificate, or where the process was told to look for one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises CertificateError where there is a list that cannot be read."""
-        self._folder = folder
+        self.path = path
         self._renewal: Renewal[Revoked] = Renewal("revoked_not_taken")
         seen = self._seen()
-        self._first = self._last = read_revoked(folder)
+        self._first = self._last = read_list(path)
         self._renewal.begin(self._first, seen)
 
     def newest(self, *, at_once: bool = False) -> Revoked:
@@ -29,10 +29,10 @@ class RevokedFile:
         return self._renewal.newest(self._first, self._seen, self._renewed, at_once=at_once)
 
     def _seen(self) -> Seen:
-        return (stamp(self._folder / REVOKED),)
+        return (stamp(self.path),)
 
     def _renewed(self) -> Revoked:
-        path, last = self._folder / REVOKED, self._last
+        path, last = self.path, self._last
         try:
             text = read_text(path)
         except FileNotFoundError:
@@ -50,7 +50,11 @@ class RevokedFile:
 
 def read_revoked(folder: Path) -> Revoked:
     """The list of a folder; an empty one where there is none. Raises CertificateError where it cannot be read."""
-    path = folder / REVOKED
+    return read_list(folder / REVOKED)
+
+
+def read_list(path: Path) -> Revoked:
+    """The list in a file; an empty one where there is none. Raises CertificateError where it cannot be read."""
     try:
         return parsed(path, read_text(path))
     except FileNotFoundError:

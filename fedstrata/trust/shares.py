@@ -4,11 +4,12 @@ A connection says nothing of who pays for it; a certificate does. Bounds are far
 who keeps to it never meets them, and who floods is refused before its message is looked at.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 
 from fedstrata.errors import TooManyCallsError
 from fedstrata.logs import EventLog
@@ -20,6 +21,9 @@ AT_ONCE_EACH, AT_ONCE_BESIDE = (
 )  # a device has its session and one call beside it, and as much again after a restart
 PER_S_EACH = 100.0  # a device makes some ten calls in a run, and after a broken one at most twenty a second
 BURST_S = 10.0  # a process that starts makes the calls of all its devices together
+# Calls whose first message is being read: of up to a megabyte, held three times over until it is known what it says.
+READ_AT_ONCE = 4
+FIRST_MESSAGE_S = 10.0  # for how long one is waited for: the slowest link brings the largest that we send in three
 OPERATORS = 16  # as many as so many devices: who watches, fetches and asks for health, in several windows
 IDENTITIES_REMEMBERED = 4096
 SAID_AGAIN_S = 60.0
@@ -34,6 +38,7 @@ class _Share:
     at_s: float  # when that was so
     under_way: int = 0
     said_at_s: float = float("-inf")
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READ_AT_ONCE))
 
 
 class Shares:
@@ -57,6 +62,22 @@ class Shares:
             yield
         finally:
             share.under_way -= 1
+
+    @asynccontextmanager
+    async def reading(self, peer: Peer) -> AsyncIterator[None]:
+        """Read the first message of a call of an identity in the block: of a few calls at once.
+
+        Raises:
+            TooManyCallsError: it does not come.
+        """
+        async with self._shares[peer].reading:
+            try:
+                async with asyncio.timeout(FIRST_MESSAGE_S):
+                    yield
+            except TimeoutError:
+                raise TooManyCallsError(
+                    f"a call of {peer} has said nothing for {FIRST_MESSAGE_S:g} s; try again"
+                ) from None
 
     def _take(self, peer: Peer) -> _Share:
         each, now = self._weight(peer), self._clock()

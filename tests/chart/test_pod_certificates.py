@@ -71,6 +71,26 @@ def test_pods_that_follow_their_certificates_are_shown_whole_volumes_which_kubel
         assert spec["containers"][0]["env"][names.index("FEDSTRATA_TLS")]["value"] == folder
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_all_pods_look_at_one_list_of_revoked_certificates_that_need_not_be_there(follow: bool) -> None:
+    objects = render({"experiment": FIVE, "tls": {"mode": "secret", "follow": follow}})
+    for tier in ("gps", "lps", "device"):
+        spec = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]["spec"]
+        (shown,) = [found for found in spec["volumes"] if found["name"] == "revoked"]
+        assert shown["secret"] == {"secretName": "demo-tls-revoked", "optional": True, "defaultMode": 0o440}
+        (mounted,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "revoked"]
+        assert mounted == {"name": "revoked", "mountPath": "/revoked", "readOnly": True}  # in part it would not follow
+        environment = {variable["name"]: variable.get("value") for variable in spec["containers"][0]["env"]}
+        assert environment["FEDSTRATA_REVOKED"] == "/revoked/revoked.txt"
+
+
+def test_an_authority_of_cert_managers_keeps_its_key() -> None:
+    objects = render({"experiment": FIVE, "tls": {"mode": "cert-manager"}})
+    authority = one(objects, "Certificate", "demo-tls-authority")["spec"]
+    assert authority["privateKey"]["rotationPolicy"] == "Never"
+    assert {item["spec"]["privateKey"]["rotationPolicy"] for item in certificates(objects)} == {"Always"}
+
+
 def test_of_boards_each_is_shown_the_key_of_its_node() -> None:
     text = "name: b\ndata: {name: folder, input_shape: [1, 8, 8], num_classes: 10}\n"
     text += "partition: {kind: local, names: [pi-kitchen, pi-hall]}\n"

@@ -31,10 +31,11 @@ class Secured:
 
     folder: Path
     authority: Authority = field(default_factory=lambda: Authority.new("run-1"))
+    experiment: str = SMALL
     stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> "Secured":
-        (self.folder / "small.yaml").write_text(SMALL)
+        (self.folder / "small.yaml").write_text(self.experiment)
         gps = self.start("gps", "gps", self.issued("gps", GPS), "--state", str(self.folder / "state"))
         addresses = gps.addresses()
         self.gps, self.http = addresses["grpc"], addresses["http"]
@@ -62,12 +63,21 @@ class Secured:
 
     def complete(self) -> None:
         """Start all who belong to the run, and wait for its end."""
-        for number in range(2):
-            self.lps(f"lps-{number}", self.issued(f"lps-{number}", Name("lps", f"lps-{number}")), number)
-        self.devices("devices", self.issued("devices", *DEVICES))
-        with self.channel(self.issued("operator", Name("operator"))) as channel:
-            *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=100, wait_for_ready=True)
+        self.start_all()
+        *_, last = self.statuses()
         assert (last.phase, last.reason) == ("completed", "")
+
+    def start_all(self) -> list[Program]:
+        """Start all who belong to the run; gives its LPSs."""
+        folders = [self.issued(f"lps-{number}", Name("lps", f"lps-{number}")) for number in range(2)]
+        lpss = [self.lps(folder.name, folder, number) for number, folder in enumerate(folders)]
+        self.devices("devices", self.issued("devices", *DEVICES))
+        return lpss
+
+    def statuses(self) -> Iterator[pb.RunStatus]:
+        """How the run stands, until its end."""
+        with self.channel(self.issued("operator", Name("operator"))) as channel:
+            yield from RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=100, wait_for_ready=True)
 
     def channel(self, tls: Path) -> grpc.Channel:
         return grpc.secure_channel(self.gps, channel_credentials(TlsFiles.load(tls)), options=checked_as(GPS))

@@ -87,8 +87,11 @@ class Tiers:
         state = self.folder / "gps"
         state.mkdir(parents=True)
         backend = _Backend(self._have_lps)
-        self.run = Run(self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"))
         tls = self.issued("gps", Name("gps"))
+        self.run = Run(
+            self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"),
+            revoked=tls.revoked if tls else None,
+        )  # fmt: skip
         guard = guard_of(tls, self.run.serving, self.metrics.refused, self.experiment.device_count)
         self.server = RpcServer(self.metrics.links, children=self.experiment.device_count, tls=tls, guard=guard)
         gps = self.gps_servicer(self.run)

@@ -8,8 +8,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
+from kept_secrets import Kept
 
 from emulator.cli import execute
+from emulator.place import Release
+from emulator.release_certificates import ReleaseCertificates
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
@@ -136,6 +139,52 @@ def test_a_boards_certificate_is_renewed_by_the_authority_of_its_release(
     assert after.key != before.key
 
 
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> ReleaseCertificates:
+    """A release whose GPS and operator have certificates."""
+    certificates = ReleaseCertificates(Release(name="lab", namespace="garden"), Kept())
+    certificates.make({"gps": [Name("gps")], "operator": [Name("operator")]})
+    monkeypatch.setattr("emulator.certs._certificates_of", lambda _: certificates)
+    return certificates
+
+
+def test_the_authority_of_a_release_is_changed_for_its_pods_and_its_boards_together(
+    tmp_path: Path, release: ReleaseCertificates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = "renew", "--release", "lab"
+    assert certs(tmp_path, "issue", "device", "board-1", "--release", "lab") == 0
+    board = tmp_path / "devices" / "board-1"
+    assert certs(tmp_path, *step, "--authority", "new") == 0
+    assert TlsFiles.load(board).ca == release.existing_authority().trusted()
+    assert certs(tmp_path, *step, "--pods") == 0
+    assert certs(tmp_path, *step, "--authority", "drop") == 2  # the board's is by the one before
+    assert f"{board} is still by the authority of before" in capsys.readouterr().err
+    assert release.existing_authority().before
+    assert certs(tmp_path, *step) == 0
+    assert certs(tmp_path, *step, "--authority", "drop") == 0
+    assert not release.existing_authority().before
+    assert len(TlsFiles.load(board).authorities) == 1
+    told = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert told == [str(board), "lab-tls-gps", "lab-tls-operator", str(board)]
+
+
+def test_of_a_release_names_and_certificates_are_revoked_in_its_secret(
+    tmp_path: Path, release: ReleaseCertificates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(tmp_path, "issue", "device", "board-1", "--release", "lab") == 0
+    capsys.readouterr()
+    assert certs(tmp_path, "revoke", "device", "device-003", "--release", "lab") == 0
+    board = str(tmp_path / "devices" / "board-1")
+    assert certs(tmp_path, "revoke", "--certificate", board, "--release", "lab") == 0
+    assert capsys.readouterr().out.split() == ["lab-tls-revoked"] * 2
+    said = (release._secrets.read("lab-tls-revoked") or {})["revoked.txt"].decode().split("\n")
+    assert said[0] == "device/device-003"
+    assert said[1].startswith("serial ")
+    Authority.new("hospital").issue([Name("operator")], tmp_path / "other")
+    assert certs(tmp_path, "revoke", "--certificate", str(tmp_path / "other"), "--release", "lab") == 2
+    assert "is of run 'hospital', and not of 'lab.garden'" in capsys.readouterr().err
+
+
 def test_where_one_certificate_is_of_another_run_all_stay(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -192,7 +241,7 @@ def test_what_is_issued_while_two_authorities_count_is_trusted_by_holders_of_eit
     assert TlsFiles.load(folder / "lps-0").ca == TlsFiles.load(folder / "gps").ca
 
 
-@pytest.mark.parametrize("words", [["--pods"], ["--authority", "new", "--release", "lab"]])
+@pytest.mark.parametrize("words", [["--pods"], ["--pods", "--authority", "new", "--release", "lab"]])
 def test_what_does_not_go_together_is_told_in_a_line(
     folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

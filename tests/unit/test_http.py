@@ -3,6 +3,7 @@
 import http.client
 import select
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
@@ -121,3 +122,42 @@ def test_who_speaks_slowly_is_hung_up_on_and_few_are_heard_at_once(
                         assert connection.recv(99) == b""
                         break
     assert process.get("/healthz")[0] == 200
+
+
+def test_a_probe_is_answered_while_others_hold_as_many_connections_as_there_may_be(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    host, _, port = process.server.address.rpartition(":")
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=9)) for _ in range(3)]
+        assert process.get("/healthz")[0] == 200
+        assert silent[0].recv(1) == b""  # the oldest has made room
+
+
+def test_of_too_many_connections_one_is_given_up_of_the_address_that_has_most(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    host, _, port = process.server.address.rpartition(":")
+
+    def opened(by: str) -> socket.socket:
+        return stack.enter_context(socket.create_connection((host, int(port)), 9, (by, 0)))
+
+    with ExitStack() as stack:
+        one, *many = (opened(by) for by in ("127.0.0.2", "127.0.0.3", "127.0.0.3"))
+        assert process.get("/healthz")[0] == 200
+        assert many[0].recv(1) == b""
+        one.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert one.recv(12) == b"HTTP/1.0 200"
+
+
+def test_of_connections_that_break_nothing_is_said(process: Process, capfd: pytest.CaptureFixture[str]) -> None:
+    host, _, port = process.server.address.rpartition(":")
+    for _ in range(5):
+        with socket.create_connection((host, int(port)), timeout=9) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends by a reset
+            connection.sendall(b"GET /met")
+        assert process.get("/healthz")[0] == 200
+    process.server.__exit__(None, None, None)
+    assert capfd.readouterr().err == ""

@@ -55,7 +55,7 @@ async def conducted(folder: Path, rounds: Rounds, *answers: Any) -> Any:
         asyncio.get_running_loop().call_soon(may_answer.set)
         await rounds()
 
-    server = Mock(awaited=(-1, ()))
+    server = Mock(awaited=(-1, (), ""))
     session = SimpleNamespace(
         term=0, server=server, run=run, may_lack_state=lambda: False, needs_takeover=lambda: False,
         take_members=lambda cluster: None, close=lambda: None,

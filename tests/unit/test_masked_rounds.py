@@ -181,6 +181,18 @@ async def test_a_device_that_comes_back_with_another_key_is_masked_for_anew(tmp_
     assert [child.uploads for child in children] == [2] * 4
 
 
+async def test_as_long_as_keys_are_missing_those_are_named_who_have_shown_none(tmp_path: Path) -> None:
+    parent = Parent.of(tmp_path)
+    keys, masking = parent.server.exchange.keys, parent.server.opened().masking
+    assert keys is not None
+    assert masking is not None
+    for number, name in enumerate(IDS):
+        assert parent.server.awaited == (0, tuple(IDS[number:]), "its key for masks")
+        keys.show(name, Child(parent, name).masks.key)
+        masking.heard(name)
+    assert parent.server.awaited == (0, tuple(IDS), "its update")
+
+
 async def test_a_device_whose_update_is_in_may_come_with_another_key(tmp_path: Path) -> None:
     parent = Parent.of(tmp_path)
     children = [Child(parent, name) for name in IDS]

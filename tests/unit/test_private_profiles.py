@@ -14,6 +14,7 @@ from fedstrata.errors import ExperimentError, RunStoppedError, StateError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE
 from fedstrata.noise import BEFORE_TRAINING, ResearchNoise, SealedNoise, noise_multiplier_of, normals, on_grid
+from fedstrata.privacy_report import privacy_lines, privacy_summary
 from fedstrata.privacy_settings import ProfilePrivacy
 from fedstrata.private_profiles import noise_deviation, private_spectrum
 from fedstrata.relevance import relevance, spectrum_of
@@ -191,15 +192,14 @@ def test_privacy_is_part_of_the_runs_id_and_its_absence_is_not() -> None:
     ids = {plain.run_id, private().run_id, private("privacy.profiles.epsilon=5").run_id}
     assert len(ids | {private("privacy.noise=protection").run_id}) == 4
     assert plain.digest == "16c068af9af62ac0e83fe6387a70927fbf23d952e0d35d766c915d3fe7401c2a"
+    # as it was before updates could be noised
+    assert private().digest == "09c454f88744e4b688cdfb1a8e398f810aba639fbeae4c8fc2cc33a524f64d3f"
 
 
 def test_the_record_says_epsilon_and_whether_it_protects() -> None:
-    from fedstrata.privacy_report import privacy_lines, privacy_summary
-
     for noise in ("research", "protection"):
-        privacy = private(f"privacy.noise={noise}").privacy
-        assert privacy is not None
-        said = privacy_summary(privacy)
+        asked = private(f"privacy.noise={noise}")
+        said = privacy_summary(asked)
         assert json.loads(json.dumps(said))["profiles"]["epsilon"] == 4
         assert said["is_protection"] is (noise == "protection") is not said["is_repeatable"]
-        assert any("no protection" in line for line in privacy_lines(privacy)) is (noise == "research")
+        assert any("no protection" in line for line in privacy_lines(asked)) is (noise == "research")

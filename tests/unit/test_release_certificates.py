@@ -194,3 +194,89 @@ def test_where_a_pods_certificate_cannot_be_read_none_is_renewed() -> None:
     with pytest.raises(CertificateError, match="Secret lab-tls-operator holds no certificate of ours"):
         certificates.renew()
     assert kept == before
+
+
+# --- another authority, in steps ----------------------------------------------------------------------------
+
+
+def trusted(kept: Kept, name: str) -> int:
+    """How many authorities a pod trusts. Raises CertificateError where its files do not fit each other."""
+    with tls_of_secret(kept[name], name) as tls:
+        return len(tls.authorities)
+
+
+def test_an_authority_is_changed_in_three_steps_in_each_of_which_all_know_each_other(tmp_path: Path) -> None:
+    kept = Kept()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    first, fingerprint = certificates.existing_authority(), certificates.fingerprint()
+    pods = ["lab-tls-gps", "lab-tls-operator"]
+
+    assert certificates.renew_authority() == pods
+    assert [trusted(kept, name) for name in pods] == [2, 2]
+    assert certificates.existing_authority().before == (first.certificate,)
+    assert certificates.make(GPS) == []  # what fits goes on
+    with pytest.raises(CertificateError, match="Secret lab-tls-gps is still by the authority of before"):
+        certificates.drop_authority_before()
+
+    assert certificates.renew() == pods
+    assert certificates.drop_authority_before() == pods
+    assert [trusted(kept, name) for name in pods] == [1, 1]
+    assert certificates.make(GPS) == []
+    assert not certificates.existing_authority().has_issued(first.certificate)
+    assert certificates.fingerprint() == fingerprint  # so that no `up` replaces pods that have taken it
+    with pytest.raises(CertificateError, match="release lab has one authority"):
+        certificates.drop_authority_before()
+
+
+def test_an_authority_that_is_made_anew_replaces_pods_though_one_before_was_changed_in_steps() -> None:
+    kept = Kept()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    certificates.renew_authority()
+    before = certificates.fingerprint()
+    del kept["lab-tls-authority"]
+    certificates.make(GPS)
+    assert certificates.fingerprint() != before
+
+
+def test_while_one_before_counts_there_is_no_third() -> None:
+    kept = Kept()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    certificates.renew_authority()
+    before = dict(kept)
+    with pytest.raises(CertificateError, match="the one before still counts"):
+        certificates.renew_authority()
+    assert kept == before
+
+
+# --- who counts no more -------------------------------------------------------------------------------------
+
+
+def test_who_is_revoked_is_in_a_secret_that_is_no_pods_and_stays_at_the_next_up() -> None:
+    kept = Kept()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    assert certificates.revoke([Name("device", "pi-kitchen")], []) == "lab-tls-revoked"
+    certificates.revoke([], [0x1F])
+    assert kept["lab-tls-revoked"] == {"revoked.txt": b"device/pi-kitchen\nserial 1f\n"}
+    certificates.prune(GPS)
+    assert "lab-tls-revoked" in kept
+    assert certificates.renew() == ["lab-tls-gps", "lab-tls-operator"]
+    assert certificates.renew_authority() == ["lab-tls-gps", "lab-tls-operator"]
+
+
+@pytest.mark.parametrize("said", [b"nobody in particular\n", b"\xff\n", b"device/pi"])
+def test_a_list_that_says_nothing_is_left_as_it_is(said: bytes) -> None:
+    kept = Kept({"lab-tls-revoked": {"revoked.txt": said}})
+    with pytest.raises(CertificateError, match="Secret lab-tls-revoked: "):
+        ReleaseCertificates(LAB, kept).revoke([Name("operator")], [])
+    assert kept == {"lab-tls-revoked": {"revoked.txt": said}}
+
+
+def test_a_list_that_somebody_else_keeps_is_not_written() -> None:
+    kept = Kept({"lab-tls-revoked": {"revoked.txt": b"operator\n"}})
+    kept.others.add("lab-tls-revoked")
+    with pytest.raises(CertificateError, match="Secret lab-tls-revoked was not made here"):
+        ReleaseCertificates(LAB, kept).revoke([Name("gps")], [])

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fedstrata.errors import CertificateError
+from fedstrata.errors import CertificateError, NotServedError
 from fedstrata.rpc.client import plain_or_secure
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.credentials import server_credentials
@@ -247,3 +247,23 @@ async def test_an_authority_that_is_dropped_is_trusted_by_neither_side(
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     async with plain_or_secure(echo.address, now(files)) as channel:
         assert await channel.unary_unary("/Echo/One")(b"") == now(files).cert
+
+
+async def test_nothing_is_said_to_a_parent_whose_name_is_on_the_own_list(
+    files: TlsFiles, authority: Authority, tmp_path: Path
+) -> None:
+    lps, other = (Echo(issued(authority, tmp_path / name, Name("lps", name))) for name in ("lps-0", "lps-1"))
+    for server in (lps, other):
+        await server.server.start()
+    async with (
+        plain_or_secure(lps.address, files, Name("lps", "lps-0")) as channel,
+        plain_or_secure(other.address, files, Name("lps", "lps-1")) as beside,
+    ):
+        assert await channel.unary_unary("/Echo/One")(b"") == files.cert
+        (files.folder / "revoked.txt").write_text("lps/lps-0\n")
+        files.revoked(at_once=True)  # which each call does, once a second
+        with pytest.raises(NotServedError, match="lps/lps-0 is revoked, by the list of device/device-000"):
+            channel.unary_unary("/Echo/One")(b"")
+        assert await beside.unary_unary("/Echo/One")(b"") == files.cert
+    for server in (lps, other):
+        await server.server.stop(None)

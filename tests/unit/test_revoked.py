@@ -14,7 +14,8 @@ from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Caller, Guard
 from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.revoked import MOST_BYTES, Revoked, serial_of
+from fedstrata.trust.revoked import MOST_BYTES, Revoked
+from fedstrata.trust.shown import shown_by
 from fedstrata.trust.table import TABLE
 from fedstrata.v1.rounds_pb2 import UpdatePart
 
@@ -44,13 +45,13 @@ def test_a_serial_number_is_read_as_the_library_that_made_it_does(
 ) -> None:
     monkeypatch.setattr(x509, "random_serial_number", lambda: serial)
     Authority.new("run-1").issue([ROW], tmp_path)
-    assert serial_of((tmp_path / "cert.pem").read_bytes()) == serial
+    assert shown_by((tmp_path / "cert.pem").read_bytes()).serial == serial
 
 
 @pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", b"\xff"])
 def test_what_is_no_certificate_has_no_serial_number(content: bytes) -> None:
-    with pytest.raises(CertificateError, match="no certificate whose serial number can be read"):
-        serial_of(content)
+    with pytest.raises(CertificateError, match="no certificate that can be read"):
+        shown_by(content)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ async def test_one_certificate_is_refused_and_another_of_the_same_name_is_not(li
     name = Name("device", "device-000")
     async with listed.channel_of(name) as channel:
         assert await called(channel, CHECK, said_by(CHECK, "")) == "OK"
-        serial = serial_of((listed.folder / str(name) / "cert.pem").read_bytes())
+        serial = shown_by((listed.folder / str(name) / "cert.pem").read_bytes()).serial
         listed.revoke(f"serial {serial:x}")
         heard = await called(channel, CHECK, said_by(CHECK, ""))
     assert heard.startswith(f"the certificate {serial:x} of device/device-000 is revoked; ask who")
@@ -134,7 +135,7 @@ def test_the_list_is_beside_all_certificates_of_a_folder_and_those_issued_later(
         assert certs(tmp_path, *words) == 0
     assert certs(tmp_path, "issue", "lps", "lps-0") == 0
     assert certs(tmp_path, "revoke", "--certificate", str(tmp_path / "lps-0")) == 0
-    serial = serial_of((tmp_path / "lps-0" / "cert.pem").read_bytes())
+    serial = shown_by((tmp_path / "lps-0" / "cert.pem").read_bytes()).serial
     lists = {path.read_text() for path in tmp_path.rglob("revoked.txt")}
     assert lists == {f"device/pi-1\nserial {serial:x}\n"}
     assert len(list(tmp_path.rglob("revoked.txt"))) == 4
@@ -204,3 +205,13 @@ def test_a_long_list_says_the_same_of_everybody_as_its_names_one_by_one(device_i
     names = [Name("device", *ids) for ids in said]
     assert Revoked(frozenset(names)).revokes(["device"], device_id) is any(name.covers(device_id) for name in names)
     assert not Revoked(frozenset(names)).revokes(["lps"], device_id)
+
+
+@pytest.mark.parametrize(
+    ("entry", "entries"),
+    [("device/device-{:04d}", 13_000), ("device/{:063d}", 3_600), ("serial {:040x}", 5_300)],
+)
+def test_a_list_has_room_for_as_many_as_its_bound_says(tls: TlsFiles, entry: str, entries: int) -> None:
+    text = "".join(f"{entry.format(number)}\n" for number in range(entries))
+    (tls.folder / "revoked.txt").write_text(text)
+    assert tls.revoked(at_once=True).entries == entries

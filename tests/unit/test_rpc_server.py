@@ -58,6 +58,34 @@ async def test_silent_connections_are_few_and_hung_up_on_and_who_speaks_is_serve
     await server.stop(0)
 
 
+async def test_a_connection_without_a_call_is_ended_and_opened_anew_for_the_next_and_one_with_a_call_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "IDLE_S", 0.2)
+    server = RpcServer(ProcessMetrics("gps").links)
+    await server.start("127.0.0.1:0")
+    await server.set_ready()
+    ready, own = grpc.ChannelConnectivity.READY, (("grpc.use_local_subchannel_pool", 1),)
+    async with (
+        grpc.aio.insecure_channel(server.address, options=own) as silent,
+        grpc.aio.insecure_channel(server.address, options=own) as busy,
+        asyncio.timeout(60),
+    ):
+        watch = health_pb2_grpc.HealthStub(busy).Watch(health_pb2.HealthCheckRequest())
+        assert (await anext(aiter(watch))).status == health_pb2.HealthCheckResponse.SERVING
+        silent.get_state(try_to_connect=True)
+        await silent.channel_ready()
+        await silent.wait_for_state_change(ready)
+        assert busy.get_state() is ready
+        for _ in range(2):
+            await health_pb2_grpc.HealthStub(silent).Check(health_pb2.HealthCheckRequest())
+            await silent.wait_for_state_change(ready)
+        await server.set_ready(False)
+        assert (await anext(aiter(watch))).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch.cancel()
+    await server.stop(0)
+
+
 class Holding(GpsServiceServicer):
     """A GPS that holds every question after assignments, and counts those that it holds."""
 

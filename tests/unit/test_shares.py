@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,8 +16,10 @@ from fedstrata.errors import TooManyCallsError
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rpc.client import PASSING
 from fedstrata.trust.authority import Authority
+from fedstrata.trust.guard import MOST_ASKED_BYTES
 from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.shares import IDENTITIES_REMEMBERED, Shares
+from fedstrata.trust.shares import IDENTITIES_REMEMBERED, READ_AT_ONCE, Shares
+from fedstrata.v1 import gps_service_pb2 as pb
 
 CHECK = "/grpc.health.v1.Health/Check"
 
@@ -152,3 +155,80 @@ async def test_a_flood_over_grpc_is_refused_and_counted_and_others_are_answered(
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
     assert served.metrics.registry.get_sample_value("fedstrata_refused_total", {"reason": "share"}) == 20
+
+
+class Counted:
+    """A deserialiser's messages that are held at once, at most."""
+
+    def __init__(self, parse: Any) -> None:
+        self.parse, self.held, self.most = parse, 0, 0
+
+    def __call__(self, data: bytes) -> Any:
+        self.held += 1
+        self.most = max(self.most, self.held)
+        return Held(self, self.parse(data))
+
+
+class Held:
+    """A message that says when it is let go."""
+
+    def __init__(self, counted: Counted, message: Any) -> None:
+        self._counted, self._message = counted, message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+    def __del__(self) -> None:
+        self._counted.held -= 1
+
+
+class Counting(Served):
+    """A server that counts the messages of Enroll that it holds."""
+
+    def _handler(self, method: Any) -> Any:
+        handler = super()._handler(method)
+        if method.name != "Enroll":
+            return handler
+        self.counted = Counted(handler.request_deserializer)
+        return handler._replace(request_deserializer=self.counted)
+
+
+async def enrolled(channel: grpc.aio.Channel, message: bytes) -> grpc.StatusCode:
+    try:
+        await channel.unary_unary("/fedstrata.v1.GpsService/Enroll")(message, timeout=60)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def test_of_many_calls_few_messages_are_held_at_once_and_none_while_its_refusal_is_on_its_way(
+    tmp_path: Path,
+) -> None:
+    name = CALLERS["the device"][0]
+    message = pb.EnrollRequest(device_id="x" * 60_000).SerializeToString()  # in another's name
+    async with (
+        Counting(tmp_path, Authority.new("run-1"), ProcessMetrics("gps")) as served,
+        served.channel_of(name) as channel,
+    ):
+        codes = await asyncio.gather(*(enrolled(channel, message) for _ in range(40)))
+        assert served.counted.most <= READ_AT_ONCE
+        assert set(codes) == {grpc.StatusCode.PERMISSION_DENIED}
+        assert served.counted.held == 0
+
+
+async def test_a_call_that_only_asks_is_of_little(served: Served) -> None:
+    message = pb.EnrollRequest(device_id="device-000", process_id="x" * MOST_ASKED_BYTES).SerializeToString()
+    async with served.channel_of(CALLERS["the device"][0]) as channel:
+        assert await enrolled(channel, message) is grpc.StatusCode.INVALID_ARGUMENT
+    assert not served.heard
+
+
+async def test_a_call_that_says_nothing_is_given_up_and_may_be_made_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstrata.trust.shares.FIRST_MESSAGE_S", 0.2)
+    async with served.channel_of(CALLERS["the device"][0]) as channel, asyncio.timeout(60):
+        calls: Any = [channel.stream_stream("/fedstrata.v1.LpsService/Attend")() for _ in range(READ_AT_ONCE + 1)]
+        for call in calls:
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "has said nothing for 0.2 s; try again" in await call.details()

@@ -24,6 +24,7 @@ from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Guard
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.outdated import Outdated
 from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.table import TABLE, Claim
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
@@ -71,8 +72,9 @@ class Served:
     async def __aenter__(self) -> "Served":
         self.authority.issue([Name("gps")], self.folder / "server")
         tls = TlsFiles.load(self.folder / "server")
-        guard = Guard(tls.me.domain, Clusters(), self.metrics.refused, revoked=self._revoked)
-        self.server = RpcServer(self.metrics.links, tls=tls, guard=guard)
+        told = self.metrics.refused
+        self.guard = Guard(tls.me.domain, Clusters(), told, revoked=self._revoked, outdated=self._outdated())
+        self.server = RpcServer(self.metrics.links, tls=tls, guard=self.guard)
         for service in SERVICES[:3]:  # health and reflection are there
             self.server.add(self._register, service, service.full_name)
         await self.server.start("127.0.0.1:0")
@@ -83,6 +85,9 @@ class Served:
 
     def _revoked(self) -> Revoked:
         return Revoked()
+
+    def _outdated(self) -> Outdated | None:
+        return None
 
     def _register(self, service: Any, server: Any) -> None:
         handlers = {name: self._handler(method) for name, method in service.methods_by_name.items()}
@@ -142,7 +147,7 @@ async def called(channel: grpc.aio.Channel, path: str, *messages: Any) -> str:
             else:
                 await answer
     except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+        if error.code() in {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}:
             return str(error.details())
         raise
     return "OK"

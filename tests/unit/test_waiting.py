@@ -12,6 +12,8 @@ from prometheus_client import generate_latest
 
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
+from fedstrata.trust.names import Name
+from fedstrata.trust.revoked import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.serving import Serving
 from gps.waiting import Waiting
@@ -108,6 +110,14 @@ def test_what_an_lps_said_counts_no_more_once_it_is_away(setting: Setting) -> No
     assert set(setting.after(5, "training")) == {"lps-0", "lps-1"}
 
 
+def test_a_revoked_lps_is_named_with_what_to_do_though_it_asks_still(setting: Setting) -> None:
+    setting.group()
+    setting.serving._revoked = lambda: Revoked(frozenset({Name("lps", "lps-0")}))
+    with setting.ask("lps-0"), setting.ask("lps-1"):
+        assert setting.after(5, "training") == {"lps-0": 5.0}
+        assert "it is revoked, and no other LPS is there; start one" in setting.waiting.waits[0].what
+
+
 async def test_names_are_in_metrics_log_and_one_event_a_minute(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,7 +171,7 @@ class Rounds:
     """A cluster's rounds as a test sets them."""
 
     def __init__(self, number: int, *missing: str) -> None:
-        self.awaited = (number, missing)
+        self.awaited = (number, missing, "its update")
 
 
 def test_an_lps_names_who_is_missing_after_five_seconds_of_a_round() -> None:
@@ -172,8 +182,21 @@ def test_an_lps_names_who_is_missing_after_five_seconds_of_a_round() -> None:
     assert waits.now() == []
     clock.now += 0.1
     assert waits.now() == [pb.Wait(name="device-003", what="its update of round 3 of lps-1", seconds=5.0)]
-    rounds.awaited = (3, ("device-003", "device-004"))  # a round further: nobody is late yet
+    rounds.awaited = (3, ("device-003", "device-004"), "its update")  # a round further: nobody is late yet
     assert waits.now() == []
+
+
+def test_a_device_that_is_shut_out_for_its_certificate_is_named_with_what_to_do() -> None:
+    clock, rounds = Clock(), Rounds(4)
+    waits = Waits({"lps-0": rounds}, clock)
+    waits.now()
+    rounds.awaited = (4, ("device-003", "device-004"), "its key for masks")
+    waits.is_shut_out = lambda device_id: device_id == "device-003"
+    clock.now += 5
+    assert {wait.name: wait.what for wait in waits.now()} == {
+        "device-003": "its key for masks of round 5 of lps-0; its certificate counts no more, renew it",
+        "device-004": "its key for masks of round 5 of lps-0",
+    }
 
 
 def test_where_rounds_take_long_so_does_patience() -> None:
@@ -181,7 +204,7 @@ def test_where_rounds_take_long_so_does_patience() -> None:
     waits = Waits({"lps-1": rounds}, clock)
     waits.now()
     clock.now += 60  # the length of round 0
-    rounds.awaited = (1, ("device-003",))
+    rounds.awaited = (1, ("device-003",), "its update")
     waits.now()
     clock.now += 119
     assert waits.now() == []

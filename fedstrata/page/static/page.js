@@ -169,6 +169,14 @@
     return named.length ? `Waits for ${named.join(", ")}${more}.` : "";
   }
 
+  /** ε of noised updates, as far as it is spent; nothing where none are noised, or for research, which protects nobody. */
+  function privacyFacts(view) {
+    const privacy = view.summary.privacy, updates = privacy?.updates;
+    if (!updates) return [];
+    const spent = `${decimal(updates.epsilon_spent)} of ${decimal(updates.epsilon)}`;
+    return [[`ε of ${updates.covers}s${privacy.is_protection ? "" : ", noise for research"}`, spent]];
+  }
+
   function showTimes(view) {
     const since = view.sinceTold(now());
     write(head.waits, waitsSaid(view, since));
@@ -185,7 +193,7 @@
       ["Total bytes", total ? bytes(total) : fedstrata.NO_VALUE],
       ["Method", view.summary.method ?? ""], ["Devices", grouped(view.summary.devices)],
       ["Clusters", grouped(Object.keys(view.clusters).length)], ["Global rounds", grouped(view.summary.rounds)],
-      ["Seed", String(view.summary.seed ?? "")],
+      ["Seed", String(view.summary.seed ?? "")], ...privacyFacts(view),
     ];
     facts.forEach(([name, value], i) => {
       const place = head.facts.children[i] ?? head.facts.appendChild(element("div", {}, element("dt"), element("dd")));

@@ -62,6 +62,8 @@ env:
   {{- if include "fedstrata.hasTls" . }}
   - name: FEDSTRATA_TLS
     value: {{ include "fedstrata.tlsPath" . }}
+  - name: FEDSTRATA_REVOKED
+    value: /revoked/revoked.txt
   {{- end }}
   {{- with $tier.env }}
   {{- toYaml . | nindent 2 }}

@@ -91,6 +91,12 @@
   # A pod sees its own key, and not those of its tier's other pods.
   subPathExpr: {{ include "fedstrata.tlsFolder" . }}
   {{- end }}
+{{- if ne .component "test" }}
+# Whose certificates count no more, as a whole volume: kubelet keeps it up to date whatever tls.follow says.
+- name: revoked
+  mountPath: /revoked
+  readOnly: true
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -124,6 +130,14 @@
     items:
       {{- include "fedstrata.tlsItems" (dict "in" "") | nindent 6 }}
   {{- end }}
+{{- if ne .component "test" }}
+- name: revoked
+  secret:
+    secretName: {{ include "fedstrata.tlsSecret" (dict "root" .root "who" "revoked") }}
+    # `fedstrata certs revoke` makes it, or you do, when there is somebody to revoke.
+    optional: true
+    defaultMode: 0440
+{{- end }}
 {{- end }}
 {{- end }}
 

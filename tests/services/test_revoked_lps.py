@@ -1,0 +1,59 @@
+"""An LPS that is revoked in a run without deadlines: another takes its cluster over, and no bit changes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import Program, events
+from test_tls import Secured
+from tiers import SMALL, run_in_process
+
+from fedstrata.experiment import parse_experiment
+from fedstrata.store import write_aside
+
+# Links whose latency alone makes training last longer than it takes to see who is revoked: 160 × 2 × 2 × 10 ms.
+ROUNDS = ("training.global_rounds=40", "training.lps_rounds_per_global_round=4")
+SLOWED = (*ROUNDS, "clock=real", "links={device-lps: {latency: 20ms}}")
+
+
+def revoke(folder: Path, name: str) -> None:
+    with write_aside(folder / "revoked.txt") as file:
+        file.write(f"{name}\n".encode())
+
+
+@pytest.fixture(scope="module")
+def revoked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secured, Program]]:
+    """A run whose lps-0 was revoked at the GPS once training had begun, and that LPS."""
+    text = parse_experiment(SMALL, overrides=SLOWED).to_yaml()
+    with Secured(tmp_path_factory.mktemp("revoked"), experiment=text) as run:
+        first, _ = run.start_all()
+        for status in run.statuses():
+            if status.global_round == 2 and not (run.folder / "tls" / "gps" / "revoked.txt").exists():
+                revoke(run.folder / "tls" / "gps", "lps/lps-0")
+        assert (status.phase, status.reason) == ("completed", "")
+        yield run, first
+
+
+def summary_of(run: Secured) -> Any:
+    (path,) = (run.folder / "state").glob("*/record/summary.json")
+    return json.loads(path.read_text())
+
+
+def test_its_cluster_goes_to_another_and_the_models_are_those_of_a_run_left_alone(
+    revoked: tuple[Secured, Program], tmp_path: Path
+) -> None:
+    summary = summary_of(revoked[0])
+    assert [(told["cluster"], told["by"]) for told in summary["adoptions"]] == [("lps-0", "lps-1")]
+    assert summary["excluded"] == []
+    plain = run_in_process(parse_experiment(SMALL, overrides=SLOWED), tmp_path / "plain")
+    assert summary["model_sha256"] == plain.summary.model_sha256
+
+
+def test_it_ends_in_one_line_and_its_devices_have_gone_before(revoked: tuple[Secured, Program]) -> None:
+    run, first = revoked
+    assert first.end() == 2
+    assert any("lps/lps-0 is revoked; ask who runs this for a new certificate" in line for line in first.errors())
+    told = [event for event in events(run.folder / "devices.log") if event["event"] == "assigned"]
+    assert len({event["lps"] for event in told if event["cluster"] == "lps-0"}) == 2

@@ -1,0 +1,95 @@
+"""An LPS that is revoked: it is named to no device, another adopts its clusters, and it may be let in again."""
+
+from pathlib import Path
+
+import pytest
+from test_serving import Setting
+
+from fedstrata.link import CALL_S, HOLD_S
+from fedstrata.trust.names import Name
+from fedstrata.trust.revoked import Revoked
+from gps.serving import LOOK_S
+
+
+def revoking(setting: Setting, revoked: Revoked) -> None:
+    setting.serving._revoked = lambda: revoked
+
+
+@pytest.fixture
+def without_deadlines(tmp_path: Path) -> Setting:
+    setting = Setting(tmp_path, "method.clusters=3")
+    revoking(setting, Revoked())
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    return setting
+
+
+LPS_1 = Revoked(frozenset({Name("lps", "lps-1")}))
+
+
+def test_a_revoked_lps_is_named_to_no_device_and_its_cluster_goes_to_another_without_deadlines_too(
+    without_deadlines: Setting,
+) -> None:
+    setting, device = without_deadlines, without_deadlines.gps.roster.devices[1]
+    assert setting.serving.assignment(device).lps_id == "lps-1"
+    assert setting.serving.check_again_s() == LOOK_S
+    revoking(setting, LPS_1)
+    assert not setting.serving.assignment(device).is_assigned
+    assert not setting.serving.are_all_there
+    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
+    setting.adopt()
+    assert setting.serving.assignment(device).lps_id == "lps-0"
+    assert setting.serving.returnable() == {}
+    assert setting.serving.adoptable() == {}
+
+
+def test_a_revoked_lps_adopts_nothing_and_one_that_is_let_in_again_has_its_cluster_back(
+    without_deadlines: Setting,
+) -> None:
+    setting = without_deadlines
+    revoking(setting, Revoked(frozenset({Name("lps", "lps-0"), Name("lps", "lps-1")})))
+    assert setting.serving.adoptable() == {"lps-0": "lps-2", "lps-1": "lps-2"}
+    setting.adopt()
+    revoking(setting, LPS_1)
+    assert setting.serving.returnable() == {"lps-0": "lps-0"}
+
+
+def test_without_deadlines_an_lps_that_has_been_silent_for_long_adopts_nothing(without_deadlines: Setting) -> None:
+    revoking(without_deadlines, LPS_1)
+    without_deadlines.pass_s(HOLD_S + CALL_S + 1, 2)
+    assert without_deadlines.serving.adoptable() == {"lps-1": "lps-2"}
+    without_deadlines.pass_s(HOLD_S + CALL_S + 1)
+    assert without_deadlines.serving.adoptable() == {}
+
+
+def test_an_lps_whose_certificate_is_revoked_has_the_time_to_be_heard_with_another(without_deadlines: Setting) -> None:
+    setting = without_deadlines
+    setting.serving.hear("lps-1", 0x1F)
+    revoking(setting, Revoked(serials=frozenset({0x1F})))
+    setting.pass_s(HOLD_S + CALL_S, 0, 2)
+    assert setting.serving.adoptable() == {}
+    setting.serving.hear("lps-1", 0x20)
+    setting.pass_s(HOLD_S + CALL_S + 1, 0, 2)
+    assert setting.serving.adoptable() == {}
+    revoking(setting, Revoked(serials=frozenset({0x20})))
+    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
+
+
+def test_by_which_certificate_an_lps_was_heard_a_restarted_gps_knows(without_deadlines: Setting) -> None:
+    setting = without_deadlines
+    setting.serving.hear("lps-1", 2**159)
+    setting.restart()
+    revoking(setting, Revoked(serials=frozenset({2**159})))
+    setting.serving.listen()
+    setting.pass_s(HOLD_S + CALL_S + 1, 0, 2)
+    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
+
+
+def test_with_deadlines_it_is_looked_each_second_who_is_revoked(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30")
+    revoking(setting, Revoked())
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    assert setting.serving.check_again_s() == LOOK_S
+    revoking(setting, LPS_1)
+    assert setting.serving.adoptable() == {"lps-1": "lps-0"}

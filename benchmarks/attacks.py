@@ -14,7 +14,6 @@ quiet one.
 import argparse
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -76,25 +75,21 @@ async def felt_of(run: Run, named: Named, seconds: float) -> Felt:
     return Felt(attacker.heard, list(pairwise(moments)), memory.growth_mb(), probes)
 
 
-async def felt(run: Run, attacks: Sequence[Named], seconds: float) -> list[Felt]:
-    """Make attacks one after the other, until the run is over."""
+async def felt(run: Run, numbered: Sequence[Numbered], seconds: float) -> None:
+    """Make attacks one after the other, and print what was felt of each."""
     run.start()
     await run.wait_round(FIRST_ROUND)
-    found: list[Felt] = []
-    for named in attacks:
+    for number, named in numbered:
         if not run.watcher.is_alive():
             raise SystemExit(f"the run was over before {named[1]}: {run.reason()}; give it more --rounds")
-        found.append(await felt_of(run, named, seconds))
-        print(f"{named[1]}: {found[-1].growth_mb}", file=sys.stderr, flush=True)
-    return found
+        one = await felt_of(run, named, seconds)
+        print(one.row(number, named[0], named[1], run.rates(one.windows)), flush=True)
 
 
 def attacked(run: Run, numbered: Sequence[Numbered], seconds: float, quiet: Models) -> bool:
     """Print what was felt of attacks on one run; gives whether its models are those of a quiet one."""
-    found = asyncio.run(felt(run, [named for _, named in numbered], seconds))
+    asyncio.run(felt(run, numbered, seconds))
     models = run.models()
-    for (number, (who, what, _)), one in zip(numbered, found, strict=True):
-        print(one.row(number, who, what, run.rates(one.windows)), flush=True)
     ended = f"ends: {run.reason()}" if models is None else "the same models" if models == quiet else "OTHER MODELS"
     print(f"the run: {ended}; {run.told()}", flush=True)
     return models == quiet

@@ -63,7 +63,7 @@ def test_the_tables_of_scores_have_what_needs_no_exchange_and_no_seed_that_was_t
 def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no_seed_that_was_tuned_on() -> None:
     sweep = load_sweep(FOLDER.parent / "sweeps" / "fedtsdp.yaml")
     methods = {run.experiment.method.name for run in sweep.runs}
-    assert (len(sweep.runs), sweep.baseline) == (7 * 4 * 5, "local")
+    assert (len(sweep.runs), sweep.baseline) == (8 * 4 * 5, "local")
     assert methods == {"local", "fedavg", "fedprox", "ditto", "fedper", "cfl", "fedtsdp"}
     assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
 

@@ -60,6 +60,7 @@ def test_a_round_has_its_question_and_all_lpss_wait_for_the_plan(method: str, tm
             assert found == (expected / name).read_bytes()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("method", "processes"), [("ifca", 2), ("cfl", 5), ("fedfomo", 2)])
 def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
     method: str, processes: int, tmp_path: Path

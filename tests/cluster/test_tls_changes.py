@@ -62,11 +62,11 @@ def test_an_authority_is_changed_under_a_run_without_a_round_lost(lab: Lab) -> N
     assert {pod: LOST & set(told) for pod, told in said.items() if LOST & set(told)} == {}
     restarts = [pod.status.container_statuses[0].restart_count for tier in ("gps", "lps") for pod in lab.pods(tier)]
     assert set(restarts) == {0}
+    lab.here("down")
 
 
 @pytest.mark.timeout(1500)
 def test_a_revoked_lps_loses_its_cluster_to_another_and_a_revoked_list_stays_at_the_next_up(lab: Lab) -> None:
-    lab.here("down")
     lab.up("experiments/digits.yaml", {"tls": {"mode": "generated"}}, sets=SHORTER)
     lab.wait_global_round(1, "lab")
     assert certs(lab, "revoke", "lps", "lps-1").split() == ["lab-tls-revoked"]

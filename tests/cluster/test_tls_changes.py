@@ -56,7 +56,8 @@ def test_an_authority_is_changed_under_a_run_without_a_round_lost(lab: Lab) -> N
     assert lab.status()["phase"] == "training", "over too soon"
     said = {pod: [event["event"] for event in events(lab, pod)] for pod in pods(lab)}
     folder = lab.folder / "changed"
-    lab.here("collect", "--out", str(folder), "--quiet")
+    where = ("--namespace", lab.namespace, "--release", "lab")
+    lab.fedstrata("collect", *where, "--out", str(folder), "--quiet", timeout_s=900)
     assert summary(folder)["status"] == "completed"
     assert summary(folder)["excluded"] == []
     assert {pod: LOST & set(told) for pod, told in said.items() if LOST & set(told)} == {}

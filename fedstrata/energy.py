@@ -26,6 +26,9 @@ class Energy:
     def __add__(self, other: "Energy") -> "Energy":
         return Energy(down=self.down + other.down, compute=self.compute + other.compute, up=self.up + other.up)
 
+    def __sub__(self, other: "Energy") -> "Energy":
+        return Energy(down=self.down - other.down, compute=self.compute - other.compute, up=self.up - other.up)
+
     @property
     def total(self) -> int:
         return self.down + self.compute + self.up

@@ -35,8 +35,12 @@ def spent_by(
     model = DeviceEnergy(experiment)
     found = [*_of_flows(model, None, times.before), *_of_carried(model, None, carried_before)]
     for row in rows:
-        found += [*_of_flows(model, row, row.times), *_of_carried(model, row, row.times.carried)]
+        found += _of_row(model, row)
     return found
+
+
+def _of_row(model: DeviceEnergy, row: pb.LpsRound) -> list[Spent]:
+    return [*_of_flows(model, row, row.times), *_of_carried(model, row, row.times.carried)]
 
 
 def _of_flows(model: DeviceEnergy, row: pb.LpsRound | None, times: pb.RoundTimes) -> Iterator[Spent]:
@@ -93,7 +97,8 @@ class EnergySoFar:
     def __init__(self, experiment: Experiment, rows: Callable[[], Iterable[bytes]]) -> None:
         """`rows` gives those of an earlier life, LpsRound messages."""
         self.is_on = counts_energy(experiment)
-        self._experiment = experiment
+        self.total = NONE
+        self._model = DeviceEnergy(experiment)
         self._by_round: dict[tuple[str, int], Energy] = {}
         if self.is_on:
             self.note(pb.LpsRound.FromString(row) for row in rows())
@@ -102,13 +107,12 @@ class EnergySoFar:
         """Count rows, in place of those of the same rounds."""
         if self.is_on:
             for row in rows:
-                spent = spent_by(self._experiment, [row], RunTimes())
-                self._by_round[row.cluster_id, row.lps_round] = summed(each.energy for each in spent)
-
-    @property
-    def total(self) -> Energy:
-        """All of it."""
-        return summed(self._by_round.values())
+                where, spent = (
+                    (row.cluster_id, row.lps_round),
+                    summed(each.energy for each in _of_row(self._model, row)),
+                )
+                self.total += spent - self._by_round.get(where, NONE)
+                self._by_round[where] = spent
 
     def summary(self) -> dict[str, Any]:
         """As the record's summary has it, of no device by name."""

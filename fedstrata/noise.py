@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -128,25 +129,24 @@ def noise_multiplier_of(epsilon: float, delta: float) -> float:
 
     Exact for all ε, other than √(2 ln(1.25/δ)) / ε, which holds below 1 only.
     """
-    low, high = 1e-3, 1.0
-    while delta_of(high, epsilon) > delta:
-        low, high = high, 2 * high
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if delta_of(middle, epsilon) <= delta else (middle, high)
-    return high
+    return _least(lambda multiplier: delta_of(multiplier, epsilon) <= delta, above=1e-3, within=1e-12)
 
 
 def epsilon_of(noise_multiplier: float, delta: float) -> float:
     """ε at a δ of one Gaussian release whose noise is so many times its sensitivity; a little more, never less."""
     if delta_of(noise_multiplier, 0.0) <= delta:
         return 0.0
-    low, high = 0.0, 1.0
-    while delta_of(noise_multiplier, high) > delta:
+    return _least(lambda epsilon: delta_of(noise_multiplier, epsilon) <= delta, above=0.0, within=1e-9)
+
+
+def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -> float:
+    """The least number that is enough, by doubling and halving; a little more, by a share of it, never less."""
+    low, high = above, 1.0
+    while not is_enough(high):
         low, high = high, 2 * high
-    while high - low > 1e-9 * high:
+    while high - low > within * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if delta_of(noise_multiplier, middle) <= delta else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 

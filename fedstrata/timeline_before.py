@@ -10,9 +10,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.link_calendar import BEFORE, DOWN, UP, Line, drawn_latency
 from fedstrata.link_rates import end_of
 from fedstrata.timeline import DeviceTimeline
+from fedstrata.timeline_round import times_of
 from fedstrata.v1 import rounds_pb2 as pb
-
-PARTS = ("down", "compute", "up")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +49,12 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
             step.hear(index, device, arrived)
     ends_ns = max((device.now_ns for device in devices.values()), default=0)
     names = experiment.device_ids()
-    down, compute, up = (sum(getattr(device, f"{part}_ns") for device in devices.values()) for part in PARTS)
-    return pb.RoundTimes(
-        ends_ns=ends_ns,
-        ready_ns=ends_ns,
-        down_ns=down,
-        compute_ns=compute,
-        up_ns=up,
-        waiting_ns=ends_ns * len(devices) - down - compute - up,
-        children=len(devices),
-        slowest=next((names[index] for index, device in sorted(devices.items()) if device.now_ns == ends_ns), ""),
-        flows=[
-            pb.Flow(child=index, **{name: at for name, at in vars(device).items() if name != "now_ns"})
-            for index, device in sorted(devices.items())
-        ],
-    )
+    slowest = next((names[index] for index, device in sorted(devices.items()) if device.now_ns == ends_ns), "")
+    flows = [
+        pb.Flow(child=index, **{name: at for name, at in vars(device).items() if name != "now_ns"})
+        for index, device in sorted(devices.items())
+    ]
+    return times_of(0, ends_ns, flows, slowest)
 
 
 class _Step:

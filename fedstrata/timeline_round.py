@@ -136,17 +136,21 @@ def round_times(
         flow_of(child, begins_ns, way.down_ns, way.up_ns + over - way.ready_ns)
         for child, way, over in zip(children, ways, back, strict=True)
     ]
-    down_ns, compute_ns, up_ns = (sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS)
+    slowest = next((child.name for child, at in zip(children, back, strict=True) if at == max(back)), "")
+    return times_of(begins_ns, ends_ns, flows, slowest)
+
+
+def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: str) -> pb.RoundTimes:
+    """From a beginning to an end, by what children did meanwhile: the rest of it they waited."""
+    parts = {f"{part}_ns": sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS}
     return pb.RoundTimes(
         begins_ns=begins_ns,
         ends_ns=ends_ns,
         ready_ns=ends_ns,
-        down_ns=down_ns,
-        compute_ns=compute_ns,
-        up_ns=up_ns,
-        waiting_ns=(ends_ns - begins_ns) * len(back) - down_ns - compute_ns - up_ns,
-        children=len(children),
-        slowest=next((child.name for child, at in zip(children, back, strict=True) if at == max(back)), ""),
+        **parts,
+        waiting_ns=(ends_ns - begins_ns) * len(flows) - sum(parts.values()),
+        children=len(flows),
+        slowest=slowest,
         flows=flows,
     )
 

@@ -51,12 +51,8 @@ TABLES: Mapping[str, str] = {
     "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
-LATER_TABLES = (
-    "round_times",
-    "moves",
-    "bundle_times",
-    "lps_certificates",
-)  # which journals of earlier versions do not have
+# which journals of earlier versions do not have
+LATER_TABLES = ("round_times", "moves", "bundle_times", "lps_certificates")
 UNIQUE = {
     "answers": "question, global_round, device_index",
     "bundles": "global_round, cluster_id",

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.comparison import MEAN, Comparison, Group, Spread, accuracy_of
-from emulator.report.style import COLOURS, MARKERS, MUTED, drawing, shorten
+from emulator.report.style import COLOURS, MARKERS, MUTED, drawing, save, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-FORMATS = ("png", "svg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +54,7 @@ class Columns:
         with drawing():
             figure = Figure(figsize=self.size, facecolor="white")
             self.draw(figure)
-            for kind in FORMATS:
-                # without a date and a version the same runs give the same file
-                metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",))
-                figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=160, metadata=metadata)
+            save(figure, folder, name)
 
 
 def draw_comparison(comparison: "Comparison", output: Path) -> None:

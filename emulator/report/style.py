@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ LINE = "#b8c2cc"
 FAINT = "#eef1f4"
 # The page's light colours, --c0 to --c7: Okabe and Ito's palette, darkened to a contrast of 3:1 on white
 COLOURS = ("#0072b2", "#b34700", "#008f68", "#cc79a7", "#c08400", "#1d9dcc", "#6f4e37", "#6b7680")
+SVG_METADATA = ("Date", "Creator", "Format", "Type")  # what matplotlib would put into a file of itself and of today
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -60,6 +62,12 @@ def drawing() -> Iterator[None]:
         yield
 
 
+def save(figure: "Figure", folder: Path, name: str) -> None:
+    """Write a figure as `name`.png and `name`.svg: without a date and a version the same runs give the same files."""
+    for kind, said in (("png", ("Software",)), ("svg", SVG_METADATA)):
+        figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=160, metadata=dict.fromkeys(said))
+
+
 def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[["Figure"], str]) -> str:
     """An `<svg>` element for a page. `draw` fills the figure and returns a description in words.
 
@@ -75,7 +83,7 @@ def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[[
             text,
             format="svg",
             transparent=True,
-            metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
+            metadata=dict.fromkeys(SVG_METADATA),
         )
     svg = text.getvalue()
     view_box = re.search(r'viewBox="([^"]+)"', svg)

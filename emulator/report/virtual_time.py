@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.report.style import COLOURS, drawing, shorten
+from emulator.report.style import COLOURS, drawing, save, shorten
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (1_200, 60, "minutes"), (0, 1, "seconds"))
 PANELS_IN_A_ROW = 3
@@ -26,7 +25,7 @@ def write_accuracy_over_time(curves: Mapping[str, Curve], folder: Path) -> None:
         figure.subplots_adjust(left=0.08, right=0.97, bottom=0.17, top=0.9)
         _draw(axes, {name: [curve] for name, curve in curves.items()}, "Accuracy, %", list(curves))
         axes.legend(frameon=False, fontsize=8.5)
-        _save(figure, folder, "compare-time")
+        save(figure, folder, "compare-time")
 
 
 def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], folder: Path, name: str) -> None:
@@ -48,7 +47,7 @@ def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], folder: Pa
             row[0].set_ylabel("accuracy, %")
         handles, labels = _legend(places)
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(cells)), frameon=False)
-        _save(figure, folder, name)
+        save(figure, folder, name)
 
 
 def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
@@ -58,13 +57,6 @@ def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     return list(found.values()), list(found)
-
-
-def _save(figure: "Figure", folder: Path, name: str) -> None:
-    for kind in ("png", "svg"):
-        # without a date and a version the same runs give the same file
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",))
-        figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=160, metadata=metadata)
 
 
 def _draw(axes: "Axes", curves: Mapping[str, Sequence[Curve]], title: str, names: Sequence[str]) -> None:

@@ -31,9 +31,7 @@ from fedstrata.trust.table import TABLE, Claim, Rule
 Context = grpc.aio.ServicerContext[Any, Any]
 TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
-MOST_ASKED_BYTES = (
-    1 << 16
-)  # of a message that is all of a call: the largest names a hundred devices that are waited for
+MOST_ASKED_BYTES = 1 << 16  # of a message that is all of a call: the largest names a hundred who are waited for
 MANY_CHILDREN = 1024  # where it is not known how many there are
 
 

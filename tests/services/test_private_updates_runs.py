@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from programs import Program
-from tiers import SMALL, Tiers, whole_run
+from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
 from emulator.record import RunRecord
@@ -40,17 +40,6 @@ def tensors(record: RunRecord) -> dict[str, bytes]:
     """The models without their headers, which name the run."""
     folder = record.folder / "models"
     return {path.name: path.read_bytes().partition(b"}}")[2] for path in sorted(folder.iterdir())}
-
-
-class Open(DeviceAgent):
-    """A device that tells the test what its updates are."""
-
-    updates: ClassVar[dict[str, list[Update]]]
-
-    def _note(self, goes_up: Any) -> None:
-        if isinstance(goes_up, Update):
-            self.updates[self.device_id].append(goes_up)
-        super()._note(goes_up)
 
 
 async def watched(asked: Experiment, folder: Path) -> tuple[RunRecord, list[list[Flat]]]:

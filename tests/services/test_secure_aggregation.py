@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from tiers import SMALL, Tiers, whole_run
+from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
 from emulator.record import RunRecord
@@ -73,17 +73,6 @@ class Recording(LpsServicer):
             elif part.HasField("data"):
                 self.heard[child_id] += part.data
             yield part
-
-
-class Open(DeviceAgent):
-    """A device that tells the test what its updates are."""
-
-    updates: ClassVar[dict[str, list[Update]]]
-
-    def _note(self, goes_up: Any) -> None:
-        if isinstance(goes_up, Update):
-            self.updates[self.device_id].append(goes_up)
-        super()._note(goes_up)
 
 
 async def watched_run(folder: Path, *overrides: str) -> tuple[dict[str, list[Update]], dict[str, bytearray]]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from device.__main__ import load
 from device.agent import DeviceAgent
@@ -21,6 +21,7 @@ from emulator.record import RunRecord, load_record
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkKey, ProcessMetrics
+from fedstrata.rounds import Update
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
@@ -180,6 +181,17 @@ class Tiers:
         """Wait for the run's record, of a completed or a failed run."""
         await self.run.changes.wait_until(lambda: self.run.has_record, None)
         return load_record(self.run.record_folder)
+
+
+class Open(DeviceAgent):
+    """A device that tells the test what its updates are."""
+
+    updates: ClassVar[dict[str, list[Update]]]
+
+    def _note(self, goes_up: Any) -> None:
+        if isinstance(goes_up, Update):
+            self.updates[self.device_id].append(goes_up)
+        super()._note(goes_up)
 
 
 class Clock:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,6 +171,17 @@ async def attend(options: argparse.Namespace) -> None:
     await channel.close(None)
 
 
+def wait_for(clients: "list[subprocess.Popen[str]]", server: "subprocess.Popen[str]") -> None:
+    """Wait until all devices have ended; where one fails the others and the server wait for it, so they are ended."""
+    with ThreadPoolExecutor(len(clients)) as waiting:
+        ends = [waiting.submit(client.wait) for client in clients]
+        if all(end.result() == 0 for end in as_completed(ends)):
+            return
+        for process in [*clients, server]:
+            process.kill()
+    raise SystemExit("a device failed: what it said stands above")
+
+
 def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, float]:
     """Median seconds of a round, and the server's peak memory in MB."""
     warm_up = max(2, rounds // 10)  # rounds not counted
@@ -186,9 +197,8 @@ def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, 
             raise RuntimeError("no pipe to the server")
         address = server.stdout.readline().strip()
         clients = [start("device", "--address", address, "--index", str(index)) for index in range(devices)]
+        wait_for(clients, server)
         told = json.loads(server.stdout.readline())
-        for client in clients:
-            client.communicate()
     return statistics.median(told["seconds"][warm_up:]), told["peak_mb"]
 
 

@@ -42,9 +42,7 @@ def echo(mb: float, rounds: int) -> Work:
         if has_tls:
             authority = Authority.new("echo")
             authority.issue([Name("lps", "lps-0")], folder / "server")
-            authority.issue(
-                [Name("device", "device-0", "device-9"), Name("device", "device-10", "device-19")], folder / "device"
-            )
+            authority.issue([Name("device", "device-000", "device-019")], folder / "device")
             os.environ[TLS] = str(folder)
         before = _cpu_of_children()
         seconds, _ = measure("echo.py", DEVICES, int(mb * 1e6) // 40 * 40, rounds)

@@ -25,6 +25,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 STAGGERED = 8  # among how many places within a piece the flows of a shared link are spread
 TIMER_STEP_NS = 1_000_000  # the event loop's timers count whole milliseconds
+LEAD_STEP_NS, MOST_LEAD_NS = 50_000, 1_000_000
 
 
 class Clock(Protocol):
@@ -56,6 +57,22 @@ class RealTime:
         return asyncio.get_running_loop().call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, call)
 
 
+class Lead:
+    """How long sending a message takes here, in the median: what is to be there at a time is sent so much before.
+
+    A step up for each that took longer, a step down for each that did not, so that one that waited long for a core
+    counts no more than another.
+    """
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def note(self, took_ns: int) -> None:
+        """One took so long."""
+        step_ns = LEAD_STEP_NS if took_ns > self.ns else -LEAD_STEP_NS
+        self.ns = min(MOST_LEAD_NS, max(0, self.ns + step_ns))
+
+
 @dataclass
 class Transfer:
     """One transfer under way: its links' calendar, and what has come of it."""
@@ -70,12 +87,18 @@ class Transfer:
     passed: list[int] = field(default_factory=list)  # when it was at these marks
     news: asyncio.Event = field(default_factory=asyncio.Event)
     achieved: pb.Carried | None = None
+    lead: Lead | None = None  # of what is sent from here: how much before its time its last part is
+    released_ns: int = 0  # when the last part was
     is_superseded: bool = False  # whether the child has begun another in the same direction since
 
     async def arrived(self, bits: int) -> None:
         """Wait until so many of its bits have arrived. Raises SupersededError when another takes its place."""
-        early_ns = TIMER_STEP_NS if bits == self.bits else 0  # the last part's time is the whole transfer's
-        await self.clock.until(await self._left_ns(bits) + self.latency_ns, early_ns)
+        there_ns = await self._left_ns(bits) + self.latency_ns
+        if bits < self.bits:
+            await self.clock.until(there_ns)
+        else:  # its time is the whole transfer's
+            await self.clock.until(there_ns - (self.lead.ns if self.lead is not None else 0), TIMER_STEP_NS)
+            self.released_ns = self.clock.now_ns()
         self._check_current()
 
     def supersede(self) -> None:
@@ -118,6 +141,8 @@ class Transfer:
     async def over(self) -> None:
         """Note what came of it: all of it is there now."""
         left_ns, now_ns = await self._left_ns(self.bits), self.clock.now_ns()
+        if self.lead is not None:
+            self.lead.note(now_ns - self.released_ns)
         self.achieved = pb.Carried(
             bytes=self.bits // 8,
             link_ns=left_ns - self.start_ns,
@@ -204,6 +229,7 @@ class Transfers:
             if capacity is not None:
                 self._shared[way] = _SharedLink(capacity, self._clock)
         self._newest: dict[tuple[int, int], Transfer] = {}  # by child and direction
+        self._lead = Lead()
         self._achieved: dict[tuple[int, int, int], pb.Carried] = {}  # by round, child and direction
 
     def began(self, ago_ns: int) -> None:
@@ -264,6 +290,7 @@ class Transfers:
             rate=course.course(WAYS[way]),
             origin_ns=self._origin_ns if isinstance(course.course(WAYS[way]), Course) else 0,
             marks=marks,
+            lead=self._lead if way == DOWN else None,
         )
 
     def relay(self, child_id: str, number: int) -> "Relay":

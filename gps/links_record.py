@@ -12,7 +12,7 @@ LINK_COLUMNS = (
     "link", "direction", "child", "transfers", "bytes", "bits_per_s", "achieved_bits_per_s", "latency_s",
     "achieved_latency_s", "outside",
 )  # fmt: skip
-WITHIN, WITHIN_NS = 0.02, 1_000_000  # of what was configured; for one latency or computation a millisecond if more
+WITHIN, WITHIN_NS = 0.02, 1_000_000  # of what was configured; for one transfer or computation a millisecond if more
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class LinkSum:
         if self.direction == "compute":
             is_modelled = self.link_ns > 0
             return ["compute"] if is_modelled and self._is_off(self.link_ns, self.achieved_link_ns) else []
-        if self.link_ns and abs(self.link_ns / max(1, self.achieved_link_ns) - 1) > WITHIN:
+        if self._is_off(self.link_ns, self.achieved_link_ns):
             found.append("rate")
         if self._is_off(self.latency_ns, self.achieved_latency_ns):
             found.append("latency")

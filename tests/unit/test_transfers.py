@@ -17,7 +17,7 @@ from fedstrata.link_rates import Trace
 from fedstrata.link_settings import LinkTimes
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.tier_links import HEADER_BYTES, device_links, lps_links
-from fedstrata.transfers import Transfers, transfers_of
+from fedstrata.transfers import LEAD_STEP_NS, MOST_LEAD_NS, Lead, Transfers, transfers_of
 from fedstrata.v1 import rounds_pb2 as pb
 
 MS, S = 10**6, 10**9
@@ -294,3 +294,39 @@ def test_nothing_is_held_back_without_the_clock_and_nobody_unknown_with_it() -> 
     for name in ("lps-", "lps--1", "x", "lps-1 "):
         with pytest.raises(UnknownChildError):
             Transfers(lps_links(paced()), SetTime()).piece_bytes(name, UP)
+
+
+async def test_what_is_sent_leaves_as_much_before_its_time_as_sending_takes() -> None:
+    clock = SetTime()
+    held = transfers(clock, "device-lps: {down_rate: 1Mbit/s, up_rate: 1Mbit/s, latency: 30ms}")
+
+    async def send() -> list[int]:
+        late = []
+        for number in range(20):
+            began = clock.now
+            with held.under_way("device-000", DOWN, number, 10_000) as transfer:
+                await transfer.all_arrived()
+                clock.now += 300_000  # what writing it takes here
+                await transfer.over()
+            late.append(clock.now - began - 110 * MS)
+        return late
+
+    job = asyncio.ensure_future(send())
+    await clock.run(job)
+    late = job.result()
+    assert late[0] == 300_000
+    assert max(map(abs, late[-5:])) <= LEAD_STEP_NS
+    [times] = await arrivals(clock, carry(held, clock, 0, 10_000, at=(40_000,), start=clock.now))
+    assert times[1] - times[0] == 40 * MS  # what is received is there at its own time
+
+
+def test_one_message_that_took_long_moves_the_lead_by_a_step() -> None:
+    lead = Lead()
+    lead.note(50 * MS)
+    assert lead.ns == LEAD_STEP_NS
+    for _ in range(100):
+        lead.note(50 * MS)
+    assert lead.ns == MOST_LEAD_NS
+    for _ in range(100):
+        lead.note(0)
+    assert lead.ns == 0

@@ -286,10 +286,12 @@ class Journal:
                 "INSERT OR REPLACE INTO lps_rounds (cluster_id, lps_round, row) VALUES (?, ?, ?)", rows
             )
 
-    def lps_rounds(self) -> list[bytes]:
-        """Rows (LpsRound messages) in the order of rounds, then clusters."""
-        rows = self._rows("SELECT row FROM lps_rounds ORDER BY lps_round, length(cluster_id), cluster_id")
-        return [bytes(row) for (row,) in rows]
+    def lps_rounds(self) -> Iterator[bytes]:
+        """Rows (LpsRound messages) in the order of rounds, then clusters; each is read as it is asked for."""
+        keys = "SELECT cluster_id, lps_round FROM lps_rounds ORDER BY lps_round, length(cluster_id), cluster_id"
+        for key in self._rows(keys):
+            for (row,) in self._rows("SELECT row FROM lps_rounds WHERE cluster_id = ? AND lps_round = ?", *key):
+                yield bytes(row)
 
     def lps_rounds_after(self, place: int) -> list[tuple[int, bytes]]:
         """Rows written after one, each with its place in the order of writing; a replaced row is written anew."""

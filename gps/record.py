@@ -8,8 +8,9 @@ import hashlib
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedstrata.privacy_report import epsilon_spent, privacy_summary
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
+from gps.csv_lines import csv_lines
 from gps.energy_record import Spent, energy_csv, energy_summary, spent_by
 from gps.links_record import LinkSum, link_sums, links_csv, real_summary
 from gps.measured import columns_of
@@ -46,7 +48,7 @@ class RunResult:
     evaluations: Sequence[rounds_pb2.Evaluation]  # of the final models, by the devices
     model_sha256: Mapping[str, str]  # by cluster
     lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
-    lps_rounds: list[rounds_pb2.LpsRound]
+    lps_rounds: Iterable[rounds_pb2.LpsRound]  # may be gone through again and again
     times: RunTimes = field(default_factory=RunTimes)  # on a clock
     carried_before: Sequence[rounds_pb2.Carried] = ()  # of answers before training, on the real clock
     link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
@@ -61,7 +63,7 @@ class RunResult:
 
 def write_record(folder: Path, result: RunResult) -> None:
     """Write the record's files; the models are there already."""
-    _write(folder / "experiment.yaml", result.experiment.to_yaml())
+    _write(folder / "experiment.yaml", [result.experiment.to_yaml()])
     _write(folder / "rounds.csv", rounds_csv(result.lps_rounds))
     if result.experiment.is_timed:
         _write(folder / "timeline.csv", timeline_csv(result.lps_rounds, result.times))
@@ -70,17 +72,17 @@ def write_record(folder: Path, result: RunResult) -> None:
         ids = result.experiment.device_ids()
         _write(folder / "waits.csv", waits_csv(result.lps_rounds, result.times, ids))
     if result.experiment.is_paced:
-        _write(folder / "links.csv", links_csv(_link_sums(result), result.experiment.device_ids()))
+        _write(folder / "links.csv", [links_csv(_link_sums(result), result.experiment.device_ids())])
     if counts_energy(result.experiment):
-        _write(folder / "energy.csv", energy_csv(_energy(result), result.experiment.device_ids()))
+        _write(folder / "energy.csv", [energy_csv(_energy(result), result.experiment.device_ids())])
     if result.relevance is not None:
-        _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
-    _write(folder / "summary.json", json.dumps(summary(result), indent=2) + "\n")
+        _write(folder / "relevance.csv", [relevance_csv(result.relevance, result.relevance_ids)])
+    _write(folder / "summary.json", [json.dumps(summary(result), indent=2), "\n"])
 
 
 def _link_sums(result: RunResult) -> list[LinkSum]:
-    times = [*(row.times for row in result.lps_rounds), *result.times.global_rounds.values()]
-    return link_sums([result.carried_before, *(each.carried for each in times)])
+    times = chain((row.times for row in result.lps_rounds), result.times.global_rounds.values())
+    return link_sums(chain([result.carried_before], (each.carried for each in times)))
 
 
 def _energy(result: RunResult) -> list[Spent]:
@@ -99,9 +101,10 @@ def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Exper
     return digests
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, lines: Iterable[str]) -> None:
     with write_aside(path) as file:
-        file.write(text.encode())
+        for line in lines:
+            file.write(line.encode())
 
 
 def summary(result: RunResult) -> dict[str, Any]:
@@ -238,15 +241,10 @@ def _bytes_by_kind(counts: Mapping[LinkKey, int]) -> dict[str, dict[str, dict[st
     return {link: dict(kinds) for link, kinds in by_kind.items()}
 
 
-def rounds_csv(rows: Iterable[rounds_pb2.LpsRound]) -> str:
+def rounds_csv(rows: Iterable[rounds_pb2.LpsRound]) -> Iterator[str]:
     """rounds.csv: rounds count from 1; loss and accuracy are of the model that the round produced."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(ROUND_COLUMNS)
-    for row in rows:
-        columns = columns_of(row)
-        writer.writerow(_text_of(name, columns[name]) for name in ROUND_COLUMNS)
-    return text.getvalue()
+    measured = (columns_of(row) for row in rows)
+    return csv_lines(ROUND_COLUMNS, ([_text_of(name, columns[name]) for name in ROUND_COLUMNS] for columns in measured))
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:

@@ -22,13 +22,13 @@ from fedstrata.timeline import LpsTimeline
 from fedstrata.transfers import transfers_of
 from fedstrata.trust.revoked import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
-from fedstrata.v1 import rounds_pb2
 from gps.adoption import Adoption
 from gps.asking import Asking, placed, planned
 from gps.backend import Backend
 from gps.enrolment import Enrolment
 from gps.journal import BEFORE, Journal
 from gps.keepers import Keeper, keeper_of
+from gps.lps_rounds import LpsRounds
 from gps.operator import Operator
 from gps.plan import Plans
 from gps.questions import Questions
@@ -337,7 +337,7 @@ class Run:
         ids, first = self.experiment.device_ids(), self.plan.first
         return replace(
             self.standing(),
-            lps_rounds=[rounds_pb2.LpsRound.FromString(row) for row in self.journal.lps_rounds()],
+            lps_rounds=LpsRounds(self.journal),
             times=self.rounds.times.all(),
             carried_before=self.questions.carried(),
             relevance=first.affinity if first is not None else None,

@@ -1,11 +1,10 @@
 """waits.csv of the record: who waited for whom, each child's four parts of each round, on either clock."""
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedstrata.v1 import rounds_pb2 as pb
+from gps.csv_lines import csv_lines
 from gps.timeline_record import PARTS, RunTimes, as_seconds
 
 WAIT_COLUMNS = ("tier", "global_round", "lps_round", "lps_id", "child", *(f"{part}_s" for part in PARTS))
@@ -29,20 +28,23 @@ class _Took:
         return [as_seconds(part) for part in parts]
 
 
-def waits_csv(rows: Sequence[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> str:
-    """A row for each child in each round: of LPS rounds the devices, of global rounds the LPSs."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(WAIT_COLUMNS)
+def waits_csv(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> Iterator[str]:
+    """waits.csv: a line for each child in each round, of LPS rounds the devices, of global rounds the LPSs."""
+    return csv_lines(WAIT_COLUMNS, _waits(rows, times, device_ids))
+
+
+def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> Iterator[list[object]]:
+    seconds: dict[tuple[int, str], float] = {}  # by global round and LPS, of its LPS rounds
     for row in rows:
         round_ns = round(row.seconds * 1e9) if row.times.carried else row.times.ends_ns - row.times.begins_ns
+        lps = (row.global_round, row.cluster_id)
+        seconds[lps] = seconds.get(lps, 0.0) + row.seconds
         for child, took in _of_children(row.times):
             of = ["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id, device_ids[child]]
-            writer.writerow([*of, *took.cells(round_ns)])
+            yield [*of, *took.cells(round_ns)]
     for global_round, closed in sorted(times.global_rounds.items()):
-        for child, took, round_ns in _of_lpss(global_round, closed, rows):
-            writer.writerow(["gps", global_round + 1, "", "", f"lps-{child}", *took.cells(round_ns)])
-    return text.getvalue()
+        for child, took, round_ns in _of_lpss(global_round, closed, seconds):
+            yield ["gps", global_round + 1, "", "", f"lps-{child}", *took.cells(round_ns)]
 
 
 def _of_children(times: pb.RoundTimes) -> list[tuple[int, _Took]]:
@@ -56,17 +58,15 @@ def _of_children(times: pb.RoundTimes) -> list[tuple[int, _Took]]:
     return sorted(found.items())
 
 
-def _of_lpss(global_round: int, closed: pb.RoundTimes, rows: Iterable[pb.LpsRound]) -> Iterator[tuple[int, _Took, int]]:
+def _of_lpss(
+    global_round: int, closed: pb.RoundTimes, seconds: Mapping[tuple[int, str], float]
+) -> Iterator[tuple[int, _Took, int]]:
     """The LPSs in a global round, and how long it was; on the real clock an LPS computes as long as its LPS rounds."""
     found = _of_children(closed)
     round_ns = closed.ends_ns - closed.begins_ns
     if closed.carried:
-        seconds: dict[str, float] = {}
-        for row in rows:
-            if row.global_round == global_round:
-                seconds[row.cluster_id] = seconds.get(row.cluster_id, 0.0) + row.seconds
         for child, took in found:
-            took.compute_ns = round(seconds.get(f"lps-{child}", 0.0) * 1e9)
+            took.compute_ns = round(seconds.get((global_round, f"lps-{child}"), 0.0) * 1e9)
         round_ns = max(took.all_ns for _, took in found)
     for child, took in found:
         yield child, took, round_ns

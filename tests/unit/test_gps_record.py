@@ -188,7 +188,7 @@ def test_the_adjusted_rand_index_is_scikit_learns() -> None:
 
 
 def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunResult) -> None:
-    rows = list(csv.DictReader(io.StringIO(rounds_csv(result.lps_rounds))))
+    rows = list(csv.DictReader(io.StringIO("".join(rounds_csv(result.lps_rounds)))))
     assert tuple(rows[0]) == ROUND_COLUMNS
     assert list(rows[0].values())[:7] == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000"]
     assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000"]

@@ -99,7 +99,19 @@ def test_what_two_threads_write_at_once_is_written_one_after_the_other(tmp_path:
     journal.register_lps("lps-0", "127.0.0.1:1")  # as while the thread that groups is half-way
     may_end.set()
     writing.join()
-    assert (journal.lps_rounds(), journal.lps_addresses()) == ([b"row"], {"lps-0": "127.0.0.1:1"})
+    assert (list(journal.lps_rounds()), journal.lps_addresses()) == ([b"row"], {"lps-0": "127.0.0.1:1"})
+    journal.close()
+
+
+def test_rows_are_read_as_they_are_asked_for_in_the_order_of_rounds(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for lps_round in (1, 0):
+        for cluster in ("lps-10", "lps-2"):
+            journal.add_lps_rounds([(cluster, lps_round, f"{cluster} {lps_round}".encode())])
+    found = journal.lps_rounds()
+    assert next(found) == b"lps-2 0"
+    journal.add_lps_rounds([("lps-10", 1, b"told again")])
+    assert list(found) == [b"lps-10 0", b"lps-2 1", b"told again"]
     journal.close()
 
 
@@ -112,7 +124,7 @@ def test_the_same_thing_written_twice_is_there_once(tmp_path: Path) -> None:
         journal.close_global_round(0)
         journal.add_answer("profile", 0, row)
         journal.add_bundle("losses", 2, "lps-0", {0: row})
-    assert journal.lps_rounds() == [b"second"]
+    assert list(journal.lps_rounds()) == [b"second"]
     assert journal.answers("profile") == {0: b"first"}
     assert journal.answers("losses", 2) == {0: b"first"}
     assert journal.exclusions() == [("device-000", "round 2", "missed the deadline")]
@@ -278,7 +290,7 @@ def contents(folder: Path) -> list[object]:
     try:
         devices = journal.devices()
         answers = [journal.answers("profile"), journal.answers("relevance"), journal.answers("losses", 0)]
-        rounds = [journal.bundled(0), journal.plans(), journal.lps_rounds()]
+        rounds = [journal.bundled(0), journal.plans(), list(journal.lps_rounds())]
         return [devices, answers, rounds, journal.lps_addresses()]
     finally:
         journal.close()

@@ -42,7 +42,7 @@ GLOBAL = RunTimes(global_rounds=CLOSED)
 
 
 def test_parts_are_means_of_children_and_sums_of_rounds() -> None:
-    lines = timeline_csv(ROWS, GLOBAL).splitlines()
+    lines = "".join(timeline_csv(ROWS, GLOBAL)).splitlines()
     assert lines[1].startswith("before,,,,0.000000000,0.000000000,")
     assert lines[2] == (
         "lps,1,1,lps-0,0.000000000,3.000000000,5.000000000,0.500000000,1.000000000,0.500000000,1.000000000,device-001"
@@ -56,7 +56,7 @@ def test_parts_are_means_of_children_and_sums_of_rounds() -> None:
 
 def test_training_begins_when_the_questions_are_answered() -> None:
     times = RunTimes(before=BEFORE, global_rounds=CLOSED)
-    lines = timeline_csv(ROWS, times).splitlines()
+    lines = "".join(timeline_csv(ROWS, times)).splitlines()
     assert lines[1] == (
         "before,,,,0.000000000,2.000000000,0.000000000,0.000000000,0.000000000,1.000000000,1.000000000,device-000"
     )
@@ -70,7 +70,7 @@ def timed_record(folder: Path, **changes: object) -> RunRecord:
     """The record of `record_files` with a timeline beside it."""
     rows = [*ROWS, lps_row("lps-0", 1, 5, 9), lps_row("lps-1", 1, 4, 8)]
     write_record(folder, virtual=virtual_summary(rows, GLOBAL), **changes)
-    (folder / "timeline.csv").write_text(timeline_csv(rows, GLOBAL))
+    (folder / "timeline.csv").write_text("".join(timeline_csv(rows, GLOBAL)))
     return load_record(folder)
 
 

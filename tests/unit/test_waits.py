@@ -1,5 +1,6 @@
 """waits.csv and the picture of a round: who waited for whom, worked out by hand."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,12 @@ def written(folder: Path, text: str) -> Path:
     return folder
 
 
+def table(rows: Iterable[pb.LpsRound], times: RunTimes, ids: Sequence[str]) -> str:
+    return "".join(waits_csv(rows, times, ids))
+
+
 # two LPSs have the model after one and two seconds; the second ends first and waits
-VIRTUAL = waits_csv(
+VIRTUAL = table(
     [lps_row("lps-0", 1, 9, flow(0, 1, 5, 2), flow(1, 1, 1, 1)), lps_row("lps-1", 2, 6, flow(2, 0, 3, 1))],
     RunTimes(global_rounds={0: pb.RoundTimes(ends_ns=10 * S, flows=[flow(0, 1, 8, 1), flow(1, 2, 4, 1)])}),
     IDS,
@@ -60,7 +65,7 @@ def test_on_the_real_clock_a_round_lasts_as_long_as_it_did_and_an_lps_computes_m
     device = [carried("device-lps", "down", 1, 1), carried("device-lps", "compute", 3), carried("device-lps", "up", 2)]
     row = pb.LpsRound(cluster_id="lps-0", seconds=9.5, times=pb.RoundTimes(carried=device))
     closed = pb.RoundTimes(carried=[carried("lps-gps", "up", 1)])
-    text = waits_csv([row, row], RunTimes(global_rounds={0: closed}), IDS)
+    text = table([row, row], RunTimes(global_rounds={0: closed}), IDS)
     assert text.splitlines()[1] == "lps,1,1,lps-0,device-000,2.000000000,3.000000000,2.000000000,2.500000000"
     assert text.splitlines()[3] == "gps,1,,,lps-0,0.000000000,19.000000000,1.000000000,0.000000000"
 
@@ -91,7 +96,7 @@ def test_of_many_devices_those_are_drawn_that_are_waited_for(tmp_path: Path) -> 
     many = [f"device-{index:03d}" for index in range(200)]
     row = lps_row("lps-0", 0, 300, *(flow(index, 0, index + 1, 0) for index in range(200)))
     closed = {0: pb.RoundTimes(ends_ns=300 * S, flows=[flow(0, 0, 300, 0)])}
-    folder = written(tmp_path / "run", waits_csv([row], RunTimes(global_rounds=closed), many))
+    folder = written(tmp_path / "run", table([row], RunTimes(global_rounds=closed), many))
     drawn = picture(load_record(folder), read_waits(folder))
     assert drawn is not None
     shown = {bar["lane"] for bar in drawn["lanes"] if bar["tier"] == "device"}
@@ -121,3 +126,19 @@ def test_a_damaged_table_is_refused_in_one_line_that_names_it(tmp_path: Path, da
     folder = written(tmp_path / "run", VIRTUAL.replace("5.000000000", damage, 1))
     with pytest.raises(DataError, match=r"waits\.csv row 2: compute_s: [^\n]*$"):
         read_waits(folder)
+
+
+def test_rows_of_a_long_run_are_gone_through_once() -> None:
+    started = []
+
+    class Rows:
+        def __iter__(self) -> Iterator[pb.LpsRound]:
+            started.append(1)
+            for number in range(100):
+                yield pb.LpsRound(cluster_id="lps-0", global_round=number, lps_round=number, seconds=number)
+
+    carried = [pb.Carried(link="lps-gps", direction="up", achieved_link_ns=S)]
+    closed = {number: pb.RoundTimes(carried=carried) for number in range(100)}
+    lines = table(Rows(), RunTimes(global_rounds=closed), IDS).splitlines()
+    assert len(started) == 1
+    assert lines[-1] == "gps,100,,,lps-0,0.000000000,99.000000000,1.000000000,0.000000000"

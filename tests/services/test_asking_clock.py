@@ -10,7 +10,10 @@ from every_method import EXPERIMENT, OPTIONS
 from programs import Program
 from tiers import run_in_process
 
+from emulator.check import model_size, payloads_of
+from emulator.check_times import expected_times
 from emulator.retime import retime, write_retimed
+from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment, parse_experiment
 
 LINKS = (
@@ -58,6 +61,25 @@ def test_a_round_has_its_question_and_all_lpss_wait_for_the_plan(method: str, tm
         for name in ("timeline.csv", "waits.csv"):
             found = (tmp_path / f"retimed-{len(change)}" / name).read_bytes()
             assert found == (expected / name).read_bytes()
+
+
+@pytest.mark.parametrize(("method", "rounds"), [("cfl", 1), ("fedtsdp", 1), ("ifca", 1), ("ifca", 2)])
+def test_the_check_expects_what_a_round_takes_where_nothing_is_drawn(method: str, rounds: int, tmp_path: Path) -> None:
+    slow = "overrides: [{devices: [4], latency: 700ms}]"
+    links = f"links={{device-lps: {{latency: 40ms}}, lps-gps: {{latency: 15ms}}, {slow}}}"
+    a_global_round = f"training.lps_rounds_per_global_round={rounds}"
+    experiment = experiment_of(method, links, "compute={per_example: 1ms}", a_global_round)
+    expected = expected_times(
+        experiment, payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
+    )
+    rows = rows_of(run_in_process(experiment, tmp_path / "run").folder, "timeline.csv")
+    took = {"gps": set[int](), "lps-0": set[int](), "lps-1": set[int]()}
+    for row in rows[1:]:
+        took[row["lps_id"] or "gps"].add(round(1e9 * (float(row["ends_s"]) - float(row["begins_s"]))))
+    assert took["gps"] == {expected.global_round.ends_ns}
+    # the slow device is the fifth, of lps-0: in each global round one round with the question, the others without
+    assert len(took["lps-0"]) == rounds
+    assert sum(took["lps-0"]) == rounds * expected.lps_round.ends_ns
 
 
 @pytest.mark.timeout(300)

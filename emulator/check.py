@@ -105,24 +105,29 @@ def check(experiment: Experiment, console: Console) -> None:
 
     check_data(experiment)
     info = dataset_info(experiment.data)
-    model = _model_size(experiment, info)
+    model = model_size(experiment, info)
     console.print(Text(experiment.run_id, style="bold"))
     console.print(_topology_table(experiment, info, model))
     if isinstance(experiment.partition, TaskPartition):
         console.print(_task_table(experiment.partition))
     console.print(_bytes_table(experiment, model))
     if experiment.clock != "none":
-        whole = round_bytes(experiment, model)
-        payloads = Payloads(
-            device_down=whole.device_lps_down // experiment.device_count,
-            device_up=whole.device_lps_up // experiment.device_count,
-            lps_down=whole.lps_gps_down,
-            lps_up=whole.lps_gps_up,
-        )
-        print_times(experiment, payloads, console)
+        print_times(experiment, payloads_of(experiment, model), console)
 
 
-def _model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
+def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:
+    """What one child exchanges with its parent."""
+    whole, devices = round_bytes(experiment, model), experiment.device_count
+    return Payloads(
+        device_down=whole.device_lps_down // devices,
+        device_up=whole.device_lps_up // devices,
+        lps_down=whole.lps_gps_down,
+        lps_up=whole.lps_gps_up,
+        answer=sum(each.up for each in question_bytes(experiment) if each.moment is not Moment.BEFORE) // devices,
+    )
+
+
+def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
     from fedstrata.models import build_model
 
     method, model = make_method(experiment), build_model(experiment.model, info)

@@ -1,6 +1,6 @@
 """What `fedstrata check` says of the virtual clock: each device's link and board, and how long rounds should take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -15,10 +15,11 @@ from fedstrata.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.experiment import Experiment
 from fedstrata.homes import homes_of
 from fedstrata.link_settings import WAYS, LinkTimes
-from fedstrata.methods import make_method
+from fedstrata.methods import Moment, make_method
 from fedstrata.partitions import example_counts
 from fedstrata.quantities import written_devices, written_duration, written_rate
-from fedstrata.streams import spans_lps
+from fedstrata.settings import TrainingSettings
+from fedstrata.streams import asks_in_training, spans_lps
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -33,6 +34,7 @@ class Payloads:
     device_up: int
     lps_down: int
     lps_up: int
+    answer: int = 0  # of a device, where it is asked in global rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,26 +48,31 @@ class ExpectedTimes:
     device_fj: int = 0  # what a mean device takes in an LPS round, in femtojoules
 
 
+Sent = Mapping[str, Exchanged]  # what went between an LPS and its devices in a round, by device
+
+
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     """How long rounds should take, with devices dealt out to as many LPSs as are known before the run."""
-    training = experiment.training
-    rounds, timeline = min(ROUNDS_MAX, training.lps_rounds), DeviceTimeline(experiment)
-    ids, sent = experiment.device_ids(), _sent(experiment, payloads)
-    indexes = {device_id: index for index, device_id in enumerate(ids)}
-    means, energy = [], DeviceEnergy(experiment)
-    spent: list[int] = []
-    for home in _homes(experiment):
-        asked = [cohort(home, training.participation, experiment.seed, number) for number in range(rounds)]
-        exchanged = [{ids[index]: sent[index] for index in drawn} for drawn in asked]
-        looked_at = [timeline.round(number, 0, each, indexes) for number, each in enumerate(exchanged)]
-        means.append(_mean(looked_at))
-        spent += [energy.of(flow).total for times in looked_at for flow in times.flows]
-    busy = [training.lps_rounds_per_global_round * mean.ends_ns for mean in means]
+    training, ids = experiment.training, experiment.device_ids()
+    moment = asks_in_training(make_method(experiment))
+    rounds, homes = _looked_at(training, moment), _homes(experiment)
+    asked, other = (_sent(experiment, payloads, each) for each in (moment, None))
+    drawn = []
+    for number in range(rounds):
+        sent = other if number % training.lps_rounds_per_global_round else asked
+        cohorts = [cohort(home, training.participation, experiment.seed, number) for home in homes]
+        drawn.append([{ids[index]: sent[index] for index in each} for each in cohorts])
+    looked_at = _Timelines(experiment, payloads, is_asking=moment is not None).of(drawn)
+    energy = DeviceEnergy(experiment)
+    spent = [energy.of(flow).total for each in looked_at for times in each for flow in times.flows]
+    means = [_mean(each) for each in zip(*looked_at, strict=True)]
     up = {
         f"lps-{number}": Exchanged(
-            down_bytes=payloads.lps_down, up_bytes=payloads.lps_up, work=pb.Work(busy_ns=busy_ns)
+            down_bytes=payloads.lps_down,
+            up_bytes=payloads.lps_up,
+            work=pb.Work(busy_ns=training.lps_rounds_per_global_round * mean.ends_ns),
         )
-        for number, busy_ns in enumerate(busy)
+        for number, mean in enumerate(means)
     }
     globally = LpsTimeline(experiment).round(0, 0, up)
     return ExpectedTimes(
@@ -77,18 +84,66 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     )
 
 
-def _sent(experiment: Experiment, payloads: Payloads) -> list[Exchanged]:
-    """What each device exchanges with its LPS in a round, and what it trains on."""
+def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
+    """How many LPS rounds are looked at; where the first of each global round differs from others, whole ones."""
+    each = training.lps_rounds_per_global_round if moment is not None else 1
+    return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
+
+
+class _Timelines:
+    """The clock of all LPSs of an experiment that nobody has run."""
+
+    def __init__(self, experiment: Experiment, payloads: Payloads, *, is_asking: bool) -> None:
+        self._devices, self._uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
+        self._indexes = {device_id: index for index, device_id in enumerate(experiment.device_ids())}
+        self._rounds = experiment.training.lps_rounds_per_global_round
+        self._payloads, self._is_asking = payloads, is_asking
+
+    def of(self, drawn: Sequence[Sequence[Sent]]) -> list[list[pb.RoundTimes]]:
+        """By LPS round and LPS, of what goes to and fro."""
+        return [
+            self._asked(number, by_lps)
+            if self._is_asking and not number % self._rounds
+            else [self._devices.round(number, 0, sent, self._indexes) for sent in by_lps]
+            for number, by_lps in enumerate(drawn)
+        ]
+
+    def _asked(self, number: int, by_lps: Sequence[Sent]) -> list[pb.RoundTimes]:
+        """The LPS rounds in which devices are asked: each LPS begins as the model is there, all wait for the plan."""
+        names, global_round = [f"lps-{lps}" for lps in range(len(by_lps))], number // self._rounds
+        begins = [self._uplinks.arrival_ns(name, global_round, 0, self._payloads.lps_down) for name in names]
+        answered = [
+            self._devices.answered_ns(number, begins_ns, sent, self._indexes)
+            for begins_ns, sent in zip(begins, by_lps, strict=True)
+        ]
+        planned_ns = max(
+            self._uplinks.bundled_ns(name, global_round, answered_ns, len(sent) * self._payloads.answer)
+            for name, answered_ns, sent in zip(names, answered, by_lps, strict=True)
+        )
+        told = [self._uplinks.told_ns(name, global_round, planned_ns) for name in names]
+        return [
+            self._devices.round(number, begins_ns, sent, self._indexes, goes_on_ns=told_ns)
+            for begins_ns, sent, told_ns in zip(begins, by_lps, told, strict=True)
+        ]
+
+
+def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None) -> list[Exchanged]:
+    """What each device exchanges with its LPS in a round, and what it trains on; `moment`: that of its question."""
     training, method = experiment.training, make_method(experiment)
     streams = max(1, method.clusters_known) if spans_lps(experiment, method) else 1
+    trained = [training.trained_examples(n) for n in example_counts(experiment, load_dataset(experiment.data))]
     return [
         Exchanged(
             down_bytes=payloads.device_down,
             up_bytes=payloads.device_up,
-            work=pb.Work(examples=training.trained_examples(count)),
+            work=pb.Work(
+                examples=examples,
+                answer_bytes=payloads.answer if moment is not None else 0,
+                answer_examples=examples if moment is Moment.TRAINED else 0,
+            ),
             stream=index % streams,
         )
-        for index, count in enumerate(example_counts(experiment, load_dataset(experiment.data)))
+        for index, examples in enumerate(trained)
     ]
 
 
@@ -101,9 +156,10 @@ def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
 
 
 def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
-    """The mean of rounds of the same children that all begin at zero."""
+    """The mean of rounds of the same children, as one that begins at zero."""
     mean = pb.RoundTimes(children=rounds[0].children, slowest=rounds[0].slowest)
-    for name in ("ends_ns", *(f"{part}_ns" for part in PARTS)):
+    mean.ends_ns = sum(times.ends_ns - times.begins_ns for times in rounds) // len(rounds)
+    for name in (f"{part}_ns" for part in PARTS):
         setattr(mean, name, sum(getattr(times, name) for times in rounds) // len(rounds))
     return mean
 

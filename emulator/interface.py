@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from emulator.examples import find_experiment
 from emulator.output import unused_folder
-from emulator.record import LINKS, RoundRow, RunRecord, Summary, load_record
+from emulator.record import LINKS, RunRecord, Summary, load_record
 from emulator.report.units import decimal, human_bytes, human_seconds, percent
 from emulator.tables import Matrix, Table, html_table, table_of
 from fedstrata.experiment import Experiment, load_experiment, parse_experiment
@@ -175,7 +175,8 @@ class Record:
     @cached_property
     def rounds(self) -> Table:
         """One row an LPS round of a cluster: the columns of rounds.csv."""
-        return table_of([_fields(row) for row in self._record.rounds], ROUND_COLUMNS)
+        rows = [{name: getattr(row, name) for name in ROUND_COLUMNS} for row in self._record.rounds]
+        return table_of(rows, ROUND_COLUMNS)
 
     @cached_property
     def clusters(self) -> Table:
@@ -342,10 +343,6 @@ def _summary_row(record: RunRecord) -> Mapping[str, Any]:
         "adjusted_rand_index": summary.adjusted_rand_index, "seconds": summary.total_seconds,
         "bytes": summary.total_bytes,
     }  # fmt: skip
-
-
-def _fields(row: RoundRow) -> Mapping[str, Any]:
-    return {name: getattr(row, name) for name in ROUND_COLUMNS}
 
 
 def _number(value: float | None) -> float:

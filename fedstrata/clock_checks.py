@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedstrata.energy import check_energy
 from fedstrata.partition_settings import LocalPartition
+from fedstrata.presence import Homes
 
 if TYPE_CHECKING:
     from fedstrata.experiment import Experiment
@@ -20,13 +21,8 @@ def check_clock(experiment: "Experiment") -> None:
     if experiment.clock == "none":
         return
     check_energy(experiment)
-    from fedstrata.methods import make_method
-    from fedstrata.streams import asks_in_training
-
     if experiment.clock == "virtual":
         _check_virtual(experiment)
-        if asks_in_training(make_method(experiment)) is not None:
-            _check_asking(experiment)
 
 
 def devices_come_to_others(experiment: "Experiment") -> bool:
@@ -35,18 +31,15 @@ def devices_come_to_others(experiment: "Experiment") -> bool:
     return is_moving or experiment.newcomers is not None
 
 
+def busy_as_they_move(experiment: "Experiment") -> frozenset[int]:
+    """The devices of which an LPS tells until when they are busy, since another may have them then."""
+    is_deciding = experiment.is_timed and experiment.deadlines.lps.deadline_s is not None
+    return Homes(experiment.schedule).moving if is_deciding else frozenset()
+
+
 def counts_real_time(experiment: "Experiment") -> bool:
     """Whether something happens by the real time since training began."""
     return experiment.clock == "real" and bool(experiment.schedule or experiment.links.has_trace)
-
-
-def _check_asking(experiment: "Experiment") -> None:
-    """Refuse deadlines where who misses one would hang on all LPSs."""
-    if experiment.deadlines.lps.deadline_s is not None:
-        raise ValueError(
-            f"deadlines.lps.deadline_s on clock: virtual does not go with the questions of {experiment.method.name} in "
-            "rounds: an LPS waits for all answers; leave it out"
-        )
 
 
 def _check_virtual(experiment: "Experiment") -> None:

@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ class RunResult:
     relevance: Matrix | None
     relevance_ids: list[str]
 
+    @cached_property
+    def spent(self) -> list[Spent]:
+        """What devices took in energy."""
+        return spent_by(self.experiment, self.lps_rounds, self.times, self.carried_before)
+
 
 def write_record(folder: Path, result: RunResult) -> None:
     """Write the record's files; the models are there already."""
@@ -74,7 +80,7 @@ def write_record(folder: Path, result: RunResult) -> None:
     if result.experiment.is_paced:
         _write(folder / "links.csv", [links_csv(_link_sums(result), result.experiment.device_ids())])
     if counts_energy(result.experiment):
-        _write(folder / "energy.csv", [energy_csv(_energy(result), result.experiment.device_ids())])
+        _write(folder / "energy.csv", [energy_csv(result.spent, result.experiment.device_ids())])
     if result.relevance is not None:
         _write(folder / "relevance.csv", [relevance_csv(result.relevance, result.relevance_ids)])
     _write(folder / "summary.json", [json.dumps(summary(result), indent=2), "\n"])
@@ -83,10 +89,6 @@ def write_record(folder: Path, result: RunResult) -> None:
 def _link_sums(result: RunResult) -> list[LinkSum]:
     times = chain((row.times for row in result.lps_rounds), result.times.global_rounds.values())
     return link_sums(chain([result.carried_before], (each.carried for each in times)))
-
-
-def _energy(result: RunResult) -> list[Spent]:
-    return spent_by(result.experiment, result.lps_rounds, result.times, result.carried_before)
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
@@ -142,7 +144,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         "virtual": virtual_summary(result.lps_rounds, result.times) if experiment.is_timed else None,
         "real": real_summary(_link_sums(result)) if experiment.is_paced else None,
-        **({"energy": energy_summary(_energy(result), ids)} if counts_energy(experiment) else {}),
+        **({"energy": energy_summary(result.spent, ids)} if counts_energy(experiment) else {}),
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
         "excluded": [{"device": device, "from": stage, "reason": why} for device, stage, why in result.exclusions],

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
+from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rpc.answers import arrays_of
 from fedstrata.v1 import answers_pb2
 
@@ -23,8 +25,10 @@ class Asking:
         """Whether the round goes on."""
         return self.clusters is not None
 
-    def check_answer(self, answer: answers_pb2.Answer) -> None:
-        """Refuse what cannot be an answer. Raises PayloadError."""
+    def check_answer(self, child_id: str, answer: answers_pb2.Answer) -> None:
+        """Refuse what cannot be a child's answer. Raises PayloadError."""
+        if not 0 <= answer.trained_examples < MOST_MEASURED:
+            raise PayloadError(f"{child_id} has trained on {answer.trained_examples} examples for its answer")
         self.check(self.question, arrays_of(self.question, answer), ())
 
     def keep(self, child_id: str, answer: answers_pb2.Answer) -> None:

@@ -224,21 +224,21 @@ class RoundServer:
         if opened is None or (asking := opened.asked_by(message)) is None:
             return
         try:
-            asking.check_answer(message.answer)
+            asking.check_answer(child_id, message.answer)
+            await arrived_answer(self.exchange.transfers, child_id, message.round, message.answer.ByteSize())
+            if opened.asked_by(message) is not None:
+                opened.keep_answer(child_id, message.answer)
+                self._changes.tell()
         except PayloadError as error:
             self.ban(child_id, str(error))
             raise
-        await arrived_answer(self.exchange.transfers, child_id, message.round, message.answer.ByteSize())
-        if opened.asked_by(message) is not None:
-            asking.keep(child_id, message.answer)
-            self._changes.tell()
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Take one child's update for the open round; one that misses it is an answer, not an error."""
         check_run(self.exchange.run_id, header.run_id)
         try:
             announced = self.check_payload(header)  # of a late one, too
-            check_notes(header, is_timed=self.exchange.is_timed)
+            check_notes(header, is_timed=self.exchange.is_timed, moving=self.exchange.moving)
             is_awaited = self._round is not None and self._round.number == header.round
             async with arriving(self.exchange.transfers if is_awaited else None, header, parts) as come:
                 accepted = await self._take(header, announced, come)

@@ -5,6 +5,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from emulator.record import load_record
 from fedstrata.experiment import parse_experiment
 from fedstrata.metrics import LinkKey
 from fedstrata.v1 import rounds_pb2
+from gps import record
+from gps.energy_record import Spent, spent_by
 from gps.record import (
     ROUND_COLUMNS,
     RunResult,
@@ -213,6 +216,26 @@ def test_the_emulator_reads_what_the_gps_writes(result: RunResult, tmp_path: Pat
     assert record.relevance is not None
     assert record.relevance.ids == tuple(IDS)
     assert parse_experiment(record.experiment_yaml) == result.experiment
+
+
+def test_energy_is_worked_out_once_for_all_that_say_it(
+    result: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked_out: list[list[Spent]] = []
+
+    def once(*given: Any) -> list[Spent]:
+        worked_out.append(spent_by(*given))
+        return worked_out[-1]
+
+    monkeypatch.setattr(record, "spent_by", once)
+    counting = parse_experiment(TEXT, overrides=["clock=virtual", "energy={radio: lte}"])
+    flow = rounds_pb2.Flow(child=1, up_bytes=125_000)
+    rows = [rounds_pb2.LpsRound(cluster_id="lps-0", times=rounds_pb2.RoundTimes(flows=[flow]))]
+    write_record(tmp_path, replace(result, experiment=counting, lps_rounds=rows))
+    assert len(worked_out) == 1
+    said = json.loads((tmp_path / "summary.json").read_text())["energy"]
+    assert said["joules"] == said["up"] == pytest.approx(0.43839)  # a megabit
+    assert "device-001" in (tmp_path / "energy.csv").read_text()
 
 
 def test_a_failed_run_leaves_a_record_too(result: RunResult, tmp_path: Path) -> None:

@@ -192,6 +192,35 @@ def test_expected_times_are_those_of_the_slowest() -> None:
     assert expected.total_ns == 3 * expected.global_round.ends_ns
 
 
+ASKED = (
+    "method={name: ifca, clusters: 2}", "topology={lps: 2}", "partition.devices=2", "training.local_epochs=1",
+    "links={device-lps: {latency: 100ms}, lps-gps: {up_rate: 8kbit/s, latency: 10ms}, "
+    "overrides: [{devices: [1], latency: 1s}]}",
+    "compute={per_example: 1ms}",
+)  # fmt: skip
+
+
+def test_expected_times_have_the_questions_in_rounds_for_which_all_lpss_wait() -> None:
+    payloads = Payloads(device_down=1, device_up=1, lps_down=1, lps_up=1_000, answer=1_000)
+    expected = expected_times(parse_experiment(CHECKED, overrides=ASKED), payloads)
+    # lps-1 has the model after 10 ms, its device after 1,010 and its answer after 2,010; the GPS after 3,020. The plan
+    # is at lps-1 after 3,030, at the device after 4,030, which trains for 50: an LPS round of 5,070, the next of 2,050
+    assert expected.lps_round.ends_ns == (5_070 + 2_050) // 2 * MS
+    assert expected.global_round.ends_ns == 10 * MS + (5_070 + 2_050) * MS + 1_010 * MS
+    assert expected.global_round.slowest == "lps-1"
+    # lps-0 waits for the plan meanwhile: 3,270 and 250
+    assert expected.global_round.compute_ns == (5_070 + 2_050 + 3_270 + 250) * MS
+    assert expected.rounds == 6
+
+
+def test_an_answer_takes_energy_in_the_first_lps_round_of_a_global_round() -> None:
+    counted = (*ASKED, "energy={radio: null, radios: {own: {up: 1J/Mbit, down: 0J/Mbit, base: 0W}}, compute: 0W}")
+    experiment = parse_experiment(CHECKED, overrides=[*counted, "energy.radio=own"])
+    payloads = Payloads(device_down=1, device_up=1_000, lps_down=1, lps_up=1_000, answer=2_000)
+    # 8,000 bits each round and 16,000 every second
+    assert expected_times(experiment, payloads).device_fj / 1e15 == pytest.approx(8e-3 + 16e-3 / 2)
+
+
 def test_check_prints_every_link_once(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=120)
     print_times(parse_experiment(CHECKED), Payloads(device_down=1_000, device_up=1, lps_down=1, lps_up=1), console)

@@ -18,6 +18,7 @@ from benchmarks.attackers import (
     calls,
     channels,
     come_and_go,
+    come_and_go_in_crowds,
     endless,
     flood,
     hello,
@@ -201,6 +202,7 @@ ATTACKS: tuple[tuple[str, str, Attack], ...] = (
         "the same in lps-0's name",
         calls("gps", GPS + "ReportFailure", FAILED),
     ),
+    (OUT, "connections opened and closed, a hundred at once", come_and_go_in_crowds),
 )
 
 # What somebody who has no certificate can do where nobody has one; of the run it knows its id, and who is in it.

@@ -2,21 +2,28 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from benchmarks.patience import Patience
 from benchmarks.suite.observed import memory_mb, peaks_mb, tiers_of
 
 SERVERS = "gps", "lps"
 PROBE_S = 0.25
+# Longer than processes may take to come up (three minutes), an attack, or a round of a run that is under one.
+PATIENCE_S = 240.0
+LAST_LINES = 3
 TEN = """
 name: ten
 partition: {kind: iid, devices: 10, examples_per_device: 60}
@@ -37,7 +44,11 @@ class Run:
     rounds: int
     has_tls: bool = True
     seen: int = 0  # global rounds that it has said to be closed
+    phase: str = "not begun"
     peak_mb: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.patience = Patience(PATIENCE_S, self._last_words)
 
     def start(self) -> None:
         self.folder.mkdir()
@@ -47,14 +58,24 @@ class Run:
         with (self.folder / "errors").open("wb") as errors:
             command = (sys.executable, "-m", "emulator", *words)
             self.program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        self.watcher = threading.Thread(target=self._watch)
+        self.watcher = threading.Thread(target=self._watch, daemon=True)
         self.watcher.start()
+
+    def end(self) -> None:
+        """Leave none of its processes, where it has not ended by itself."""
+        with suppress(ProcessLookupError):
+            if self.program.poll() is None:
+                family = tiers_of(self.program.pid)
+                self.program.kill()
+                for pid in family:  # each ends with the emulator, unless that is what it does not do
+                    os.kill(pid, signal.SIGKILL)
 
     def _watch(self) -> None:
         assert self.program.stdout is not None
         for line in self.program.stdout:
             told = json.loads(line)
-            if told.get("phase") == "training":
+            self.phase = str(told.get("phase", self.phase))
+            if self.phase == "training" and "global_round" in told:
                 self.seen = told["global_round"]
             if self.seen % 20 == 1 or told.get("phase") == "evaluation":
                 now = peaks_mb(self.program.pid)
@@ -62,6 +83,7 @@ class Run:
 
     async def wait_round(self, number: int) -> None:
         """Wait until so many global rounds are closed: then everybody is there."""
+        self.patience.waits_for(f"{self.folder.name} has not come to its round {number}")
         while self.seen < number:
             await asyncio.to_thread(self.watcher.join, 0.2)
             if not self.watcher.is_alive():
@@ -76,11 +98,25 @@ class Run:
 
     def models(self) -> dict[str, str] | None:
         """Wait for the end; gives the models' SHA-256, None where the run has failed."""
-        self.watcher.join()
+        while self.watcher.is_alive():
+            self.patience.waits_for(f"{self.folder.name} does not go on from round {self.seen} in phase {self.phase}")
+            seen = self.seen, self.phase
+            while self.watcher.is_alive() and seen == (self.seen, self.phase):
+                self.watcher.join(1.0)
+        self.patience.waits_for(f"{self.folder.name} has said its last word in phase {self.phase}, and does not end")
         if self.program.wait():
             return None
         models: dict[str, str] = json.loads((self.folder / "run" / "summary.json").read_text())["model_sha256"]
         return models
+
+    def _last_words(self) -> str:
+        """What each of its processes has said last; they are ended."""
+        said = [f"of {self.folder.name}, in phase {self.phase} at round {self.seen}: {self.reason()}"]
+        for log in sorted((self.folder / "run" / "logs").glob("*.log")):
+            said += [f"{log.name}: {line}" for line in log.read_text().splitlines()[-LAST_LINES:]]
+        alive = ", ".join(f"{tier} {pid}" for pid, tier in tiers_of(self.program.pid).items())
+        self.end()
+        return "\n".join([*said, f"alive until now: {alive or 'nobody'}"])
 
     def reason(self) -> str:
         """The last line on its standard error."""

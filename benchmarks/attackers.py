@@ -254,3 +254,19 @@ async def come_and_go(attacker: Attacker) -> None:
         with suppress(OSError):
             (await asyncio.to_thread(attacker.connected, "gps")).close()
             attacker.heard["connected"] += 1
+
+
+async def come_and_go_in_crowds(attacker: Attacker) -> None:
+    """Connect a hundred at once and close, without waiting for who is not let in."""
+    host, port = split_address(attacker.address("gps"))
+    while True:
+        crowd = [socket.socket() for _ in range(MANY)]
+        for connection in crowd:
+            connection.setblocking(False)
+            connection.connect_ex((host, port))
+        await asyncio.sleep(0)
+        for connection in crowd:
+            with suppress(OSError):
+                connection.getpeername()
+                attacker.heard["connected"] += 1
+            connection.close()

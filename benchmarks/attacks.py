@@ -17,7 +17,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -77,9 +77,9 @@ async def felt_of(run: Run, named: Named, seconds: float) -> Felt:
 
 async def felt(run: Run, numbered: Sequence[Numbered], seconds: float) -> None:
     """Make attacks one after the other, and print what was felt of each."""
-    run.start()
     await run.wait_round(FIRST_ROUND)
     for number, named in numbered:
+        run.patience.waits_for(f"attack {number} ({named[1]}) has not come to its end", seconds)
         if not run.watcher.is_alive():
             raise SystemExit(f"the run was over before {named[1]}: {run.reason()}; give it more --rounds")
         one = await felt_of(run, named, seconds)
@@ -88,11 +88,21 @@ async def felt(run: Run, numbered: Sequence[Numbered], seconds: float) -> None:
 
 def attacked(run: Run, numbered: Sequence[Numbered], seconds: float, quiet: Models) -> bool:
     """Print what was felt of attacks on one run; gives whether its models are those of a quiet one."""
-    asyncio.run(felt(run, numbered, seconds))
-    models = run.models()
+    models = watched(run, lambda: asyncio.run(felt(run, numbered, seconds)))
     ended = f"ends: {run.reason()}" if models is None else "the same models" if models == quiet else "OTHER MODELS"
     print(f"the run: {ended}; {run.told()}", flush=True)
     return models == quiet
+
+
+def watched(run: Run, meanwhile: Callable[[], None]) -> Models:
+    """What a run ends with, to which something is done, each within the patience there is; leaves no process."""
+    run.start()
+    try:
+        with run.patience.over():
+            meanwhile()
+            return run.models()
+    finally:
+        run.end()
 
 
 def all_attacks(folder: Path, options: argparse.Namespace, quiet: Models) -> bool:
@@ -136,8 +146,7 @@ def main() -> None:
     options.rounds = options.rounds or (SHORT if options.only else LONG)
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = Run(Path(folder) / "quiet", options.rounds)
-        undisturbed.start()
-        quiet = undisturbed.models()
+        quiet = watched(undisturbed, lambda: None)
         if quiet is None:
             raise SystemExit(undisturbed.reason())
         print(f"quiet: {undisturbed.told()}\n{HEAD}", flush=True)

@@ -22,7 +22,8 @@ from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.quoting import quoted
 from fedstrata.rounds import Update
-from fedstrata.rounds.roster import KEY_BYTES, MOST_DEVICES, roster_digest
+from fedstrata.rounds.roster import KEY_BYTES, roster_digest
+from fedstrata.settings import MOST_MASKED
 from fedstrata.tensors import ExactSum, Flat, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -62,10 +63,10 @@ class Masks:
             PayloadError: it is none that this device can hide in.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
-        if not self._min_devices <= len(keys) == len(roster.members) <= MOST_DEVICES:
+        if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
             raise PayloadError(
                 f"asked to mask an update among {len(roster.members)} devices; expected each once, "
-                f"{self._min_devices} to {MOST_DEVICES}"
+                f"{self._min_devices} to {MOST_MASKED}"
             )
         if strangers := sorted(keys.keys() - self._known_devices):
             raise PayloadError(f"asked to mask an update among {quoted(*strangers)}, who are not of this experiment")

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, TlsFiles, make_private, write_private
+from fedstrata.trust.files import CA, CERT, TlsFiles, make_private, write_private
 from fedstrata.trust.names import Name, device_names
+from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.revoked_file import read_revoked
+from fedstrata.trust.shown import shown_by
 
 AUTHORITY = "authority"
 
@@ -28,6 +30,18 @@ class RunCertificates:
     def of_server(self, name: str) -> Path:
         """The folder with a new certificate of the GPS or of an LPS."""
         return self._issued(name, [Name("gps") if name == "gps" else Name("lps", name)])
+
+    def revoked(self) -> Revoked:
+        """Whose certificates count no more for the GPS. Raises CertificateError where its list cannot be read."""
+        return read_revoked(self._folder / "gps")
+
+    def renewed_if_revoked(self, name: str) -> bool:
+        """Give a server another certificate where the number of its own is revoked, and its name is not."""
+        serial = shown_by((self._folder / name / CERT).read_bytes()).serial
+        if serial not in self.revoked().serials:
+            return False
+        self.of_server(name)
+        return True
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
         """The folder with a new certificate of a process that hosts these devices."""

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from emulator.faults import FaultDriver
-from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor
-from fedstrata.errors import RunStoppedError
+from emulator.processes import Ending, OwnedProcess, ProcessSpec, Restart, Supervisor
+from fedstrata.errors import CertificateError, FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -42,12 +42,14 @@ class LocalBackend:
         self._folder = folder
         self._device_processes = device_processes
         self._supervisor = Supervisor(folder / "logs", on_restart)
+        self._on_restart = on_restart
         self._has_tls = has_tls
         self._certificates: RunCertificates | None = None
         self.tls: TlsFiles | None = None  # what the emulator shows the GPS, once it is started
         self._gps_address = ""
         self.http_address = ""  # of the GPS, once it is started
         self._lps_count = 0
+        self._lps_gone: set[str] = set()  # revoked
         self._watches: set[asyncio.Task[None]] = set()
         self._faults = FaultDriver((), folder / "state" / "faults", self._note_fault)
 
@@ -109,10 +111,39 @@ class LocalBackend:
         if self._faults.has_link("device-lps"):
             proxy = await self._faults.proxy("device-lps")
             arguments += ["--advertise", proxy.address]
-        process = self._start(self._server("lps", name, *arguments), [name])
+        spec = replace(self._server("lps", name, *arguments), ending=lambda: self._ending_of_lps(name))
+        process = self._start(spec, [name])
         if proxy is not None:
             proxy.lead_to(process.addresses)
         return process
+
+    def _ending_of_lps(self, name: str) -> Ending:
+        """What comes of an LPS that has ended: who is revoked by the list of the GPS is replaced.
+
+        By its name others serve its clusters, or one more where none is left; by the number of its certificate
+        itself, with another.
+        """
+        if self._certificates is None:
+            return Ending.FAILURE
+        try:
+            if not self._certificates.revoked().revokes(("lps",), name):
+                return Ending.RENEWED if self._certificates.renewed_if_revoked(name) else Ending.FAILURE
+        except (CertificateError, OSError):
+            return Ending.FAILURE
+        self._lps_gone.add(name)
+        if len(self._lps_gone) == self._lps_count:
+            self._watches.add(asyncio.create_task(self._start_instead_of(name)))
+        return Ending.GONE
+
+    async def _start_instead_of(self, gone: str) -> None:
+        index, self._lps_count = self._lps_count, self._lps_count + 1
+        try:
+            process = await self._start_lps(index)
+        except (FedstrataError, OSError) as error:
+            self._supervisor.fail(error)
+            return
+        self._on_restart(Restart(process=process.spec.name, cause=f"{gone} is revoked", count=1, instead_of=gone))
+        self._watch([process])
 
     async def failure(self) -> BaseException:
         """Waits until a process cannot be kept alive or does not come up, and says why."""

@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from fedstrata.errors import (
@@ -41,6 +42,18 @@ BY_EXIT_CODE = {
 }
 
 
+class Ending(Enum):
+    """What it means that a process has ended with an exit code of its own."""
+
+    FAILURE = "the run cannot go on"
+    GONE = "the run goes on without it"
+    RENEWED = "a revoked certificate"  # it has another by now, and is to be started again
+
+
+def _a_failure() -> Ending:
+    return Ending.FAILURE
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
     """What to run as `python -m …`, and what it tells of itself."""
@@ -51,6 +64,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)  # beside the emulator's own
     may_finish: bool = False  # whether exit code 0 is an end and not a death
     may_move: bool = False  # whether it may listen somewhere else after a restart
+    ending: Callable[[], Ending] = _a_failure  # asked where it has ended with an exit code of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +74,7 @@ class Restart:
     process: str
     cause: str  # SIGKILL, …
     count: int
+    instead_of: str = ""  # another that is not started again, rather than of itself
 
 
 class OwnedProcess:
@@ -96,9 +111,14 @@ class OwnedProcess:
                 code = await self._run_once()  # where it listened somebody else does by now: anywhere, then
             if self._is_stopping or (code == 0 and self.spec.may_finish):
                 return
-            if code > 0 and code not in (EXIT_INTERRUPTED, 128 + signal.SIGTERM):
-                raise self._failure(code, before)
             cause = _cause(code)
+            if code > 0 and code not in (EXIT_INTERRUPTED, 128 + signal.SIGTERM):
+                ending = self.spec.ending()
+                if ending is Ending.GONE:
+                    return
+                if ending is Ending.FAILURE:
+                    raise self._failure(code, before)
+                cause = ending.value
             if count <= RESTARTS_MAX:
                 self._on_restart(Restart(process=self.spec.name, cause=cause, count=count))
         raise RunStoppedError(

@@ -195,6 +195,8 @@ def page_line(url: str) -> str:
 
 
 def restart_line(restart: Restart) -> str:
+    if restart.instead_of:
+        return f"{restart.cause}; {restart.process} is started in place of it"
     return f"{restart.process} died by {restart.cause} and is started again (restart {restart.count})"
 
 

@@ -10,6 +10,7 @@ from fedstrata.partition_settings import LocalPartition
 from fedstrata.privacy_settings import PrivacySettings, ProfilePrivacy
 from fedstrata.private_profiles import check_enough
 from fedstrata.private_updates import UpdateBudget, budget_of
+from fedstrata.settings import MOST_MASKED
 from fedstrata.streams import asks_in_training, spans_lps
 from fedstrata.tensors.exact_sum import largest_value
 
@@ -36,6 +37,24 @@ def check_secure_aggregation(experiment: "Experiment", method: Method) -> None:
         raise ExperimentError(
             f"secure_aggregation: at most {asked} devices are asked in a round, and a sum of fewer than min_devices, "
             f"{settings.min_devices}, says too much of each; have more devices, or leave it out"
+        )
+    _check_not_too_many(experiment, method.clusters_known)
+
+
+def _check_not_too_many(experiment: "Experiment", clusters: int) -> None:
+    """Refuse rounds that are certain to ask too many: of so many clusters one has as many devices as their mean.
+
+    Where the method finds out how many clusters there are, an LPS refuses such a round when it comes to it.
+    """
+    trained = experiment.device_count
+    if (late := experiment.newcomers) is not None and late.from_global_round > experiment.training.global_rounds:
+        trained -= len(experiment.newcomer_indexes)
+    asked = cohort_size(math.ceil(trained / clusters), experiment.training.participation) if clusters else 0
+    if asked > MOST_MASKED:
+        of = "a round asks" if clusters == 1 else f"of {clusters} clusters one asks at least"
+        raise ExperimentError(
+            f"secure_aggregation: {of} {asked} devices, and masks are for at most {MOST_MASKED}; "
+            f"say training.participation: {MOST_MASKED}, form more clusters, or leave it out"
         )
 
 

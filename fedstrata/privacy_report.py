@@ -22,13 +22,22 @@ def not_covered(experiment: "Experiment") -> tuple[str, ...]:
     return (*NEVER_COVERED, DIGESTS)
 
 
-def epsilon_spent(experiment: "Experiment", global_rounds: int, *, is_grouped: bool = True) -> float | None:
-    """ε of the updates so far, the open global round's with them; None where updates are not noised."""
-    budget, training = budget_of(experiment), experiment.training
-    if budget is None:
-        return None
-    begun = min(global_rounds + 1, training.global_rounds) if is_grouped else 0
-    return budget.epsilon_after(budget.releases_in(begun * training.lps_rounds_per_global_round))
+class EpsilonSpent:
+    """ε of a run's updates so far: asked for with each status, and worked out when there are more releases only."""
+
+    def __init__(self, experiment: "Experiment") -> None:
+        self._budget, self._training = budget_of(experiment), experiment.training
+        self._last = 0, 0.0  # releases, and what they come to
+
+    def after(self, global_rounds: int, *, is_grouped: bool = True) -> float | None:
+        """After so many global rounds, the open one with them; None where updates are not noised."""
+        if self._budget is None:
+            return None
+        begun = min(global_rounds + 1, self._training.global_rounds) if is_grouped else 0
+        releases = self._budget.releases_in(begun * self._training.lps_rounds_per_global_round)
+        if releases != self._last[0]:
+            self._last = releases, self._budget.epsilon_after(releases)
+        return self._last[1]
 
 
 def privacy_summary(experiment: "Experiment", spent: float | None = None) -> dict[str, Any]:

@@ -242,10 +242,13 @@ class Bounds(Settings):
     max_update_norm: float | None = Field(default=None, gt=0)  # L2, of an update as it is sent
 
 
+MOST_MASKED = 256  # devices in a round, so that a roster with a certificate for each is one message
+
+
 class SecureAggregation(Settings):
     """Updates go up under masks that cancel in the sum of a round's devices."""
 
-    min_devices: int = Field(default=5, ge=3, le=256)  # that a sum is of; a round with fewer stops the run
+    min_devices: int = Field(default=5, ge=3, le=MOST_MASKED)  # that a sum is of; a round with fewer stops the run
 
 
 class Deadlines(Settings):

@@ -20,7 +20,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.link import wall_time
 from fedstrata.metrics import LinkKey
 from fedstrata.page import ROUND_COLUMNS
-from fedstrata.privacy_report import epsilon_spent, privacy_summary
+from fedstrata.privacy_report import EpsilonSpent, privacy_summary
 from fedstrata.relevance import Matrix
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.v1 import rounds_pb2
@@ -164,7 +164,7 @@ def summary(result: RunResult) -> dict[str, Any]:
 
 def _epsilon(result: RunResult) -> float | None:
     """ε of updates by now."""
-    return epsilon_spent(result.experiment, result.global_rounds, is_grouped=bool(result.clusters))
+    return EpsilonSpent(result.experiment).after(result.global_rounds, is_grouped=bool(result.clusters))
 
 
 def _accuracy(evaluations: Iterable[rounds_pb2.Evaluation]) -> float | None:

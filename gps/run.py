@@ -15,6 +15,7 @@ from fedstrata.logs import EventLog
 from fedstrata.methods import Answers, Moment, make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
+from fedstrata.privacy_report import EpsilonSpent
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams import streams_of
 from fedstrata.tier_links import device_links, lps_links
@@ -51,6 +52,7 @@ class Run:
         revoked: Callable[[], Revoked] | None = None,
     ) -> None:  # fmt: skip
         self.experiment = experiment
+        self.epsilon = EpsilonSpent(experiment)
         self._log = log
         self._metrics = metrics
         self.journal = Journal(state / "journal.sqlite", run_id=experiment.run_id, experiment=experiment.to_yaml())

@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 
 from fedstrata.energy import JOULE_FJ
-from fedstrata.privacy_report import epsilon_spent
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.run import Run
@@ -28,7 +27,7 @@ def status_of(run: Run) -> pb.RunStatus:
         seconds=seconds_of(run.journal.phases()),
         virtual_ns=run.rounds.times.since_questions_ns(run.rounds.global_round),
         energy_joules=run.reports.energy.total.total / JOULE_FJ,
-        epsilon_spent=epsilon_spent(run.experiment, run.rounds.global_round, is_grouped=run.plan.is_made),
+        epsilon_spent=run.epsilon.after(run.rounds.global_round, is_grouped=run.plan.is_made),
     )
 
 

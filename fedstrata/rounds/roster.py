@@ -14,6 +14,7 @@ from fedstrata.logs import EventLog
 from fedstrata.quoting import quoted
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.intake import Intake
+from fedstrata.settings import MOST_MASKED
 from fedstrata.v1 import rounds_pb2 as pb
 
 log = EventLog("rounds")
@@ -21,7 +22,6 @@ Authorities = frozenset[bytes]  # certificates in PEM
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 MOST_CERTIFICATE_BYTES = 3 << 10
-MOST_DEVICES = 256  # in a round, so that a roster with a certificate for each is one message
 MOST_KEYS = 16  # of one child in a round, each of which has all others mask anew
 
 
@@ -82,10 +82,10 @@ class KeyRing:
 
     def check_size(self, children: int) -> None:
         """Refuse a round of so many. Raises RunStoppedError."""
-        if not self.min_devices <= children <= MOST_DEVICES:
+        if not self.min_devices <= children <= MOST_MASKED:
             raise RunStoppedError(
                 f"{children} devices are asked in a round, and secure_aggregation takes {self.min_devices} "
-                f"(min_devices) to {MOST_DEVICES}: "
+                f"(min_devices) to {MOST_MASKED}: "
                 + ("form fewer clusters, or leave it out" if children < self.min_devices else "say participation")
             )
 

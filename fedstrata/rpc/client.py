@@ -31,7 +31,7 @@ from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.renewed_channel import RenewedChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
 from fedstrata.trust.credentials import GPS, channel_credentials, checked_as
-from fedstrata.trust.diagnosis import why_refused
+from fedstrata.trust.diagnosis import certificate_of, why_refused
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 
@@ -81,9 +81,11 @@ def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> g
     if tls is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     options = (*CHANNEL_OPTIONS, *checked_as(parent))
-    return RenewedChannel(
-        tls, parent, lambda now: grpc.aio.secure_channel(address, channel_credentials(now), options=options)
-    )
+
+    def secure(now: TlsFiles, only: bytes) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(address, channel_credentials(now, only), options=options)
+
+    return RenewedChannel(tls, parent, secure, lambda now: certificate_of(address, now, parent))
 
 
 async def until_reached(

@@ -19,6 +19,7 @@ from fedstrata.rpc.address import joined_address, split_address
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
 from fedstrata.rpc.undecoded import check_decoded
+from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 from fedstrata.trust.credentials import server_credentials
 from fedstrata.trust.files import TlsFiles
@@ -181,6 +182,7 @@ class RpcServer:
         """
         keep_for_chunks()
         self._tls = tls
+        self._children = children
         options = (*SERVER_OPTIONS, *bounds(connections_allowed(), children), *sent_ahead(payload_bytes))
         interceptors = [ErrorTable(is_guarded=guard is not None), *([guard] if guard else [])]
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
@@ -212,6 +214,7 @@ class RpcServer:
         if not port:
             raise AddressError(f"cannot listen on {address}: it is in use or not an address of this machine")
         await self._server.start()
+        keep_short(port, self._children)
         self.address = joined_address(host, port)
 
     async def set_ready(self, is_ready: bool = True) -> None:

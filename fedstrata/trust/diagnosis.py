@@ -43,6 +43,21 @@ async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str |
     )
 
 
+def certificate_of(address: str, tls: TlsFiles, parent: Name) -> bytes:
+    """The certificate that a server shows now, in PEM, which this process's authority vouches for.
+
+    Raises:
+        OSError: nobody answers, or with another. CertificateError: this process's own files cannot be read.
+    """
+    host, port = split_address(address)
+    with (
+        socket.create_connection((host, port), timeout=GREETING_S) as connection,
+        tls.client_context().wrap_socket(connection, server_hostname=server_name(parent)) as wrapped,
+    ):
+        shown = wrapped.getpeercert(binary_form=True) or b""
+    return ssl.DER_cert_to_PEM_cert(shown).encode()
+
+
 def _greet(host: str, port: int, tls: TlsFiles | None, parent: Name) -> str | None:
     with socket.create_connection((host, port), timeout=GREETING_S) as connection:
         if tls is not None:

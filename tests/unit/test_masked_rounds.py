@@ -30,7 +30,8 @@ from fedstrata.rounds import (
     RoundTerms,
     Update,
 )
-from fedstrata.rounds.roster import MOST_DEVICES, MOST_KEYS
+from fedstrata.rounds.roster import MOST_KEYS
+from fedstrata.settings import MOST_MASKED
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, MaskedSum
 from fedstrata.v1 import rounds_pb2 as pb
@@ -334,7 +335,7 @@ async def test_keys_of_strangers_are_not_kept() -> None:
     assert keys.of(IDS[0]) == shown
 
 
-@pytest.mark.parametrize(("children", "says"), [(2, "form fewer clusters"), (MOST_DEVICES + 1, "say participation")])
+@pytest.mark.parametrize(("children", "says"), [(2, "form fewer clusters"), (MOST_MASKED + 1, "say participation")])
 def test_a_round_of_too_few_or_too_many_does_not_begin(children: int, says: str) -> None:
     with pytest.raises(RunStoppedError, match=says):
         KeyRing(lambda child_id: True, 3).check_size(children)

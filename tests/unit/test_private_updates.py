@@ -22,7 +22,7 @@ from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise, epsilon_of, noise_multiplier_of
 from fedstrata.partitions import device_data
-from fedstrata.privacy_report import epsilon_spent, privacy_lines, privacy_summary
+from fedstrata.privacy_report import EpsilonSpent, privacy_lines, privacy_summary
 from fedstrata.private_updates import UpdateBudget, _on_grid, _scale, budget_of, private_update
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.streams import UPDATE_PART
@@ -251,7 +251,7 @@ async def test_the_hash_of_an_update_is_on_disk_before_it_is_noised(tmp_path: Pa
 
 def test_the_record_says_epsilon_of_what_over_how_many_rounds() -> None:
     asked = private(MASKS, "privacy.updates.covers=sum")
-    said = json.loads(json.dumps(privacy_summary(asked, epsilon_spent(asked, 4))))
+    said = json.loads(json.dumps(privacy_summary(asked, EpsilonSpent(asked).after(4))))
     found = said["updates"]
     assert (found["epsilon"], found["epsilon_spent"], found["delta"]) == (8, 8, 1e-5)
     assert (found["covers"], found["releases"], found["clip"]) == ("sum", 8, 0.5)
@@ -270,12 +270,25 @@ def test_the_record_says_epsilon_of_what_over_how_many_rounds() -> None:
 
 
 def test_epsilon_spent_counts_the_open_round_and_nothing_before_devices_are_grouped() -> None:
-    asked = private()
-    assert epsilon_spent(asked, 0, is_grouped=False) == 0
-    found = [epsilon_spent(asked, done) for done in range(5)]
+    spent = EpsilonSpent(private())
+    assert spent.after(0, is_grouped=False) == 0
+    found = [spent.after(done) for done in range(5)]
     assert found[0] == pytest.approx(budget().epsilon_after(2))
     assert found[3] == found[4] == 8
-    assert epsilon_spent(private("privacy=null"), 2) is None
+    assert EpsilonSpent(private("privacy=null")).after(2) is None
+
+
+def test_epsilon_spent_is_worked_out_once_for_each_number_of_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked_out: list[float] = []
+
+    def counted(multiplier: float, delta: float) -> float:
+        worked_out.append(multiplier)
+        return epsilon_of(multiplier, delta)
+
+    monkeypatch.setattr("fedstrata.private_updates.epsilon_of", counted)
+    spent = EpsilonSpent(private())
+    told = [spent.after(done) for done in (0, 0, 0, 1, 1)]
+    assert (len(worked_out), len(set(told))) == (2, 2)
 
 
 def test_progress_tells_epsilon() -> None:

@@ -188,14 +188,14 @@ def test_an_authority_whose_successor_never_got_its_key_goes_on_and_may_be_renew
 class Echo:
     """A server with certificates whose calls say by which certificate their caller came."""
 
-    def __init__(self, tls: TlsFiles) -> None:
+    def __init__(self, tls: TlsFiles, address: str = "127.0.0.1:0") -> None:
         self.server = grpc.aio.server()
         handlers = {
             "One": grpc.unary_unary_rpc_method_handler(self.one),
             "Many": grpc.stream_stream_rpc_method_handler(self.many),
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Echo", handlers),))
-        self.address = f"127.0.0.1:{self.server.add_secure_port('127.0.0.1:0', server_credentials(tls))}"
+        self.address = f"127.0.0.1:{self.server.add_secure_port(address, server_credentials(tls))}"
 
     async def one(self, request: bytes, context: Any) -> bytes:
         (certificate,) = context.auth_context()["x509_pem_cert"]

@@ -1,8 +1,13 @@
 """What peers may hold of a server: bytes sent ahead by the largest payload, connections, and how long in silence."""
 
 import asyncio
+import os
+import signal
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack
+from subprocess import PIPE
 from typing import Any
 
 import grpc
@@ -20,6 +25,7 @@ from fedstrata.rpc.server import (
     RpcServer,
     sent_ahead,
 )
+from fedstrata.rpc.waiting_line import AT_LEAST
 from fedstrata.tensors import SMALL_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, GpsServiceStub, add_GpsServiceServicer_to_server
@@ -84,6 +90,52 @@ async def test_a_connection_without_a_call_is_ended_and_opened_anew_for_the_next
         assert (await anext(aiter(watch))).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watch.cancel()
     await server.stop(0)
+
+
+SERVES = """
+import asyncio, sys
+from fedstrata.metrics import ProcessMetrics
+from fedstrata.rpc.server import RpcServer
+
+async def main():
+    server = RpcServer(ProcessMetrics("gps").links, children=3)
+    await server.start("127.0.0.1:0")
+    print(server.address, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop(0)
+
+asyncio.run(main())
+"""
+
+
+def test_of_a_flood_of_connections_few_wait_for_a_server_that_is_busy() -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", SERVES], stdin=PIPE, stdout=PIPE, text=True) as server,
+        ExitStack() as stack,
+    ):
+        assert server.stdout is not None
+        host, port = server.stdout.readline().split(":")
+        server.send_signal(signal.SIGSTOP)
+        os.waitpid(server.pid, os.WUNTRACED)
+        flood = [stack.enter_context(socket.socket()) for _ in range(500)]
+        for connection in flood:
+            connection.setblocking(False)
+            connection.connect_ex((host, int(port)))
+        waiting = sum(map(is_connected, flood))
+        server.send_signal(signal.SIGCONT)
+        # the kernel lets one more in
+        assert 0 < waiting <= AT_LEAST + 3 + 1
+        with grpc.insecure_channel(f"{host}:{int(port)}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=60)
+        server.communicate(timeout=60)
+
+
+def is_connected(connection: socket.socket) -> bool:
+    try:
+        connection.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 class Holding(GpsServiceServicer):

@@ -164,10 +164,11 @@ def test_who_moves_while_it_is_busy_is_so_where_it_comes_to_whatever_the_gps_goe
     for _ in range(2):
         assert busy() == [0, 0, 100, 0, 0]
         gps.restart()
-    gps.plans.go_back_to(1)
-    for _ in range(2):
-        assert busy() == [70, 0, 0, 0, 0]
-        gps.restart()
+    for back_to, are_busy in ((1, [70, 0, 0, 0, 0]), (0, [0] * 5)):
+        gps.plans.go_back_to(back_to)
+        for _ in range(2):
+            assert busy() == are_busy
+            gps.restart()
 
 
 # --- what a plan holds ----------------------------------------------------------------------------------------

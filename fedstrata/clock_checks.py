@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fedstrata.energy import check_energy
 from fedstrata.link_settings import WAYS
 from fedstrata.partition_settings import LocalPartition
+from fedstrata.presence import Homes
 
 if TYPE_CHECKING:
     from fedstrata.experiment import Experiment
@@ -41,6 +42,12 @@ def devices_come_to_others(experiment: "Experiment") -> bool:
     """Whether an LPS gets devices in training that it had not before: moved by the clock, or new ones."""
     is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
     return is_moving or experiment.newcomers is not None
+
+
+def busy_as_they_move(experiment: "Experiment") -> frozenset[int]:
+    """The devices of which an LPS tells until when they are busy, since another may have them then."""
+    is_deciding = experiment.is_timed and experiment.deadlines.lps.deadline_s is not None
+    return Homes(experiment.schedule).moving if is_deciding else frozenset()
 
 
 def counts_real_time(experiment: "Experiment") -> bool:

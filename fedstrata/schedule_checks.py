@@ -61,11 +61,6 @@ def _check_moves(experiment: "Experiment") -> None:
             "schedule: a move goes to another LPS, and without topology each cluster has its own; say topology, "
             "or leave the move out"
         )
-    if homes.times and experiment.is_timed and experiment.deadlines.lps.deadline_s is not None:
-        raise ValueError(
-            "schedule: a move does not go with deadlines.lps.deadline_s: until when a late device is busy is known to "
-            "the LPS that it leaves; leave one of the two out"
-        )
     if any(at_ns == 0 for at_ns in homes.times):
         raise ValueError("schedule: a move at 0s is where devices begin; say it with topology.devices")
     before = {index: home_of(experiment, index) for index in range(experiment.device_count)} if homes.times else {}

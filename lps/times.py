@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from fedstrata.clock_checks import busy_as_they_move
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.link import since_ns, until_ns
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
@@ -34,6 +35,7 @@ class Times:
         self._uplink = LpsTimeline(experiment)
         deadline_s = experiment.deadlines.lps.deadline_s
         self._deadline_ns = round(deadline_s * 1e9) if self.is_on and deadline_s is not None else None
+        self._moving = busy_as_they_move(experiment)
         self._ends_ns = 0  # with a deadline: when the open round ends if somebody misses it
         self._there: dict[str, int] | None = None  # with a deadline: when the devices of the round have its model
         self._busy: dict[str, int] = {}  # and until when those are busy that miss it
@@ -63,6 +65,8 @@ class Times:
         self._free = members.back_ns(opened.global_round, report.now_ns)
         self._goes_on_ns = None
         if self._deadline_ns is not None:
+            for index, busy_ns in members.busy_ns.items():  # what has passed meanwhile changes nothing, told again
+                report.busy_ns[index] = max(busy_ns, report.busy_ns[index])
             self._open_until(report, members, self._deadline_ns)
 
     def _open_until(self, report: gps_pb.ReportHeader, members: Members, deadline_ns: int) -> None:
@@ -163,7 +167,8 @@ class Times:
         if not self.is_on:
             return None
         began = min(row.times.begins_ns for row in report.lps_rounds if row.global_round == global_round)
-        return pb.Work(busy_ns=report.now_ns - began)
+        busy = {i: busy_ns for i, busy_ns in report.busy_ns.items() if i in self._moving and busy_ns > report.now_ns}
+        return pb.Work(busy_ns=report.now_ns - began, devices_busy_ns=busy)
 
     def received(self, report: gps_pb.ReportHeader, model: ReceivedModel) -> None:
         """The next global round's model is here: its first LPS round begins, and what the last one made is ready."""

@@ -1,6 +1,6 @@
 """What a child says beside its tensors, checked: numbers that are none, or of somebody else, are refused."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fedstrata.errors import PayloadError, WrongRunError
 from fedstrata.quoting import brief, quoted
@@ -24,8 +24,10 @@ def check_run(run_id: str, said: str) -> None:
         raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
 
 
-def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
+def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False, moving: Collection[int] = ()) -> None:
     """Refuse an update whose loss is no number, whose measurements are not the sender's own, or whose work is missing.
+
+    `moving` are the devices of which the sender says until when they are busy, if they are.
 
     Raises:
         PayloadError: with what was wrong.
@@ -48,6 +50,12 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
         raise PayloadError(f"{header.child_id} has worked on {work.examples} examples, {longest_ns} ns")
     if not 0 <= work.answer_bytes < MOST_COUNTED:
         raise PayloadError(f"{header.child_id} says that its answer had {work.answer_bytes} bytes")
+    for index, busy_ns in work.devices_busy_ns.items():
+        if index not in moving or not 0 < busy_ns < LATEST_NS:
+            raise PayloadError(
+                f"{header.child_id} says that device {index} is busy until {busy_ns} ns; expected one that the "
+                "schedule moves, and a time"
+            )
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:

@@ -238,7 +238,7 @@ class RoundServer:
         check_run(self.exchange.run_id, header.run_id)
         try:
             announced = self.check_payload(header)  # of a late one, too
-            check_notes(header, is_timed=self.exchange.is_timed)
+            check_notes(header, is_timed=self.exchange.is_timed, moving=self.exchange.moving)
             is_awaited = self._round is not None and self._round.number == header.round
             async with arriving(self.exchange.transfers if is_awaited else None, header, parts) as come:
                 accepted = await self._take(header, announced, come)

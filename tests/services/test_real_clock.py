@@ -129,3 +129,14 @@ def test_a_schedule_and_traces_go_by_real_time_since_training_began(tmp_path: Pa
         [moved] = record.summary.moves
         assert (moved.device, moved.came_from, moved.to, moved.global_round) == ("device-000", "lps-0", "lps-1", 2)
     assert_same_models(real.folder, virtual.folder)
+
+
+def test_a_device_that_is_late_by_the_wall_as_it_moves_is_waited_for_where_it_comes_to(tmp_path: Path) -> None:
+    links = "{device-lps: {up_rate: 20Mbit/s}, overrides: [{devices: [0], up_rate: 2kbit/s}]}"
+    entries = "{at: 1ms, move: {devices: [0], to: lps-1}}, {at: 5s, set: {devices: [0], up_rate: 20Mbit/s}}"
+    late = ("clock=real", "deadlines.lps={deadline_s: 4, quorum_ratio: 0.3}", f"schedule=[{entries}]", f"links={links}")
+    record = load_record(run_in_process(small(*SPANNING, *late), tmp_path).folder)
+    assert record.summary.status == "completed"
+    assert ("device-000", "round 1") in {(each.device, each.stage) for each in record.summary.excluded}
+    assert [(moved.device, moved.global_round) for moved in record.summary.moves] == [("device-000", 2)]
+    assert "lps-1" in {row.lps_id for row in read_waits(record.folder) if row.child == "device-000"}

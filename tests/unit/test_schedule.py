@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedstrata.errors import ExperimentError, RunStoppedError
+from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.link_course import LinkCourses
 from fedstrata.link_rates import end_of
@@ -110,6 +110,13 @@ def test_devices_hang_where_they_were_moved_last() -> None:
     assert [dict(homes.at(at_s * S)) for at_s in (2, 3, 9)] == [{}, {0: 1}, {0: 0}]
 
 
+@pytest.mark.parametrize("busy_ns", [-1, 2**61])
+def test_a_time_until_which_none_can_be_busy_is_not_believed(busy_ns: int) -> None:
+    member = Member(device_id="device-000", busy_ns=busy_ns)
+    with pytest.raises(PayloadError, match="devices of lps-0 are busy until a time that is none"):
+        Members(scheduled(), Cluster(cluster_id="lps-0", members=[member]))
+
+
 # --- what it cannot say -------------------------------------------------------------------------------------
 
 
@@ -144,15 +151,11 @@ def test_what_a_schedule_cannot_mean_is_one_line_before_anything_starts(entry: s
 
 def test_what_needs_more_of_the_file_says_so() -> None:
     move = ("{at: 5s, move: {devices: 1, to: lps-0}}",)
-    for overrides, message in (
-        (("topology=null",), "without topology each cluster has its own"),
-        (
-            ("deadlines.lps.deadline_s=5", "links.shared=null"),
-            r"a move does not go with deadlines\.lps\.deadline_s.*leave one",
-        ),
-    ):
-        with pytest.raises(ExperimentError, match=message):
-            scheduled(*move, overrides=overrides)
+    with pytest.raises(ExperimentError, match="without topology each cluster has its own"):
+        scheduled(*move, overrides=("topology=null",))
+    for clock in ("virtual", "real"):
+        overrides = ("deadlines.lps.deadline_s=5", "links.shared=null", f"clock={clock}")
+        assert scheduled(*move, overrides=overrides).deadlines.lps.deadline_s == 5
     for entry in ("{at: 5s, set: {latency: 1s}}", "{at: 5s, cut: {link: shared, for: 1s}}"):
         with pytest.raises(ExperimentError, match=r"clock: real divides links\.shared among links whose rates stay"):
             scheduled(entry, overrides=("clock=real",))

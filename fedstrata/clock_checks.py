@@ -67,11 +67,6 @@ def _check_asking(experiment: "Experiment") -> None:
     asking = f"the questions of {experiment.method.name} in rounds"
     if experiment.clock == "real":
         raise ValueError(f"clock: real has no time for {asking}; say virtual or none")
-    if experiment.deadlines.lps.deadline_s is not None:
-        raise ValueError(
-            f"deadlines.lps.deadline_s on clock: virtual does not go with {asking}: an LPS waits for all answers; "
-            "leave it out"
-        )
 
 
 def _check_virtual(experiment: "Experiment") -> None:

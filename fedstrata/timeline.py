@@ -4,12 +4,14 @@ An LPS works out its devices' part of an LPS round, the GPS the LPSs' part of a 
 training began. Only a round's own transfers count: what had to be sent again after a fault does not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
 import numpy as np
 
+from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.link_calendar import DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP
 from fedstrata.link_course import AnyLink, LinkCourses
@@ -18,9 +20,12 @@ from fedstrata.link_settings import SharedRates
 from fedstrata.methods import Moment, make_method
 from fedstrata.streams import asks_in_training
 from fedstrata.timeline_round import (
+    LAST_NS,
     Child,
     Exchanged,
+    Way,
     answers_there,
+    check_clock_at,
     flow_of,
     latency_of,
     models_there,
@@ -107,13 +112,21 @@ class DeviceTimeline:
         begins_ns: int,
         asked: Mapping[str, Exchanged],
         indexes: Mapping[str, int],
+        *,
         free: Mapping[str, int] | None = None,
+        there: Mapping[str, int] | None = None,
     ) -> int:
-        """When the last answer in an LPS round is at the LPS; `asked` has what went to and fro for answers alone."""
+        """When the last answer in an LPS round is at the LPS; `asked` has what went to and fro for answers alone.
+
+        Raises:
+            RunStoppedError: in more than 73 years.
+        """
         children = self._children(lps_round, asked, indexes, free)
         address = [self._seed, DEVICE_LINK, lps_round]
-        there = models_there(children, begins_ns, address, self._shared)
-        return max(answers_there(children, there, address, self._shared), default=begins_ns)
+        had = self._had(children, begins_ns, address, there)
+        answered_ns = max(answers_there(children, had, address, self._shared), default=begins_ns)
+        check_clock_at(answered_ns)
+        return answered_ns
 
     def _children(
         self,
@@ -136,22 +149,62 @@ class DeviceTimeline:
             children.append(child)
         return children
 
-    def back_ns(self, lps_round: int, index: int, there_ns: int, work: pb.Work, up_bytes: int) -> int:
-        """When the update of a device is at its LPS, by its own link, that has the model at a time."""
-        link, ready_ns = self.link(index), there_ns + self.compute_ns(index, lps_round, work.examples)
-        latency_ns = latency_of(link, ready_ns, [self._seed, DEVICE_LINK, lps_round], index, UP)
-        return end_of(ready_ns, 8 * up_bytes, link.course("up")) + latency_ns
+    def _had(
+        self, children: Sequence[Child], begins_ns: int, address: Sequence[int], there: Mapping[str, int] | None
+    ) -> list[int]:
+        """When each child has its model, unless `there` says so."""
+        if there is None:
+            return models_there(children, begins_ns, address, self._shared)
+        return [there[child.name] for child in children]
 
     def missed(
+        self,
+        lps_round: int,
+        begins_ns: int,
+        index: int,
+        exchanged: Exchanged,
+        *,
+        free_ns: int,
+        there_ns: int,
+        goes_on_ns: int | None = None,
+    ) -> tuple[int, pb.Flow]:
+        """When an update is back, by its device's own link, and what its way was: of one that may miss a deadline.
+
+        Raises:
+            PayloadError: in more than 73 years; whoever says so is refused.
+        """
+        children = self._children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
+        (child,), address = children, [self._seed, DEVICE_LINK, lps_round]
+        (way,) = self._ways(children, begins_ns, [there_ns], address, goes_on_ns)
+        latency_ns = latency_of(child.link, way.ready_ns, address, index, UP)
+        back_ns = end_of(way.ready_ns, 8 * exchanged.up_bytes, child.link.course("up")) + latency_ns
+        _check_ever(back_ns, exchanged.work)
+        return back_ns, flow_of(child, begins_ns, way.down_ns, way.up_ns + back_ns - way.ready_ns)
+
+    def missed_answer(
         self, lps_round: int, begins_ns: int, index: int, exchanged: Exchanged, *, free_ns: int, there_ns: int
     ) -> tuple[int, pb.Flow]:
-        """When an update is back, by its device's own link, and what its way was: of one that may miss a deadline."""
-        busy_ns = self.compute_ns(index, lps_round, exchanged.work.examples)
-        back_ns = self.back_ns(lps_round, index, there_ns, exchanged.work, exchanged.up_bytes)
-        child = Child(
-            name="", link=self.link(index), index=index, busy_ns=busy_ns, exchanged=exchanged, free_ns=free_ns
-        )
-        return back_ns, flow_of(child, begins_ns, there_ns - begins_ns, back_ns - there_ns - busy_ns)
+        """The same of an answer; `exchanged` has what went to and fro for it alone. Raises PayloadError likewise."""
+        children = self._children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
+        (child,) = children
+        (at_ns,) = answers_there(children, [there_ns], [self._seed, DEVICE_LINK, lps_round], self._shared)
+        _check_ever(at_ns, exchanged.work)
+        only = replace(child, busy_ns=child.first_ns)
+        return at_ns, flow_of(only, begins_ns, there_ns - begins_ns, at_ns - there_ns - child.first_ns)
+
+    def _ways(
+        self,
+        children: Sequence[Child],
+        begins_ns: int,
+        had: Sequence[int],
+        address: Sequence[int],
+        goes_on_ns: int | None,
+    ) -> list[Way]:
+        """Of devices that have the model, as they are about to send their updates."""
+        if goes_on_ns is None:
+            return ways_of(children, begins_ns, had)
+        answered = answers_there(children, had, address, self._shared)
+        return ways_asked(children, begins_ns, had, answered, address=address, goes_on_ns=goes_on_ns)
 
     def round(
         self,
@@ -173,16 +226,8 @@ class DeviceTimeline:
         """
         children = self._children(lps_round, exchanged, indexes, free)
         address = [self._seed, DEVICE_LINK, lps_round]
-        had = (
-            models_there(children, begins_ns, address, self._shared)
-            if there is None
-            else [there[c.name] for c in children]
-        )
-        if goes_on_ns is None:
-            ways = ways_of(children, begins_ns, had)
-        else:
-            answered = answers_there(children, had, address, self._shared)
-            ways = ways_asked(children, begins_ns, had, answered, address=address, goes_on_ns=goes_on_ns)
+        had = self._had(children, begins_ns, address, there)
+        ways = self._ways(children, begins_ns, had, address, goes_on_ns)
         return round_times(children, begins_ns, ways, address, self._shared, ends_ns=ends_ns)
 
 
@@ -231,6 +276,11 @@ class LpsTimeline:
         address, shared = [self._seed, LPS_LINK, global_round], SharedRates()
         ways = ways_of(children, begins_ns, models_there(children, begins_ns, address, shared))
         return round_times(children, begins_ns, ways, address, shared)
+
+
+def _check_ever(back_ns: int, work: pb.Work) -> None:
+    if back_ns >= LAST_NS:
+        raise PayloadError(f"trained on {work.examples} examples, which takes more than 73 years of the virtual clock")
 
 
 def _number(cluster_id: str) -> int:

@@ -109,6 +109,14 @@ def ways_asked(
     return ways
 
 
+def check_clock_at(now_ns: int) -> None:
+    """Raise RunStoppedError where the clock, or the waits of a round together, pass what int64 holds of sums."""
+    if now_ns >= LAST_NS:
+        raise RunStoppedError(
+            "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"
+        )
+
+
 def round_times(
     children: Sequence[Child],
     begins_ns: int,
@@ -128,10 +136,7 @@ def round_times(
         for child, upload, end in zip(children, uploads, fair_ends(uploads, shared.up_rate), strict=True)
     ]
     ends_ns = max(back, default=begins_ns) if ends_ns is None else ends_ns
-    if ends_ns >= LAST_NS or (ends_ns - begins_ns) * len(back) >= LAST_NS:
-        raise RunStoppedError(
-            "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"
-        )
+    check_clock_at(max(ends_ns, (ends_ns - begins_ns) * len(back)))
     flows = [
         flow_of(child, begins_ns, way.down_ns, way.up_ns + over - way.ready_ns)
         for child, way, over in zip(children, ways, back, strict=True)

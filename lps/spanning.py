@@ -192,13 +192,8 @@ class SpanningSession:
         self._began_in = self._members.began_in() if is_late else self._members.clusters_of()
         self._open(number, global_round, vector, children, asking)
         self._times.opened(self._report, self._members)
-        if asking is not None and not is_planned:
-            answers = await self.server.gather_answers()
-            indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
-            answered_ns = self._times.answered_ns(self._report, answers, self._members)
-            await self.submit_answers(global_round, indexes, answered_ns)
-            await self.on_planned(global_round)
         if asking is not None:
+            await self._ask(global_round, is_planned=is_planned)
             self._times.goes_on(global_round, self.planned_ns())
         sums = self._sums(children)
         self.server.go_on(self._members.clusters_of(), sums)
@@ -208,6 +203,18 @@ class SpanningSession:
         self._report = self._notes.of_round(self._report, number, global_round, gathered, seconds)
         self._times.of_round(self._report, gathered, self._members)
         return sums
+
+    async def _ask(self, global_round: int, *, is_planned: bool) -> None:
+        """Have the devices of the open round answer its question and wait for the plan, unless it is made."""
+        if is_planned:
+            self._times.found(self._files.late(global_round))
+            return
+        answers = await self.server.gather_answers()
+        await asyncio.to_thread(self._files.save_late, global_round, self._times.late_answers)
+        indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
+        answered_ns = self._times.answered_ns(self._report, answers, self._members)
+        await self.submit_answers(global_round, indexes, answered_ns)
+        await self.on_planned(global_round)
 
     def _asking(self, number: int) -> Asking | None:
         """The question of an LPS round: the first of a global round is the one in which devices can be asked."""

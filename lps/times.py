@@ -1,18 +1,17 @@
 """The clock of a cluster, or of an LPS where clusters span them: its rounds' times, written into its report."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fedstrata.clock_checks import busy_as_they_move
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.link import since_ns, until_ns
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
-from fedstrata.rounds.notes import LATEST_NS
-from fedstrata.rounds.result import Uploaded
-from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
+from lps.lateness import Lateness, of_answer
 from lps.members import Members
 
 
@@ -36,10 +35,7 @@ class Times:
         deadline_s = experiment.deadlines.lps.deadline_s
         self._deadline_ns = round(deadline_s * 1e9) if self.is_on and deadline_s is not None else None
         self._moving = busy_as_they_move(experiment)
-        self._ends_ns = 0  # with a deadline: when the open round ends if somebody misses it
-        self._there: dict[str, int] | None = None  # with a deadline: when the devices of the round have its model
-        self._busy: dict[str, int] = {}  # and until when those are busy that miss it
-        self._late: dict[str, pb.Flow] = {}  # of those that have missed it: what they did for nothing
+        self._lateness: Lateness | None = None  # of the open round, with a deadline
         self._free: dict[str, int] = {}  # from when on the devices of the round are there, and not busy any more
         self._drawn: frozenset[int] = frozenset()  # who is of the round
         self._goes_on_ns: int | None = None  # when the open round goes on whose devices were asked
@@ -65,59 +61,55 @@ class Times:
         self._free = members.back_ns(opened.global_round, report.now_ns)
         self._goes_on_ns = None
         if self._deadline_ns is not None:
-            for index, busy_ns in members.busy_ns.items():  # what has passed meanwhile changes nothing, told again
-                report.busy_ns[index] = max(busy_ns, report.busy_ns[index])
-            self._open_until(report, members, self._deadline_ns)
+            self._lateness = self._decides(report, members, self._deadline_ns)
 
-    def _open_until(self, report: gps_pb.ReportHeader, members: Members, deadline_ns: int) -> None:
-        opened = self._server.opened()
-        begins_ns = max(report.now_ns, min(self._free.values(), default=0))  # where all were away, as one is back
-        indexes, ends_ns = members.indexes, begins_ns + deadline_ns
-        self._ends_ns = ends_ns
+    def _decides(self, report: gps_pb.ReportHeader, members: Members, deadline_ns: int) -> Lateness:
+        """Who is late in the round just opened; busy as it opens is who has moved here so, too."""
+        for index, busy_ns in members.busy_ns.items():  # what has passed meanwhile changes nothing, told again
+            report.busy_ns[index] = max(busy_ns, report.busy_ns[index])
+        opened, indexes = self._server.opened(), members.indexes
         awaited = opened.intake.missing
         self._drawn = frozenset(indexes[name] for name in awaited)
         busy = {name: report.busy_ns[indexes[name]] for name in awaited if indexes[name] in report.busy_ns}
-        free = self._free = {name: max(busy.get(name, 0), self._free[name]) for name in awaited}
-        self._busy, self._late = {name: free_ns for name, free_ns in free.items() if free_ns >= ends_ns}, {}
-        for name in self._busy:
-            opened.intake.exclude(name)
-        offered = {
-            name: Exchanged(down_bytes=opened.offer_to(name).whole_bytes, up_bytes=0, work=pb.Work())
-            for name in awaited
-            if name not in self._busy
-        }
-        there = self._there = self._devices.arrivals(opened.number, report.now_ns, offered, free, indexes)
+        self._free = {name: max(busy.get(name, 0), self._free[name]) for name in awaited}
+        return Lateness(
+            opened, self._devices, begins_ns=report.now_ns, deadline_ns=deadline_ns, free=self._free, indexes=indexes
+        )
 
-        def is_late(header: pb.UpdateHeader) -> bool:
-            name, now_ns = header.child_id, report.now_ns
-            exchanged = Uploaded.of(header).exchanged(opened.offer_to(name))
-            back_ns, flow = self._devices.missed(
-                opened.number, now_ns, indexes[name], exchanged, free_ns=free[name], there_ns=there[name]
-            )
-            if back_ns > ends_ns:
-                self._busy[name], self._late[name] = min(back_ns, LATEST_NS - 1), flow
-            return back_ns > ends_ns
+    @property
+    def late_answers(self) -> list[pb.Flow]:
+        """Whose answers have missed the deadline of the open round, and what they did for them."""
+        return [flow for _, flow in sorted(self._lateness.late.items())] if self._lateness is not None else []
 
-        opened.is_late = is_late
+    def found(self, late: Iterable[pb.Flow]) -> None:
+        """In the open round the plan is made of others' answers than of these devices, which came too late."""
+        if self._lateness is not None:
+            self._lateness.found(late)
 
     def answered_ns(
         self, report: gps_pb.ReportHeader, answers: Mapping[str, answers_pb2.Answer], members: Members
     ) -> int:
-        """When the last answer to the question of the open round is here; 0 without the virtual clock."""
+        """When the last answer to the question of the open round is here; 0 without the virtual clock.
+
+        Where some have missed its deadline that is when it is over.
+        """
         if not self.is_on:
             return 0
-        opened = self._server.opened()
-        asked = {}
-        for name, answer in answers.items():
-            for_it = answer.trained_examples
-            work = pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it)
-            asked[name] = Uploaded(up_bytes=0, work=work).exchanged(opened.offer_to(name))
-        return self._devices.answered_ns(opened.number, report.now_ns, asked, members.indexes, self._free)
+        opened, lateness = self._server.opened(), self._lateness
+        if lateness is not None and lateness.ends_ns is not None:
+            return lateness.ends_ns
+        asked = {name: of_answer(answer).exchanged(opened.offer_to(name)) for name, answer in answers.items()}
+        there = lateness.there if lateness is not None else None
+        return self._devices.answered_ns(
+            opened.number, report.now_ns, asked, members.indexes, free=self._free, there=there
+        )
 
     def goes_on(self, global_round: int, planned_ns: int) -> None:
         """The plan of a global round is made at the GPS: when its devices, who were asked, go on."""
         if self.is_on:
             self._goes_on_ns = self._uplink.told_ns(self._cluster_id, global_round, planned_ns)
+            if self._lateness is not None:
+                self._lateness.goes_on(self._goes_on_ns)
 
     def of_round(self, report: gps_pb.ReportHeader, gathered: RoundResult, members: Members) -> None:
         """Put the times of the LPS round just closed into its row, the report's last, and move its clock."""
@@ -126,24 +118,25 @@ class Times:
             row.times.carried.extend(self._achieved(row.lps_round, gathered, members))
         if not self.is_on:
             return
-        exchanged = self._server.exchanged(gathered)
-        ends_ns = self._ends_ns if self._deadline_ns is not None and self._busy else None
+        exchanged, lateness = self._server.exchanged(gathered), self._lateness
         times = self._devices.round(
             row.lps_round,
             report.now_ns,
             exchanged,
             members.indexes,
             free=self._free,
-            there=self._there,
-            ends_ns=ends_ns,
+            there=lateness.there if lateness is not None else None,
+            ends_ns=lateness.ends_ns if lateness is not None else None,
             goes_on_ns=self._goes_on_ns,
         )
         row.times.CopyFrom(times)
-        row.times.late.extend(flow for _, flow in sorted(self._late.items()))
         report.now_ns = row.times.ends_ns
+        if lateness is None:
+            return
+        row.times.late.extend(flow for _, flow in sorted(lateness.late.items()))
         elsewhere = {i: free for i, free in report.busy_ns.items() if i not in self._drawn and free > report.now_ns}
         report.busy_ns.clear()
-        report.busy_ns.update(elsewhere | {members.index_of(name): free for name, free in self._busy.items()})
+        report.busy_ns.update(elsewhere | {members.index_of(name): free for name, free in lateness.busy.items()})
 
     def _achieved(self, lps_round: int, gathered: RoundResult, members: Members) -> list[pb.Carried]:
         """On the real clock: what links have carried in a round, and how long devices have computed."""

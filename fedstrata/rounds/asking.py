@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
+from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rpc.answers import arrays_of
 from fedstrata.v1 import answers_pb2
 
@@ -24,6 +26,8 @@ class Asking:
 
     def take(self, child_id: str, answer: answers_pb2.Answer) -> None:
         """Keep an answer; the first of a child counts. Raises PayloadError for one that cannot be one."""
+        if not 0 <= answer.trained_examples < MOST_MEASURED:
+            raise PayloadError(f"{child_id} has trained on {answer.trained_examples} examples for its answer")
         self.check(self.question, arrays_of(self.question, answer), ())
         copy = answers_pb2.Answer()
         copy.CopyFrom(answer)  # a message inside another keeps all of that one in memory

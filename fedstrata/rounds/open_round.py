@@ -12,6 +12,7 @@ from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.roster import Masking
 from fedstrata.store import AnyModel
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -31,6 +32,7 @@ class OpenRound:
     masking: Masking | None = None  # under secure aggregation
     # on the virtual clock with a deadline: whether an update would have missed it
     is_late: Callable[[pb.UpdateHeader], bool] = lambda header: False
+    is_answer_late: Callable[[str, answers_pb2.Answer], bool] = lambda child_id, answer: False  # likewise
 
     @classmethod
     def of_one(cls, model: AnyModel, *, number: int, global_round: int, intake: Intake, **rest: Any) -> Self:
@@ -80,6 +82,17 @@ class OpenRound:
             self.intake.exclude(header.child_id)
             return False
         return True
+
+    def take_answer(self, child_id: str, answer: answers_pb2.Answer) -> None:
+        """Keep a child's answer; one that misses a deadline on the virtual clock leaves its child out of the round.
+
+        Raises:
+            PayloadError: it is none.
+        """
+        if self.asking is not None:
+            self.asking.take(child_id, answer)
+            if self.is_answer_late(child_id, self.asking.answers[child_id]):
+                self.intake.exclude(child_id)
 
     def offset_of(self, request: pb.LocateUpdateRequest) -> int:
         """How many bytes of a child's upload are in, where it is one of this round."""

@@ -227,7 +227,7 @@ class RoundServer:
         if opened.intake.state_of(child_id) is not ChildState.AWAITED:
             return
         try:
-            opened.asking.take(child_id, message.answer)
+            opened.take_answer(child_id, message.answer)
         except PayloadError as error:
             self.ban(child_id, str(error))
             raise

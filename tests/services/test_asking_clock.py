@@ -21,7 +21,7 @@ LINKS = (
     "overrides: [{devices: [4], preset: nb-iot}], shared: {device-lps: {up_rate: 8Mbit/s}}}"
 )
 TIMED = ("clock=virtual", f"links={LINKS}", "compute={per_example: 1ms, exponential: 100ms}", "topology={lps: 2}")
-SAME = ("model_sha256", "personal_sha256", "device_accuracy", "replanned", "virtual")  # of the summary
+SAME = ("model_sha256", "personal_sha256", "device_accuracy", "replanned", "excluded", "virtual")  # of the summary
 KILLS = [
     {"do": "kill", "process": "lps-1", "at": {"point": "download", "round": 1}},
     {"do": "kill", "process": "device-001", "at": {"point": "download", "round": 1}},
@@ -82,6 +82,31 @@ def test_the_check_expects_what_a_round_takes_where_nothing_is_drawn(method: str
     assert sum(took["lps-0"]) == rounds * expected.lps_round.ends_ns
 
 
+def disturbed(experiment: Experiment, faults: list[dict[str, object]], processes: int, folder: Path) -> Path:
+    """The folder of a run with real processes, of which some are killed."""
+    file, out, log = folder / "asked.yaml", folder / "out", folder / "log"
+    file.write_text(experiment.to_yaml())
+    words = ("run", str(file), "--set", f"faults={json.dumps(faults)}", "--json", "--out", str(out))
+    with ExitStack() as stack:
+        program = stack.enter_context(
+            Program("emulator", *words, "--device-processes", str(processes), log=log),
+        )
+        lines = list(program.lines())
+        assert program.end() == 0, log.read_text()
+    assert len([line for line in lines if line["event"] == "restart"]) == len(faults)
+    return out
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Two runs are the same to the bit and the nanosecond."""
+    assert (one / "timeline.csv").read_bytes() == (other / "timeline.csv").read_bytes()
+    said = [json.loads((folder / "summary.json").read_text()) for folder in (one, other)]
+    for summary in said:
+        summary["excluded"].sort(key=json.dumps)  # rows are in the order in which LPSs have told
+    for key in SAME:
+        assert said[0][key] == said[1][key]
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("method", "processes"), [("ifca", 2), ("cfl", 5), ("fedfomo", 2)])
 def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
@@ -89,17 +114,59 @@ def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
 ) -> None:
     experiment = experiment_of(method)
     calm = run_in_process(experiment, tmp_path / "calm").folder
-    file, out, log = tmp_path / "asked.yaml", tmp_path / "out", tmp_path / "log"
-    file.write_text(experiment.to_yaml())
-    words = ("run", str(file), "--set", f"faults={json.dumps(KILLS)}", "--json", "--out", str(out))
-    with ExitStack() as stack:
-        program = stack.enter_context(
-            Program("emulator", *words, "--device-processes", str(processes), log=log),
-        )
-        lines = list(program.lines())
-        assert program.end() == 0, log.read_text()
-    assert len([line for line in lines if line["event"] == "restart"]) == len(KILLS)
-    assert (out / "timeline.csv").read_bytes() == (calm / "timeline.csv").read_bytes()
-    said = [json.loads((folder / "summary.json").read_text()) for folder in (out, calm)]
-    for key in SAME:
-        assert said[0][key] == said[1][key]
+    assert_same(disturbed(experiment, KILLS, processes, tmp_path), calm)
+
+
+# --- deadlines ----------------------------------------------------------------------------------------------
+
+# on NB-IoT device-004 answers too late; device-001 answers in time, and its update would take more than six seconds
+LATE = (
+    "deadlines.lps={deadline_s: 4.5, quorum_ratio: 0.3}",
+    "links={device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "
+    "overrides: [{devices: [4], preset: nb-iot}, {devices: [1], up_rate: 6kbit/s, down_rate: 13Mbit/s}]}",
+    "energy={radio: lte, compute: 5W}",
+)
+
+
+def late_experiment_of(method: str) -> Experiment:
+    """With answers that are small beside updates."""
+    return experiment_of(method, *LATE, *(["method.sketch=16"] if method in {"cfl", "fedtsdp"} else []))
+
+
+LATE_KILLS: list[dict[str, object]] = [
+    {"do": "kill", "process": "device-004", "at": {"point": "download", "round": 0}},  # it answers anew, and is late
+    {"do": "kill", "process": "lps-0", "at": {"point": "upload", "round": 0}},  # the plan is made without it
+    {"do": "kill", "process": "gps", "at": {"point": "download", "round": 1}},
+    {"do": "kill", "process": "lps-1", "at": {"point": "download", "round": 1}},  # device-001 is busy
+    {"do": "kill", "process": "gps", "at": {"point": "aggregation", "round": 1}},
+]
+
+
+@pytest.mark.parametrize("method", ["cfl", "fedfomo", "fedtsdp", "ifca"])
+def test_whose_answer_or_update_is_late_is_left_out_and_the_other_lps_waits_no_longer(
+    method: str, tmp_path: Path
+) -> None:
+    folder = run_in_process(late_experiment_of(method), tmp_path / "run").folder
+    summary = json.loads((folder / "summary.json").read_text())
+    excluded = {(each["device"], each["from"]) for each in summary["excluded"]}
+    assert {("device-004", "round 1"), ("device-001", "round 1")} <= excluded
+    assert {device for device, _ in excluded} == {"device-001", "device-004"}
+    first = {row["lps_id"]: row for row in rows_of(folder, "timeline.csv") if row["lps_round"] == "1"}
+    took = {name: float(row["ends_s"]) - float(row["begins_s"]) for name, row in first.items()}
+    # both wait until the deadline for the answer of device-004, and lps-1 as long again for the update of device-001
+    assert 4.5 < took["lps-0"] < 5.5
+    assert 9 < took["lps-1"] < 10
+    late = [row for row in rows_of(folder, "energy.csv") if row["late"] == "1" and row["lps_round"] == "1"]
+    assert {row["device"] for row in late} == {"device-001", "device-004"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("method", "processes"), [("ifca", 1), ("fedfomo", 2), ("cfl", 5)])
+def test_whatever_is_killed_who_answers_late_is_late_to_the_nanosecond(
+    method: str, processes: int, tmp_path: Path
+) -> None:
+    experiment = late_experiment_of(method)
+    calm = run_in_process(experiment, tmp_path / "calm").folder
+    out = disturbed(experiment, LATE_KILLS, processes, tmp_path)
+    assert_same(out, calm)
+    assert (out / "energy.csv").read_bytes() == (calm / "energy.csv").read_bytes()

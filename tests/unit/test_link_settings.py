@@ -216,10 +216,9 @@ def test_the_real_clock_takes_deadlines_and_real_boards_and_is_part_of_the_runs_
     assert parse_experiment(boards).is_paced
 
 
-def test_a_virtual_deadline_does_not_go_with_questions_in_rounds() -> None:
-    assert parse_experiment(TIMED, overrides=["method=ifca"]).is_timed
-    said = refusal(TIMED, "method=ifca", "deadlines.lps.deadline_s=3")
-    assert "does not go with the questions of ifca in rounds: an LPS waits for all answers" in said
+def test_a_virtual_deadline_goes_with_questions_in_rounds() -> None:
+    asking = ["method=ifca", "deadlines.lps.deadline_s=3", "links.shared=null"]
+    assert parse_experiment(TIMED, overrides=asking).is_timed
 
 
 def test_a_virtual_deadline_goes_by_own_links_up() -> None:

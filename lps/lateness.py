@@ -1,0 +1,96 @@
+"""Who misses the deadline of an LPS round on the virtual clock: decided of each device as its answer or update comes.
+
+Where devices are asked in the round there are two deadlines: of answers, from the round's beginning, and of updates,
+from when the LPS has heard of the plan, for which all LPSs wait for each other.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from fedstrata.rounds.open_round import OpenRound
+from fedstrata.rounds.result import Uploaded
+from fedstrata.timeline import DeviceTimeline, Exchanged
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+class Lateness:
+    """Who is late in the open round, and until when; who is busy with an earlier one until then is left out at once."""
+
+    def __init__(
+        self, opened: OpenRound, devices: DeviceTimeline, *, begins_ns: int, deadline_ns: int,
+        free: Mapping[str, int], indexes: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """`free` says by device from when on it is there and not busy, `indexes` their indexes."""
+        self._opened = opened
+        self._devices = devices
+        self._begins_ns = begins_ns
+        self._deadline_ns = deadline_ns
+        self._indexes = indexes
+        self._free = free
+        self._goes_on_ns: int | None = None
+        self._answers_end_ns = max(begins_ns, min(free.values(), default=0)) + deadline_ns  # where all were away
+        self.busy = {name: free_ns for name, free_ns in free.items() if free_ns >= self._answers_end_ns}
+        self._missing = set(self.busy)  # of those that the part of the round which is under way waits for
+        self.late: dict[str, pb.Flow] = {}  # what those did for nothing that have missed it
+        for name in self.busy:
+            opened.intake.exclude(name)
+        offered = {
+            name: Exchanged(down_bytes=opened.offer_to(name).whole_bytes, up_bytes=0, work=pb.Work())
+            for name in free
+            if name not in self.busy
+        }
+        self.there = devices.arrivals(opened.number, begins_ns, offered, free, indexes)
+        opened.is_late, opened.is_answer_late = self._is_late, self._is_answer_late
+
+    @property
+    def ends_ns(self) -> int | None:
+        """When the round ends, or the waiting for answers in it, if somebody misses it; else None."""
+        return self._deadline_at_ns if self._missing else None
+
+    @property
+    def _deadline_at_ns(self) -> int:
+        return self._answers_end_ns if self._goes_on_ns is None else self._goes_on_ns + self._deadline_ns
+
+    def goes_on(self, goes_on_ns: int) -> None:
+        """The plan is made of the answers there were: from now on updates are waited for."""
+        self._goes_on_ns = goes_on_ns
+        self._missing.clear()
+
+    def found(self, late: Iterable[pb.Flow]) -> None:
+        """Leave those out whose answers an earlier life of this LPS has found late."""
+        names = {self._indexes[name]: name for name in self.there}
+        for flow in late:
+            name, took_ns = names.get(flow.child), flow.down_ns + flow.compute_ns + flow.up_ns
+            if name is not None and self._has_missed(name, self._begins_ns + took_ns, flow):
+                self._opened.intake.exclude(name)
+
+    def _is_answer_late(self, name: str, answer: answers_pb2.Answer) -> bool:
+        exchanged = of_answer(answer).exchanged(self._opened.offer_to(name))
+        back_ns, flow = self._devices.missed_answer(
+            self._opened.number, self._begins_ns, self._indexes[name], exchanged,
+            free_ns=self._free[name], there_ns=self.there[name],
+        )  # fmt: skip
+        return self._has_missed(name, back_ns, flow)
+
+    def _is_late(self, header: pb.UpdateHeader) -> bool:
+        name = header.child_id
+        exchanged = Uploaded.of(header).exchanged(self._opened.offer_to(name))
+        back_ns, flow = self._devices.missed(
+            self._opened.number, self._begins_ns, self._indexes[name], exchanged,
+            free_ns=self._free[name], there_ns=self.there[name], goes_on_ns=self._goes_on_ns,
+        )  # fmt: skip
+        return self._has_missed(name, back_ns, flow)
+
+    def _has_missed(self, name: str, back_ns: int, flow: pb.Flow) -> bool:
+        """Whether what comes back at a time comes too late; if so, it is noted."""
+        if back_ns <= self._deadline_at_ns:
+            return False
+        self.busy[name], self.late[name] = back_ns, flow
+        self._missing.add(name)
+        return True
+
+
+def of_answer(answer: answers_pb2.Answer) -> Uploaded:
+    """An answer in a round, as its sender's work says it later, without the update."""
+    for_it = answer.trained_examples
+    return Uploaded(up_bytes=0, work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))

@@ -32,6 +32,8 @@ MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
 # many megabytes for every child.
 LOOKAHEAD_BYTES = 64 << 10
 HEADER_BYTES = 32 << 10
+# What may come with a call beside its messages. Ours bring a few hundred bytes; gRPC lets 16 KiB in, for each stream.
+METADATA_BYTES = 8 << 10
 # What a connection keeps ready to read into; gRPC's own estimate grows with what has come, to a megabyte and more each.
 READ_BUFFER_BYTES = 128 << 10
 # How long a connection may take to say that it speaks HTTP/2; whoever says nothing holds a descriptor no longer.
@@ -42,6 +44,8 @@ IDLE_S = 60.0
 STREAMS_OF_A_CHILD, SPARE_STREAMS, MANY_CHILDREN = 2, 128, 1024
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),

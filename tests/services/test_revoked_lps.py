@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from programs import Program, events
-from test_tls import Secured
+from test_tls import DEVICES, Secured
 from tiers import SMALL, run_in_process
 
 from fedstrata.experiment import parse_experiment
@@ -88,3 +88,17 @@ def test_devices_leave_an_lps_by_the_serial_number_of_its_certificate_and_come_b
     assert (summary["adoptions"], summary["excluded"]) == ([], [])
     plain = run_in_process(parse_experiment(SMALL, overrides=SLOWED), tmp_path / "plain")
     assert summary["model_sha256"] == plain.summary.model_sha256
+
+
+def test_who_has_the_serial_number_of_the_gps_on_its_list_says_nothing_to_it_and_ends_in_one_line(
+    tmp_path: Path,
+) -> None:
+    with Secured(tmp_path) as run:
+        serial = f"{shown_by(TlsFiles.load(run.folder / 'tls' / 'gps').cert).serial:x}"
+        at_lps, at_devices = run.issued("lps-0", Name("lps", "lps-0")), run.issued("devices", *DEVICES)
+        for folder in (at_lps, at_devices):
+            revoke(folder, f"serial {serial}")
+        for program in (run.lps("lps-0", at_lps), run.devices("devices", at_devices)):
+            assert program.end() == 4
+            (line,) = program.errors()
+            assert line.startswith(f"error: the certificate {serial} of gps is revoked, by the list of ")

@@ -20,6 +20,7 @@ from fedstrata.rpc.client import is_passing
 from fedstrata.rpc.server import (
     HEADER_BYTES,
     LOOKAHEAD_BYTES,
+    METADATA_BYTES,
     SPARE_STREAMS,
     STREAMS_OF_A_CHILD,
     RpcServer,
@@ -136,6 +137,19 @@ def is_connected(connection: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+@pytest.mark.parametrize(("metadata_bytes", "is_let_in"), [(METADATA_BYTES // 2, True), (METADATA_BYTES + 500, False)])
+async def test_a_call_brings_little_beside_its_messages(metadata_bytes: int, is_let_in: bool) -> None:
+    server = RpcServer(ProcessMetrics("gps").links)
+    await server.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        check, metadata = health_pb2_grpc.HealthStub(channel).Check, (("x-much", "x" * metadata_bytes),)
+        for _ in range(10):
+            call = check(health_pb2.HealthCheckRequest(), metadata=metadata, timeout=60)
+            code = await call.code()
+            assert code is (grpc.StatusCode.OK if is_let_in else grpc.StatusCode.RESOURCE_EXHAUSTED)
+    await server.stop(0)
 
 
 class Holding(GpsServiceServicer):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fedstrata.errors import NotReadyError, PayloadError
+from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.presence import Homes
@@ -127,13 +127,22 @@ class SpanningSession:
     # --- all of it ----------------------------------------------------------------------------
 
     async def run(self) -> gps_pb.ReportHeader:
-        """All rounds and the final measurement; gives the report."""
+        """All rounds and the final measurement; gives the report.
+
+        Raises:
+            StateError: on the virtual clock this LPS has lost what it had noted, which nobody else knows.
+        """
         received = model_of(await self._uplink.fetch(-1))
         kept = self._files.at(received.round)
         if kept is not None:
             self._report = kept
             self._notes.go_on_from(kept)
             self._log.info("cluster_resumed", global_round=received.round)
+        elif self._times.is_on and received.round and not self.term:
+            raise StateError(
+                f"no report of {self._home} at the start of global round {received.round + 1}: on clock: virtual it "
+                "has times that nobody else knows; put the files back, or begin the run anew"
+            )
         self._times.received(self._report, received)
         while not received.evaluate_only:
             following = await self._global_round(received)

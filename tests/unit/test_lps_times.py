@@ -21,6 +21,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.cluster import ClusterSession, LpsParts
 from lps.members import Members
+from lps.spanning import SpanningSession
 from lps.times import Times, lps_wait
 
 S = 10**9
@@ -90,6 +91,28 @@ async def test_a_lost_state_is_lost_where_devices_cannot_tell_the_time(tmp_path:
     session = ClusterSession(around, Cluster(cluster_id="lps-0", global_round=2), cast(Any, gps), EventLog("lps"))
     with pytest.raises(StateError, match="clock: virtual a time that devices do not have; put the files back"):
         await session.take_over(session.gathering())
+
+
+async def test_so_it_is_where_clusters_span_lpss(tmp_path: Path) -> None:
+    from fedstrata.datasets import dataset_info
+    from fedstrata.methods import make_method
+    from fedstrata.models import build_model
+
+    experiment = parse_experiment(TEXT, overrides=[*TIMED, "topology={lps: 1}"])
+    method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
+    around = LpsParts(
+        experiment=experiment, method=method, streams=streams_of(experiment, method, model), model=model,
+        state_folder=tmp_path, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
+    )  # fmt: skip
+    third = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(1, np.float32))
+
+    async def fetch(sent_round: int) -> ReceivedModel:
+        return third
+
+    gps = SimpleNamespace(identity=SimpleNamespace(run_id=experiment.run_id), fetch=fetch)
+    session = SpanningSession(around, Cluster(cluster_id="lps-0"), cast(Any, gps), EventLog("lps"))
+    with pytest.raises(StateError, match="no report of lps-0 at the start of global round 3: on clock: virtual"):
+        await session.run()
 
 
 # --- deadlines ----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ one that will never do by an error text at best.
 import asyncio
 import socket
 import ssl
+import time
 
 from fedstrata.errors import CertificateError
 from fedstrata.link import Backoff
@@ -13,6 +14,7 @@ from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name, server_name
 
 GREETING_S = 5.0  # for one connection
+GREETING_BYTES = 1 << 14
 HUNG_UP_TRIES = 3  # a server that is just ending hangs up, too
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)  # and an empty SETTINGS frame
 OF_TLS = (b"\x15\x03", b"\x16\x03")  # how an alert and a handshake begin
@@ -49,13 +51,26 @@ def certificate_of(address: str, tls: TlsFiles, parent: Name) -> bytes:
     Raises:
         OSError: nobody answers, or with another. CertificateError: this process's own files cannot be read.
     """
-    host, port = split_address(address)
-    with (
-        socket.create_connection((host, port), timeout=GREETING_S) as connection,
-        tls.client_context().wrap_socket(connection, server_hostname=server_name(parent)) as wrapped,
-    ):
-        shown = wrapped.getpeercert(binary_form=True) or b""
-    return ssl.DER_cert_to_PEM_cert(shown).encode()
+    incoming, outgoing = (
+        ssl.MemoryBIO(),
+        ssl.MemoryBIO(),
+    )  # a socket that is reset meanwhile would stay open in ssl's hands
+    wrapped = tls.client_context().wrap_bio(incoming, outgoing, server_hostname=server_name(parent))
+    until = time.monotonic() + GREETING_S
+    with socket.create_connection(split_address(address), timeout=GREETING_S) as connection:
+        while True:
+            try:
+                wrapped.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                if (left_s := until - time.monotonic()) <= 0:
+                    raise TimeoutError(f"{parent} takes longer than {GREETING_S:g} s to greet") from None
+                connection.settimeout(left_s)
+                connection.sendall(outgoing.read())
+                if not (said := connection.recv(GREETING_BYTES)):
+                    raise ConnectionResetError(f"{parent} hangs up") from None
+                incoming.write(said)
+    return ssl.DER_cert_to_PEM_cert(wrapped.getpeercert(binary_form=True) or b"").encode()
 
 
 def _greet(host: str, port: int, tls: TlsFiles | None, parent: Name) -> str | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,9 +11,11 @@ import pytest
 from test_renewal import DEVICE, Echo, issued
 
 from fedstrata.errors import NotServedError
+from fedstrata.logs import EventLog
 from fedstrata.rpc import client, parent_certificate
-from fedstrata.rpc.client import plain_or_secure
+from fedstrata.rpc.client import plain_or_secure, until_reached
 from fedstrata.rpc.renewed_channel import RenewedChannel
+from fedstrata.trust import diagnosis
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
@@ -123,6 +125,23 @@ async def test_another_serial_number_leaves_it_alone_and_binds_connections_to_it
         assert channel.newest().only == b""
 
 
+async def test_a_parent_that_comes_up_late_is_reached_while_connections_are_bound_anew(
+    authority: Authority, device: TlsFiles, lps: TlsFiles
+) -> None:
+    async with serving(lps) as echo:
+        address = echo.address
+    revoke(device, ANOTHER)
+    async with channel_to(address, device) as channel, asyncio.timeout(60):
+        reaching = asyncio.ensure_future(until_reached(channel, address, device, LPS, EventLog("test")))
+        await channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE)
+        async with serving(lps, address):
+            await reaching
+            await until(channel, lambda ended: isinstance(ended, bytes))
+            await seen(channel)
+            assert channel.newest().only
+            await until_reached(channel, address, device, LPS, EventLog("test"))
+
+
 async def test_who_lets_greetings_pass_to_the_parent_is_not_taken_for_it(
     authority: Authority, device: TlsFiles, lps: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,3 +182,21 @@ async def test_an_authority_that_is_dropped_is_not_trusted_for_the_sake_of_a_cer
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await call(channel)
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_greeting_ends_however_slowly_it_is_answered(device: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x16\x03\x03\x40\x00")  # a record of 16 KiB, of which a byte comes now and then
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"\x02")
+                await writer.drain()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(1 << 16), 0.05)
+        writer.close()
+
+    monkeypatch.setattr(diagnosis, "GREETING_S", 0.5)
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server, asyncio.timeout(60):
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises(TimeoutError, match=r"takes longer than 0\.5 s to greet|timed out"):
+            await asyncio.to_thread(diagnosis.certificate_of, f"{host}:{port}", device, LPS)

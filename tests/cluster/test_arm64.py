@@ -7,6 +7,7 @@ FEDSTRATA_ARM64_IMAGE=localhost/fedstrata/device:0.1.0-arm64 make test-cluster
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ START_S = 240  # an emulated import of torch takes half a minute
 
 
 @pytest.fixture(scope="module")
-def board(lab: Lab) -> Iterator[Any]:
+def board(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A pod like the release's own devices, but for its image and the one device that it hosts."""
     if not IMAGE:
         pytest.skip("needs an arm64 device image in the nodes: FEDSTRATA_ARM64_IMAGE (see this file's head)")
@@ -33,12 +34,30 @@ def board(lab: Lab) -> Iterator[Any]:
     container.image = IMAGE
     container.env.append(client.V1EnvVar(name="FEDSTRATA_DEVICES", value=str(LAST)))
     container.resources.limits.pop("cpu", None)
+    _give_certificate(lab, template.spec, tmp_path_factory.mktemp("certs"))
     template.spec.node_name = os.environ.get("FEDSTRATA_ARM64_NODE")
     metadata = client.V1ObjectMeta(name="board", labels=template.metadata.labels)
     lab.core.create_namespaced_pod(lab.namespace, client.V1Pod(metadata=metadata, spec=template.spec))
     yield _wait_ready(lab, "board")
     lab.core.delete_namespaced_pod("board", lab.namespace)
+    lab.core.delete_namespaced_secret("board-tls", lab.namespace)
     lab.here("down", release="mixed")
+
+
+def _give_certificate(lab: Lab, pod: Any, folder: Path) -> None:
+    """Mount a certificate of its own in place of those of the release's device pods."""
+    device = f"device-{LAST:03d}"
+    lab.fedstrata(
+        "certs", "issue", "device", device, "--folder", str(folder), "--release", "mixed", "--namespace", lab.namespace
+    )
+    (own,) = (folder / "devices").iterdir()
+    files = {name: (own / name).read_text() for name in ("ca.pem", "cert.pem", "key.pem")}
+    secret = client.V1Secret(metadata=client.V1ObjectMeta(name="board-tls"), string_data=files)
+    lab.core.create_namespaced_secret(lab.namespace, secret)
+    volume = next(volume for volume in pod.volumes if volume.name == "tls")
+    volume.projected, volume.secret = None, client.V1SecretVolumeSource(secret_name="board-tls", default_mode=0o440)
+    mount = next(mount for mount in pod.containers[0].volume_mounts if mount.name == "tls")
+    mount.sub_path_expr = None
 
 
 def _wait_ready(lab: Lab, name: str) -> Any:

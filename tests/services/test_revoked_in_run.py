@@ -11,6 +11,8 @@ from test_renewed_certificates import SLOWED, WHO, has_begun, wait_for
 from tiers import SMALL, run_in_process, small
 
 from emulator.cli import execute
+from emulator.processes import Restart
+from emulator.progress import restart_line
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,8 @@ def test_where_none_is_left_one_more_is_started(tmp_path: Path, plain: Any) -> N
     summary = summary_of(tmp_path / "run")
     assert {told["cluster"]: told["by"] for told in summary["adoptions"]} == {"lps-0": "lps-2", "lps-1": "lps-2"}
     assert summary["model_sha256"] == plain["model_sha256"]
+
+
+def test_who_is_started_in_place_of_another_is_not_said_to_have_died() -> None:
+    said = restart_line(Restart(process="lps-2", cause="lps-0 is revoked", count=1, instead_of="lps-0"))
+    assert said == "lps-0 is revoked; lps-2 is started in place of it"

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from emulator import cli
 from emulator.processes import Restart
-from emulator.progress import JsonLines, LiveTables, LogLines, drawn, progress_line, restart_line, traffic
+from emulator.progress import JsonLines, LiveTables, LogLines, drawn, progress_line, traffic
 from fedstrata.datasets import fashion_mnist
 from fedstrata.experiment import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -319,11 +319,6 @@ def test_a_drawn_status_shows_clusters_bytes_and_restarts() -> None:
     assert "75.0\u00a0%" in text
     assert "1.50\u00a0kB" in text
     assert "lps-1 died by SIGKILL and is started again (restart 2)" in text
-
-
-def test_who_is_started_in_place_of_another_is_not_said_to_have_died() -> None:
-    said = restart_line(Restart(process="lps-2", cause="lps-0 is revoked", count=1, instead_of="lps-0"))
-    assert said == "lps-0 is revoked; lps-2 is started in place of it"
 
 
 def test_a_terminal_shows_the_newest_status() -> None:

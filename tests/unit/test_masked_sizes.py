@@ -1,0 +1,44 @@
+"""How many devices a masked round may have, as far as an experiment file says how many there will be."""
+
+import pytest
+
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import parse_experiment
+
+
+def many(devices: int, *overrides: str) -> None:
+    text = f"{{name: many, partition: {{kind: iid, devices: {devices}, examples_per_device: 2}}, method: fedavg}}"
+    parse_experiment(text, overrides=("secure_aggregation={}", *overrides))
+
+
+RANDOM = "method={name: random, clusters: 2}"
+
+
+@pytest.mark.parametrize(
+    ("devices", "overrides", "why"),
+    [
+        (257, (), "a round asks 257 devices, and masks are for at most 256; say training.participation: 256"),
+        (600, ("training.participation=0.5",), "a round asks 300 devices"),
+        (513, (RANDOM,), "of 2 clusters one asks at least 257 devices"),
+        (260, ("newcomers={devices: 0-4, from_global_round: 2}", "training.global_rounds=3"), "a round asks 260"),
+    ],
+)
+def test_more_devices_than_a_roster_holds_are_refused_before_anything_is_started(
+    devices: int, overrides: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(ExperimentError, match=f"secure_aggregation: {why}"):
+        many(devices, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("devices", "overrides"),
+    [
+        (256, ()),
+        (700, ("training.participation=256",)),
+        (512, (RANDOM,)),
+        (600, ("method={name: one_shot, eigenvectors: 1, clusters: auto}",)),  # of which each may be small enough
+        (260, ("newcomers={devices: 0-4, from_global_round: 4}", "training.global_rounds=3")),  # who never train
+    ],
+)
+def test_as_many_as_a_roster_may_hold_are_not(devices: int, overrides: tuple[str, ...]) -> None:
+    many(devices, *overrides)

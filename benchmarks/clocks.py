@@ -1,6 +1,6 @@
 """The same run on the virtual and on the real clock: how far apart their rounds are, and how much faster one is.
 
-python benchmarks/clocks.py [EXPERIMENT]
+python benchmarks/clocks.py [EXPERIMENT] [--set KEY=VALUE ...]
 """
 
 import argparse
@@ -33,12 +33,14 @@ def main() -> None:
     """Run it twice and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("experiment", nargs="?", default=str(Path(__file__).parent / "clocks.yaml"))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     options = parser.parse_args()
     print(f"load average {', '.join(f'{each:.1f}' for each in os.getloadavg())}, {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as folder:
         virtual, real = (
-            load_record(fedstrata.run(options.experiment, out=f"{folder}/{clock}", overrides={"clock": clock}).folder)
+            load_record(fedstrata.run(options.experiment, out=f"{folder}/{clock}", overrides=overrides).folder)
             for clock in ("virtual", "real")
+            for overrides in [[*options.overrides, f"clock={clock}"]]
         )
         apart = [100 * ratio - 100 for ratio in ratios(virtual, real)]
         rounds = [row for row in virtual.timeline if row.tier == "gps"]

@@ -26,10 +26,11 @@ from fedstrata.quoting import shown
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
 from fedstrata.rounds.exchanged import Offered
 from fedstrata.rounds.offer import MODEL_PART
+from fedstrata.rpc.answers import largest_bytes
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.streams import UPDATE_PART, is_offered
-from fedstrata.tensors import PayloadCodec
+from fedstrata.tensors import SMALL_BYTES, PayloadCodec
 from fedstrata.tier_links import device_links
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -280,6 +281,9 @@ class DeviceAgent:
         if host.experiment.is_paced:
             links, devices = device_links(host.experiment), host.experiment.device_count
             largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
+            asked = [question for question in host.method.questions() if question.moment is not Moment.BEFORE]
+            if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
+                largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
             client.keep_to(links, payload_bytes=largest, children=devices)
         return client
 

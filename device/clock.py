@@ -24,6 +24,14 @@ class DeviceClock:
         await until_ns(began_ns + self._timeline.compute_ns(device_index, lps_round, examples))
         return self.now_ns() - began_ns
 
+    async def answered(self, began_ns: int, device_index: int, lps_round: int, examples: int) -> int:
+        """Wait until a device would have worked its answer in an LPS round out, for which it has trained on so many
+        examples; gives how long it took."""
+        if self._timeline is None:
+            return 0
+        await until_ns(began_ns + self._timeline.answering_ns(device_index, lps_round, examples))
+        return self.now_ns() - began_ns
+
     async def trained(self, began_ns: int, device_index: int, examples: int) -> None:
         """Wait until a device would have trained on so many examples for an answer before training."""
         if self._timeline is not None:

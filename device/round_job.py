@@ -72,6 +72,7 @@ class RoundJob:
         )
         self._outcome: Outcome | None = None
         self._said: answers_pb2.Answer | None = None  # where devices are asked in the round
+        self._answering_ns = 0  # on the real clock, how long it took
 
     def _by_cluster(self) -> list[Flat]:
         """What was received of each cluster, or of its own alone."""
@@ -119,6 +120,7 @@ class RoundJob:
         """What goes up once the round goes on, with the device in this cluster."""
         is_one = len(self._travelling) == 1
         known = range(self._host.experiment.device_count) if is_one else self.work.offered
+        self._began_ns = self._host.clock.now_ns() - self._answering_ns
         if cluster not in known:
             raise PayloadError(f"told to go on in cluster {cluster}, which there is not")
         if not is_one:
@@ -152,6 +154,8 @@ class RoundJob:
         if self._host.experiment.clock != "none":
             answer.trained_examples = self.work.trained_examples
         self._said = answer
+        where = (self.work.device_index, self.work.lps_round)
+        self._answering_ns = await self._host.clock.answered(self._began_ns, *where, answer.trained_examples)
         return answer
 
     def _difference(self, outcome: Outcome) -> Flat:

@@ -31,10 +31,8 @@ def check_clock(experiment: "Experiment") -> None:
         )
     if experiment.clock == "virtual":
         _check_virtual(experiment)
-    elif experiment.links.shared is not None and experiment.links.shared.device_lps.broadcast:
-        raise ValueError("clock: real sends each device its own copy; leave broadcast out, or say clock: virtual")
-    if asks_in_training(make_method(experiment)) is not None:
-        _check_asking(experiment)
+        if asks_in_training(make_method(experiment)) is not None:
+            _check_asking(experiment)
 
 
 def devices_come_to_others(experiment: "Experiment") -> bool:
@@ -56,14 +54,11 @@ def _device_links_change(experiment: "Experiment") -> bool:
 
 
 def _check_asking(experiment: "Experiment") -> None:
-    """Refuse questions in rounds where nobody knows how long they take."""
-    asking = f"the questions of {experiment.method.name} in rounds"
-    if experiment.clock == "real":
-        raise ValueError(f"clock: real has no time for {asking}; say virtual or none")
+    """Refuse deadlines where who misses one would hang on all LPSs."""
     if experiment.deadlines.lps.deadline_s is not None:
         raise ValueError(
-            f"deadlines.lps.deadline_s on clock: virtual does not go with {asking}: an LPS waits for all answers; "
-            "leave it out"
+            f"deadlines.lps.deadline_s on clock: virtual does not go with the questions of {experiment.method.name} in "
+            "rounds: an LPS waits for all answers; leave it out"
         )
 
 

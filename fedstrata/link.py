@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine
 from heapq import heappop, heappush
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 Result = TypeVar("Result")
 UPGRADE_S = 180.0  # how long the pods of a release may differ in their experiment while it is upgraded
@@ -49,6 +49,35 @@ async def until_ns(at_ns: int, early_ns: int = 0) -> None:
     """
     while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
         await asyncio.sleep(max(0, left_ns - early_ns) / 1e9)
+
+
+class Clock(Protocol):
+    """What tells the time, in nanoseconds, and lets it pass."""
+
+    def now_ns(self) -> int:
+        """The time now."""
+
+    async def until(self, at_ns: int, early_ns: int = 0) -> None:
+        """Wait until a time, with timers that are set so much early."""
+
+    def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have something called at a time, or by chance a little before."""
+
+
+class RealTime:
+    """The machine's own time."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since some time."""
+        return time.monotonic_ns()
+
+    async def until(self, at_ns: int, early_ns: int = 0) -> None:
+        """Wait until a time, with timers that are set so much early."""
+        await until_ns(at_ns, early_ns)
+
+    def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have something called at a time."""
+        return asyncio.get_running_loop().call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, call)
 
 
 class Backoff:

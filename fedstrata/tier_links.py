@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedstrata.experiment import Experiment
-from fedstrata.link_calendar import BEFORE, DEVICE_LINK, DOWN, LPS_LINK, UP
+from fedstrata.link_calendar import BEFORE, DEVICE_ASKED, DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP
 from fedstrata.link_course import AnyLink, LinkCourse, LinkCourses
 from fedstrata.link_rates import end_of, fastest, longest_ns
 from fedstrata.link_settings import SharedRates
@@ -26,7 +26,8 @@ class TierLinks:
 
     name: str
     seed: int
-    tier: int  # in the address of draws
+    tier: int  # in the address of draws,
+    asked_tier: int  # and of those of questions in rounds
     index_of: Callable[[str], int | None]  # of a child; None for one that there is not
     link_of: Callable[[int], AnyLink]  # in the time of the run, from where training begins
     shared: SharedRates
@@ -35,11 +36,13 @@ class TierLinks:
         """The rate of the link that all share."""
         return self.shared.down_rate if way == DOWN else self.shared.up_rate
 
-    def piece_bytes(self, index: int, way: int) -> int:
+    def piece_bytes(self, index: int | None, way: int) -> int:
         """How large the pieces of a payload are that is not small: at most ten milliseconds of a child's own link, or a
-        quarter of that of a shared one."""
-        own = fastest(self.link_of(index).course(WAYS[way]))
-        limits = [rate * length for rate, length in ((own, PIECE_NS), (self.capacity(way), SHARED_PIECE_NS)) if rate]
+        quarter of that of a shared one; of a broadcast, whose pieces are no more for being several children's, ten."""
+        own = fastest(self.link_of(index).course(WAYS[way])) if index is not None else None
+        is_broadcast = self.shared.broadcast and way == DOWN
+        shared_ns = PIECE_NS if is_broadcast else SHARED_PIECE_NS
+        limits = [rate * length for rate, length in ((own, PIECE_NS), (self.capacity(way), shared_ns)) if rate]
         if not limits:
             return CHUNK_BYTES
         wanted = min(limits) // (8 * 10**9)
@@ -71,6 +74,7 @@ def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
         name="device-gps" if to_gps else "device-lps",
         seed=experiment.seed,
         tier=BEFORE if to_gps else DEVICE_LINK,
+        asked_tier=DEVICE_ASKED,
         index_of=indexes.get,
         link_of=link_of,
         shared=shared.device_lps if shared is not None and not to_gps else SharedRates(),
@@ -89,6 +93,7 @@ def lps_links(experiment: Experiment) -> TierLinks:
         name="lps-gps",
         seed=experiment.seed,
         tier=LPS_LINK,
+        asked_tier=LPS_ASKED,
         index_of=_lps_number,
         link_of=link_of,
         shared=SharedRates(),

@@ -6,7 +6,6 @@ training began. Only a round's own transfers count: what had to be sent again af
 
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 
@@ -74,6 +73,12 @@ class DeviceTimeline:
             self._per_example[index] = self._compute.per_example * self._factor(index)
         return round(self._per_example[index] * examples)
 
+    def answering_ns(self, index: int, lps_round: int, examples: int) -> int:
+        """How long a device takes for its answer in an LPS round that it has trained on so many examples for."""
+        if self._answers_trained:
+            return self.compute_ns(index, lps_round, examples)
+        return self.training_ns(index, examples)
+
     def _factor(self, index: int) -> Fraction:
         """How many times as long as the reference a device takes; to a millionth, which no machine rounds otherwise."""
         factor = self._factors.get(index, 1.0)
@@ -127,8 +132,7 @@ class DeviceTimeline:
         for name, each in sorted(exchanged.items()):
             index, work = indexes[name], each.work
             busy_ns = self.compute_ns(index, lps_round, work.examples)
-            takes_ns = partial(self.compute_ns, lps_round=lps_round) if self._answers_trained else self.training_ns
-            first_ns = takes_ns(index, examples=work.answer_examples)
+            first_ns = self.answering_ns(index, lps_round, work.answer_examples)
             child = Child(
                 name=name, link=self.link(index), index=index, busy_ns=busy_ns, exchanged=each,
                 free_ns=(free or {}).get(name, 0), first_ns=first_ns,

@@ -5,55 +5,22 @@ it sends before it is written, what it receives before it is read on. Latency is
 are under way at the same time.
 """
 
-import asyncio
-import time
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import count
-from typing import Protocol
+from dataclasses import dataclass
 
 from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment
-from fedstrata.link import since_ns, until_ns
-from fedstrata.link_calendar import DOWN, UP, FairLink, Line, drawn_latency
+from fedstrata.link import Clock, RealTime, since_ns
+from fedstrata.link_calendar import DOWN, UP, Line, drawn_latency
 from fedstrata.link_rates import SECOND_NS, AnyRate, Course, bits_between, end_of
 from fedstrata.quoting import quoted
+from fedstrata.shared_link import Broadcasts, SharedFlow, SharedLink
 from fedstrata.tier_links import WAYS, TierLinks
 from fedstrata.v1 import rounds_pb2 as pb
 
 STAGGERED = 8  # among how many places within a piece the flows of a shared link are spread
 TIMER_STEP_NS = 1_000_000  # the event loop's timers count whole milliseconds
-
-
-class Clock(Protocol):
-    """What tells the time, in nanoseconds, and lets it pass."""
-
-    def now_ns(self) -> int:
-        """The time now."""
-
-    async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until a time, with timers that are set so much early."""
-
-    def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have something called at a time, or by chance a little before."""
-
-
-class RealTime:
-    """The machine's own time."""
-
-    def now_ns(self) -> int:
-        """Nanoseconds since some time."""
-        return time.monotonic_ns()
-
-    async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until a time, with timers that are set so much early."""
-        await until_ns(at_ns, early_ns)
-
-    def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have something called at a time."""
-        return asyncio.get_running_loop().call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, call)
 
 
 @dataclass
@@ -66,9 +33,7 @@ class Transfer:
     latency_ns: int
     rate: AnyRate
     origin_ns: int = 0  # where the time of a rate that changes begins
-    marks: Sequence[int] = ()  # on a shared link: bits at which its passing is noted, the last all of them
-    passed: list[int] = field(default_factory=list)  # when it was at these marks
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    flow: SharedFlow | None = None  # on a shared link: of this transfer alone, or a broadcast
     achieved: pb.Carried | None = None
     is_superseded: bool = False  # whether the child has begun another in the same direction since
 
@@ -81,7 +46,8 @@ class Transfer:
     def supersede(self) -> None:
         """Have whoever waits for it give it up."""
         self.is_superseded = True
-        self.news.set()
+        if self.flow is not None:
+            self.flow.news.set()
 
     def _check_current(self) -> None:
         if self.is_superseded:
@@ -94,9 +60,10 @@ class Transfer:
     def come(self) -> int:
         """How many of its bits have arrived by now."""
         left_ns = self.clock.now_ns() - self.latency_ns
-        if self.marks:
-            number = bisect_right(self.passed, left_ns)
-            return self.marks[number - 1] if number else 0
+        own = self._come_on_own_link(left_ns)
+        return own if self.flow is None else min(own, self.flow.come(left_ns))
+
+    def _come_on_own_link(self, left_ns: int) -> int:
         if self.rate is None or left_ns < self.start_ns:
             return self.bits if left_ns >= self.start_ns else 0
         if isinstance(self.rate, Course):
@@ -106,14 +73,8 @@ class Transfer:
 
     async def _left_ns(self, bits: int) -> int:
         """When so many bits have left the links."""
-        if not self.marks:
-            return self.origin_ns + end_of(self.start_ns - self.origin_ns, bits, self.rate)
-        number = bisect_left(self.marks, bits)
-        while len(self.passed) <= number:
-            self.news.clear()
-            self._check_current()
-            await self.news.wait()
-        return self.passed[number]
+        own_ns = self.origin_ns + end_of(self.start_ns - self.origin_ns, bits, self.rate)
+        return own_ns if self.flow is None else max(own_ns, await self.flow.passed_ns(bits, self._check_current))
 
     async def over(self) -> None:
         """Note what came of it: all of it is there now."""
@@ -125,54 +86,6 @@ class Transfer:
             latency_ns=self.latency_ns,
             achieved_latency_ns=max(0, now_ns - left_ns),
         )
-
-
-class _SharedLink:
-    """One direction of a link that is shared: its flows go on by themselves, and whoever waits for one is told."""
-
-    def __init__(self, capacity: int, clock: Clock) -> None:
-        self._clock = clock
-        self._fair = FairLink(capacity)
-        self._under_way: dict[int, Transfer] = {}
-        self._numbers = count()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def begin(self, transfer: Transfer) -> int:
-        """Let a transfer begin; gives the number by which it is dropped."""
-        transfer.start_ns = self._advance()
-        number = next(self._numbers)
-        self._under_way[number] = transfer
-        if isinstance(transfer.rate, Course):
-            raise TypeError("a shared link does not go with rates that change")  # refused with the experiment
-        self._fair.begin(number, transfer.marks, transfer.rate)
-        self._set_timer()
-        return number
-
-    def drop(self, number: int) -> None:
-        """Let a transfer go, over or not."""
-        self._advance()
-        self._under_way.pop(number, None)
-        self._fair.drop(number)
-        self._set_timer()
-
-    def _advance(self) -> int:
-        """Let the flows go on until now, which is given."""
-        now_ns = self._clock.now_ns()
-        for number, at_ns in self._fair.advance(now_ns):
-            transfer = self._under_way[number]
-            transfer.passed.append(at_ns)
-            transfer.news.set()
-        return now_ns
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        at_ns = self._fair.next_ns()
-        self._timer = None if at_ns is None else self._clock.call_at(at_ns, self._ring)
-
-    def _ring(self) -> None:
-        self._advance()
-        self._set_timer()
 
 
 class Relay:
@@ -198,13 +111,24 @@ class Transfers:
         self.links = links
         self._clock = clock or RealTime()
         self._origin_ns = self._clock.now_ns()
-        self._shared: dict[int, _SharedLink] = {}
+        self._shared: dict[int, SharedLink] = {}
         for way in (DOWN, UP):
             capacity = links.capacity(way)
             if capacity is not None:
-                self._shared[way] = _SharedLink(capacity, self._clock)
+                self._shared[way] = SharedLink(capacity, self._clock)
+        self._broadcasts = Broadcasts(self._shared[DOWN]) if links.shared.broadcast else None
         self._newest: dict[tuple[int, int], Transfer] = {}  # by child and direction
-        self._achieved: dict[tuple[int, int, int], pb.Carried] = {}  # by round, child and direction
+        # by round, child and direction, and whether it belongs to a question in the round
+        self._achieved: dict[tuple[int, int, int, bool], pb.Carried] = {}
+
+    def now_ns(self) -> int:
+        """The time now."""
+        return self._clock.now_ns()
+
+    def open_round(self) -> None:
+        """Another round is open: its models go down anew."""
+        if self._broadcasts is not None:
+            self._broadcasts.forget()
 
     def began(self, ago_ns: int) -> None:
         """The time that rates change by began so long ago; until this is said, as these links were made."""
@@ -221,10 +145,15 @@ class Transfers:
         return self.links.piece_bytes(self._index(child_id), way)
 
     @contextmanager
-    def under_way(self, child_id: str, way: int, number: int, size: int, before: int = 0) -> Iterator[Transfer]:
+    def under_way(
+        self, child_id: str, way: int, number: int, size: int, before: int = 0, *, model: int | None = None,
+        is_answer: bool = False,
+    ) -> Iterator[Transfer]:  # fmt: skip
         """A transfer of so many bytes in a round, `before` of them a header, for as long as the block lasts.
 
         A child's link carries one at a time in a direction: the one before is given up, and leaves what it shared.
+        `model` is the number of the round's model where this is the whole of it: it may be broadcast. `is_answer`: it
+        answers a question in the round.
 
         Raises:
             UnknownChildError: there is no such child.
@@ -233,50 +162,86 @@ class Transfers:
         superseded = self._newest.get((index, way))
         if superseded is not None:
             superseded.supersede()
-        self._newest[index, way] = transfer = self._transfer(index, way, number, 8 * size, 8 * before)
-        shared = self._shared.get(way)
-        flow = None if shared is None or not transfer.bits else shared.begin(transfer)
+        self._newest[index, way] = transfer = self._transfer(index, way, number, 8 * size, is_answer=is_answer)
         try:
-            yield transfer
+            with self._sharing(transfer, index, way, 8 * before, model):
+                yield transfer
         finally:
-            if shared is not None and flow is not None:
-                shared.drop(flow)
             if self._newest.get((index, way)) is transfer:
                 del self._newest[index, way]
         if transfer.achieved is not None:
-            self._note(transfer.achieved, number, index, way)
+            self._note(transfer.achieved, number, index, way, is_answer=is_answer)
 
-    def _transfer(self, index: int, way: int, number: int, bits: int, before: int) -> Transfer:
-        links, start_ns = self.links, self._clock.now_ns()
-        course = links.link_of(index)
-        link = course.at(start_ns - self._origin_ns)
-        address = [links.seed, links.tier, number, index, way]
-        marks: list[int] = []
-        if way in self._shared and bits:
-            step = 8 * links.piece_bytes(index, way)
-            offset = step * (index % STAGGERED) // STAGGERED  # or the pieces of flows that begin together come together
-            marks = [*range(before + step + offset, bits, step), bits]
+    @contextmanager
+    def _sharing(self, transfer: Transfer, index: int, way: int, before: int, model: int | None) -> Iterator[None]:
+        """Have a transfer go over the link that all share, if there is one, too."""
+        shared, broadcasts = self._shared.get(way), self._broadcasts
+        if shared is None or not transfer.bits:
+            yield
+        elif isinstance(transfer.rate, Course):
+            raise TypeError("a shared link does not go with rates that change")  # refused with the experiment
+        elif broadcasts is None or way != DOWN or model is None or broadcasts.has_begun(model, index):
+            transfer.flow = SharedFlow(self._marks(transfer.bits, before, self.links.piece_bytes(index, way), index))
+            flow, transfer.start_ns = shared.begin(transfer.flow, transfer.rate)
+            try:
+                yield
+            finally:
+                shared.drop(flow)
+        else:
+            marks = self._marks(transfer.bits, before, self.links.piece_bytes(None, way), model)
+            broadcast = broadcasts.join(model, index, marks)
+            transfer.flow, transfer.start_ns = broadcast.flow, self._clock.now_ns()
+            try:
+                yield
+            finally:
+                broadcasts.leave(model, broadcast)
+
+    @staticmethod
+    def _marks(bits: int, before: int, piece_bytes: int, place: int) -> list[int]:
+        """The bits of a payload's pieces; those of flows that begin together would else come together."""
+        step = 8 * piece_bytes
+        offset = step * (place % STAGGERED) // STAGGERED
+        return [*range(before + step + offset, bits, step), bits]
+
+    def _transfer(self, index: int, way: int, number: int, bits: int, *, is_answer: bool) -> Transfer:
+        start_ns, course = self._clock.now_ns(), self.links.link_of(index)
+        rate = course.course(WAYS[way])
         return Transfer(
             clock=self._clock,
             start_ns=start_ns,
             bits=bits,
-            latency_ns=drawn_latency(link.latency, link.jitter, address),
-            rate=course.course(WAYS[way]),
-            origin_ns=self._origin_ns if isinstance(course.course(WAYS[way]), Course) else 0,
-            marks=marks,
+            latency_ns=self._latency_ns(number, index, way, start_ns, is_answer=is_answer),
+            rate=rate,
+            origin_ns=self._origin_ns if isinstance(rate, Course) else 0,
         )
+
+    def _latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
+        """The latency of what starts at a time."""
+        links, link = self.links, self.links.link_of(index).at(start_ns - self._origin_ns)
+        tier = links.asked_tier if is_answer else links.tier
+        return drawn_latency(link.latency, link.jitter, [links.seed, tier, number, index, way])
+
+    async def heard(self, child_id: str, number: int, said_ns: int) -> None:
+        """Wait until a child has heard how a round goes on that it has answered in, which was said at a time: a latency
+        later. Raises UnknownChildError."""
+        index = self._index(child_id)
+        latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)
+        if self._clock.now_ns() >= said_ns + latency_ns:
+            return  # it asks late
+        await self._clock.until(said_ns + latency_ns, TIMER_STEP_NS)
+        word = pb.Carried(latency_ns=latency_ns, achieved_latency_ns=self._clock.now_ns() - said_ns)
+        self._note(word, number, index, DOWN, is_answer=True)
 
     def relay(self, child_id: str, number: int) -> "Relay":
         """What carries one message after the other down to a child. Raises UnknownChildError."""
-        index = self._index(child_id)
-        course = self.links.link_of(index)
-        link = course.at(self._clock.now_ns() - self._origin_ns)
-        latency_ns = drawn_latency(link.latency, link.jitter, [self.links.seed, self.links.tier, number, index, DOWN])
+        index, now_ns = self._index(child_id), self._clock.now_ns()
+        course, latency_ns = self.links.link_of(index), self._latency_ns(number, index, DOWN, now_ns)
         return Relay(self._clock, course.course("down"), latency_ns, self._origin_ns)
 
-    def _note(self, achieved: pb.Carried, number: int, index: int, way: int) -> None:
+    def _note(self, achieved: pb.Carried, number: int, index: int, way: int, *, is_answer: bool) -> None:
         achieved.link, achieved.direction, achieved.child = self.links.name, WAYS[way], index
-        self._achieved[number, index, way] = achieved
+        achieved.is_answer = is_answer
+        self._achieved[number, index, way, is_answer] = achieved
 
     def take(self, number: int) -> list[pb.Carried]:
         """What the links have carried in a round, in the order of children; rounds before it are forgotten."""

@@ -11,9 +11,11 @@ from fedstrata.logs import EventLog
 from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import failed
 from fedstrata.rounds.notes import LATEST_NS
+from fedstrata.rounds.paced import arrived_answer
 from fedstrata.rpc.answers import arrays_of
 from fedstrata.streams import Streams
 from fedstrata.timeline import LpsTimeline
+from fedstrata.transfers import Transfers
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal import Journal
 from gps.plan import Plans
@@ -24,9 +26,9 @@ class Asking:
 
     def __init__(
         self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes, log: EventLog,
-        timeline: LpsTimeline | None = None,
+        timeline: LpsTimeline | None = None, transfers: Transfers | None = None,
     ) -> None:  # fmt: skip
-        """`timeline` says on the virtual clock when bundles come."""
+        """`timeline` says on the virtual clock when bundles come, `transfers` holds them back on the real one."""
         self._method = method
         self._streams = streams
         self._plans = plans
@@ -34,14 +36,33 @@ class Asking:
         self._changes = changes
         self._log = log
         self._timeline = timeline
+        self._transfers = transfers
         self.question: Question | None = next((q for q in method.questions() if q.moment is not Moment.BEFORE), None)
 
-    def take(self, header: pb.BundleHeader, answers: dict[int, pb.Answer]) -> None:
+    async def arrived(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> None:
+        """On the real clock, wait until the answers of an LPS's devices are here; raises as `take` does."""
+        if self._transfers is None:
+            return
+        self._check(header, answers)
+        if header.global_round >= self._plans.planned_rounds:
+            size = _size(answers)
+            await arrived_answer(self._transfers, header.cluster_id, header.global_round, size)
+
+    def take(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> None:
         """Take what the devices of an LPS have answered; a second time changes nothing.
 
         Raises:
             UnknownChildError: a device does not hang there; PayloadError: an answer is none; SupersededError: cut.
         """
+        question = self._check(header, answers)
+        if header.global_round >= self._plans.planned_rounds:
+            told = {index: answer.SerializeToString(deterministic=True) for index, answer in answers.items()}
+            arrived_ns, where = self._arrived_ns(header, answers), (header.global_round, header.cluster_id)
+            self._journal.add_bundle(question.name, *where, told, arrived_ns)
+            self._changes.tell()
+
+    def _check(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> Question:
+        """Refuse what cannot be answers of an LPS's devices; gives what they answer."""
         if self.question is None:
             raise PayloadError("nobody is asked in the global rounds of this run")
         if len(answers) < header.answers:
@@ -53,17 +74,13 @@ class Asking:
             self._method.check_answer(self.question, arrays_of(self.question, answer), ())
         if not 0 <= header.answered_ns < LATEST_NS:
             raise PayloadError(f"{header.cluster_id} tells of answers at {header.answered_ns} ns; that is no time")
-        if header.global_round >= self._plans.planned_rounds:
-            told = {index: answer.SerializeToString(deterministic=True) for index, answer in answers.items()}
-            arrived_ns, where = self._arrived_ns(header, answers), (header.global_round, header.cluster_id)
-            self._journal.add_bundle(self.question.name, *where, told, arrived_ns)
-            self._changes.tell()
+        return self.question
 
     def _arrived_ns(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> int:
         """When a bundle is here on the virtual clock; 0 without it."""
         if self._timeline is None:
             return 0
-        size = sum(answer.ByteSize() for answer in answers.values())
+        size = _size(answers)
         return self._timeline.bundled_ns(header.cluster_id, header.global_round, header.answered_ns, size)
 
     @property
@@ -91,6 +108,10 @@ class Asking:
         self._plans.make(global_round, plan)
         self._log.info("planned_again", global_round=global_round, rule=plan.rule)
         return True
+
+
+def _size(answers: Mapping[int, pb.Answer]) -> int:
+    return sum(answer.ByteSize() for answer in answers.values())
 
 
 def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:

@@ -29,6 +29,7 @@ from gps.serving import Serving
 DIRECTIONS, KINDS = ("up", "down"), ("model", "update", "control", "answer")
 MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
 MOST_COUNTS = 64  # of bytes by link, direction, kind and end; there are 22
+MOST_CARRIED = 5  # of a device in an LPS round: model, answer, word to go on, update, and its computing
 MOST_EXCLUSIONS = 4  # of a device in an LPS round, whose rounds may have been gone through anew
 STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # of an LPS's exclusions
 
@@ -124,7 +125,7 @@ class Reports:
         for row in header.lps_rounds:
             flows = [*row.times.flows, *row.times.late]
             _check_length("flows of a round", flows, len(members))
-            _check_length("transfers of a round", row.times.carried, 3 * len(members))
+            _check_length("transfers of a round", row.times.carried, MOST_CARRIED * len(members))
             children = [*(flow.child for flow in flows), *(each.child for each in row.times.carried)]
             if any(not 0 <= child < self._device_count for child in children):
                 raise PayloadError(f"{header.cluster_id} reports the link of a device that there is not")

@@ -20,8 +20,7 @@ from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, wr
 from fedstrata.store.model_file import joined
 from fedstrata.streams import UPDATE_PART
 from fedstrata.tensors import Flat, Layout, Sums
-from fedstrata.tier_links import lps_links
-from fedstrata.transfers import transfers_of
+from fedstrata.transfers import Transfers
 from gps.asking import Asking
 from gps.journal import Journal
 from gps.keepers import Keeper
@@ -44,8 +43,10 @@ class GlobalRounds:
     def __init__(
         self, experiment: Experiment, *, keeper: Keeper, plans: Plans, asking: Asking, folder: Path, journal: Journal,
         keep_counts: Callable[[], None], tell: Callable[[], None], metrics: ProcessMetrics, log: EventLog,
+        transfers: Transfers | None = None,
     ) -> None:  # fmt: skip
-        """`keep_counts` is called in the transaction that closes a round, `tell` whenever a round is open."""
+        """`keep_counts` is called in the transaction that closes a round, `tell` whenever a round is open; `transfers`
+        are those of LPSs on the real clock."""
         self._experiment = experiment
         self._keeper = keeper
         self._plans = plans
@@ -63,7 +64,7 @@ class GlobalRounds:
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
             is_timed=experiment.is_timed,
-            transfers=transfers_of(experiment, lps_links(experiment)),
+            transfers=transfers,
         )
         self.times = GlobalTimes(experiment, journal, first_is_fetched=keeper.is_fetched_first)
         self._homes = Homes(experiment.schedule if experiment.clock != "none" else ())

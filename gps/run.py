@@ -17,7 +17,7 @@ from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams import streams_of
-from fedstrata.tier_links import device_links
+from fedstrata.tier_links import device_links, lps_links
 from fedstrata.timeline import LpsTimeline
 from fedstrata.transfers import transfers_of
 from fedstrata.trust.revoked import Revoked
@@ -93,17 +93,19 @@ class Run:
 
     def _open_training(self, state: Path, keeper: Keeper) -> None:
         """What is needed from then on."""
+        transfers = transfers_of(self.experiment, lps_links(self.experiment))
         self.reports = Reports(
             self.experiment, plan=self.plan, serving=self.serving, journal=self.journal, metrics=self._metrics,
             models=self.record_folder / "models", layout=self.streams.travelling, exclude=self._operator.exclude,
         )  # fmt: skip
         self.asking = Asking(
             self.method, self.streams, plans=self.plan, journal=self.journal, changes=self.changes, log=self._log,
-            timeline=LpsTimeline(self.experiment) if self.experiment.is_timed else None,
+            timeline=LpsTimeline(self.experiment) if self.experiment.is_timed else None, transfers=transfers,
         )  # fmt: skip
         self.rounds = GlobalRounds(
             self.experiment, keeper=keeper, plans=self.plan, asking=self.asking, folder=state, journal=self.journal,
             keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,
+            transfers=transfers,
         )  # fmt: skip
         self._adoption = Adoption(
             self.experiment, serving=self.serving, rounds=self.rounds, journal=self.journal, operator=self._operator,

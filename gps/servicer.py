@@ -172,6 +172,8 @@ class GpsServicer(GpsServiceServicer):
                 raise PayloadError(f"more answers than the {header.answers} announced")
             answers[part.answer.device_index] = part.answer.answer
         if run.serving.is_current(header.cluster_id, header.term):
+            await run.asking.arrived(header, answers)
+        if run.serving.is_current(header.cluster_id, header.term):
             run.asking.take(header, answers)
         return answers_pb2.SubmitAnswersResponse(run_id=self._run_id)
 

@@ -36,7 +36,7 @@ def waits_csv(rows: Sequence[pb.LpsRound], times: RunTimes, device_ids: Sequence
     writer.writerow(WAIT_COLUMNS)
     for row in rows:
         round_ns = round(row.seconds * 1e9) if row.times.carried else row.times.ends_ns - row.times.begins_ns
-        for child, took in _of_children(row.times):
+        for child, took in _of_children(row.times, row.times.carried):
             of = ["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id, device_ids[child]]
             writer.writerow([*of, *took.cells(round_ns)])
     for global_round, closed in sorted(times.global_rounds.items()):
@@ -45,20 +45,21 @@ def waits_csv(rows: Sequence[pb.LpsRound], times: RunTimes, device_ids: Sequence
     return text.getvalue()
 
 
-def _of_children(times: pb.RoundTimes) -> list[tuple[int, _Took]]:
+def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:
     """By number each child's parts: as the virtual clock has worked them out, or as the real one has measured them."""
     found = {
         flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows
     }
-    for each in times.carried:
+    for each in carried:
         took, part = found.setdefault(each.child, _Took()), f"{each.direction}_ns"
         setattr(took, part, getattr(took, part) + each.achieved_link_ns + each.achieved_latency_ns)
     return sorted(found.items())
 
 
 def _of_lpss(global_round: int, closed: pb.RoundTimes, rows: Iterable[pb.LpsRound]) -> Iterator[tuple[int, _Took, int]]:
-    """The LPSs in a global round, and how long it was; on the real clock an LPS computes as long as its LPS rounds."""
-    found = _of_children(closed)
+    """The LPSs in a global round, and how long it was; on the real clock an LPS computes as long as its LPS rounds, in
+    which its devices' answers go up, where they are asked."""
+    found = _of_children(closed, (each for each in closed.carried if not each.is_answer))
     round_ns = closed.ends_ns - closed.begins_ns
     if closed.carried:
         seconds: dict[str, float] = {}

@@ -302,7 +302,11 @@ class LpsAgent:
         self, who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
     ) -> None:
         """Tell the GPS what the devices of an LPS have answered in a global round, and when on the virtual clock."""
-        timeout_s = payload_timeout_s(sum(answer.ByteSize() for answer in answers.values()))
+        size = sum(answer.ByteSize() for answer in answers.values())
+        timeout_s = payload_timeout_s(size)
+        if self._experiment.is_paced:
+            links = lps_links(self._experiment)
+            timeout_s += links.slowest_s(links.index_of(who.child_id) or 0, size, 1)
         await call_until_answered(
             lambda: self._gps.SubmitAnswers(
                 bundle(who, global_round, answers, answered_ns), timeout=timeout_s, wait_for_ready=True

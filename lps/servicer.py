@@ -47,7 +47,7 @@ class LpsServicer(LpsServiceServicer):
         await ChildStream(self.FetchModel, self.SubmitUpdate, self._take_answer).answer(requests, context)
 
     async def _take_answer(self, answer: pb.RoundAnswer) -> None:
-        (await self._cluster(answer.cluster_id)).answer(answer)
+        await (await self._cluster(answer.cluster_id)).answer(answer)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""

@@ -198,6 +198,7 @@ class SpanningSession:
             answered_ns = self._times.answered_ns(self._report, answers, self._members)
             await self.submit_answers(global_round, indexes, answered_ns)
             await self.on_planned(global_round)
+            await self._times.plan_came(global_round)
         if asking is not None:
             self._times.goes_on(global_round, self.planned_ns())
         sums = self._sums(children)

@@ -239,7 +239,7 @@ class ModelSearch:
         check_run(self._run_id, header.run_id)
         return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
 
-    def answer(self, message: pb.RoundAnswer) -> None:
+    async def answer(self, message: pb.RoundAnswer) -> None:
         """Pass an answer over: nobody is asked here."""
         check_run(self._run_id, message.run_id)
 

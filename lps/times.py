@@ -115,6 +115,13 @@ class Times:
         if self.is_on:
             self._goes_on_ns = self._uplink.told_ns(self._cluster_id, global_round, planned_ns)
 
+    async def plan_came(self, global_round: int) -> None:
+        """On the real clock, wait until the word that a plan is made has come over this LPS's link."""
+        if self._is_real:
+            now_ns = since_ns(self._began_unix_ns) if self._began_unix_ns else 0
+            told_ns = self._uplink.told_ns(self._cluster_id, global_round, now_ns)
+            await until_ns(time.monotonic_ns() + told_ns - now_ns)
+
     def of_round(self, report: gps_pb.ReportHeader, gathered: RoundResult, members: Members) -> None:
         """Put the times of the LPS round just closed into its row, the report's last, and move its clock."""
         row = report.lps_rounds[-1]

@@ -16,18 +16,30 @@ class Asking:
     check: Callable[[Question, Arrays, Iterable[int]], None] = lambda question, arrays, relayed_by: None  # the method's
     answers: dict[str, answers_pb2.Answer] = field(default_factory=dict)
     clusters: Mapping[str, int] | None = None  # by child, from the plan that was made of the answers
+    went_on_ns: int = 0  # on the real clock: when the parent said so
 
     @property
     def is_decided(self) -> bool:
         """Whether the round goes on."""
         return self.clusters is not None
 
-    def take(self, child_id: str, answer: answers_pb2.Answer) -> None:
-        """Keep an answer; the first of a child counts. Raises PayloadError for one that cannot be one."""
+    def check_answer(self, answer: answers_pb2.Answer) -> None:
+        """Refuse what cannot be an answer. Raises PayloadError."""
         self.check(self.question, arrays_of(self.question, answer), ())
+
+    def keep(self, child_id: str, answer: answers_pb2.Answer) -> None:
+        """Keep an answer that has been checked; the first of a child counts."""
         copy = answers_pb2.Answer()
         copy.CopyFrom(answer)  # a message inside another keeps all of that one in memory
         self.answers.setdefault(child_id, copy)
+
+    def go_on(self, clusters: Mapping[str, int], now_ns: int) -> None:
+        """Let the round go on."""
+        self.clusters, self.went_on_ns = clusters, now_ns
+
+    def lacking(self, children: Iterable[str]) -> list[str]:
+        """Those of some children who have not answered."""
+        return [child_id for child_id in children if child_id not in self.answers]
 
     def holds_back(self, child_id: str, answered_round: int, number: int) -> bool:
         """Whether a child that says so has answered and waits with the others."""

@@ -17,6 +17,8 @@ async def offered(
     if opened.masking is not None and opened.masking.digest != request.roster_digest:
         yield opened.masking.part
     if (said := instead_of_model(opened, request)) is not None:
+        if transfers is not None and opened.asking is not None and said.HasField("go_on"):
+            await transfers.heard(request.child_id, opened.number, opened.asking.went_on_ns)
         yield said
         return
     small_reply = opened.offer_to(request.child_id).small_reply

@@ -91,6 +91,11 @@ class OpenRound:
         is_ours = self.number == header.round and not self.evaluate_only
         return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
 
+    def asked_by(self, message: pb.RoundAnswer) -> Asking | None:
+        """The question that an answer answers; None where it is not waited for, or not any more."""
+        is_awaited = self.intake.state_of(message.child_id) is ChildState.AWAITED
+        return self.asking if self.is_asking and self.number == message.round and is_awaited else None
+
     @property
     def is_asking(self) -> bool:
         """Whether the round waits for its children's answers, or for what follows from them."""

@@ -23,7 +23,8 @@ async def paced_model(
     offer, child_id = opened.offer_to(request.child_id), request.child_id
     offset = resumed_at(request, offer) if offer.small_reply is None else 0
     size, before = offer.whole_bytes - offset, offer.header.ByteSize()
-    with transfers.under_way(child_id, DOWN, opened.number, size, before) as transfer:
+    model = None if offset else offer.cluster
+    with transfers.under_way(child_id, DOWN, opened.number, size, before, model=model) as transfer:
         if offer.small_reply is not None:
             await transfer.all_arrived()
             yield offer.small_reply
@@ -122,3 +123,11 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
         await self._transfer.all_arrived()
         await self._transfer.over()
         self._under_way.close()
+
+
+async def arrived_answer(transfers: Transfers | None, child_id: str, number: int, size: int) -> None:
+    """Wait until what answers a round's question has arrived, a child's answer or those of all an LPS's devices."""
+    if transfers is not None:
+        with transfers.under_way(child_id, UP, number, size, is_answer=True) as transfer:
+            await transfer.all_arrived()
+            await transfer.over()

@@ -27,7 +27,7 @@ from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.offered import offered
 from fedstrata.rounds.open_round import OpenRound, answered_round
-from fedstrata.rounds.paced import arriving
+from fedstrata.rounds.paced import arrived_answer, arriving
 from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.roster import is_shown
 from fedstrata.rounds.terms import RoundTerms
@@ -69,6 +69,7 @@ class RoundServer:
         for child_id in self._banned:  # before anybody is told of the round: nobody masks for them
             opened.intake.exclude(child_id)
         self._round = opened
+        self.exchange.round_opened()
         self._metrics.round_opened(opened.number)
         self._changes.tell()
 
@@ -126,9 +127,8 @@ class RoundServer:
             return {}
         for child_id in self._banned:
             intake.exclude(child_id)
-        await self._changes.wait_until(lambda: set(intake.missing) <= set(asking.answers), wait.deadline_s)
-        late = [child_id for child_id in intake.missing if child_id not in asking.answers]
-        for child_id in late:
+        await self._changes.wait_until(lambda: not asking.lacking(intake.missing), wait.deadline_s)
+        for child_id in asking.lacking(intake.missing):
             self._log.warning("no_answer", child=child_id, round=opened.number, question=asking.question.name)
             intake.exclude(child_id)
         intake.check_quorum(self._banned, still_awaited=True)
@@ -139,7 +139,7 @@ class RoundServer:
         opened = self.opened()
         opened.intake.sums = sums
         if opened.asking is not None:
-            opened.asking.clusters = clusters
+            opened.asking.go_on(clusters, self.exchange.now_ns)
         self._changes.tell()
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
@@ -196,10 +196,9 @@ class RoundServer:
         opened, child_id = self._round, request.child_id
         if opened is None or opened.intake.is_closed or opened.intake.state_of(child_id) is not ChildState.AWAITED:
             return False
-        if not opened.knows_masks:
-            return False
-        asking = opened.asking
-        return asking is None or not asking.holds_back(child_id, answered_round(request), opened.number)
+        asking, answered = opened.asking, answered_round(request)
+        is_held_back = asking is not None and asking.holds_back(child_id, answered, opened.number)
+        return opened.knows_masks and not is_held_back
 
     def _show_key(self, request: pb.FetchModelRequest) -> None:
         """Under secure aggregation, keep the key that a child shows with each asking."""
@@ -214,24 +213,25 @@ class RoundServer:
         if is_news:
             self._changes.tell()
 
-    def answer(self, message: pb.RoundAnswer) -> None:
+    async def answer(self, message: pb.RoundAnswer) -> None:
         """Take a child's answer to the question of the open round; one that is not asked for any more is passed over.
 
         Raises:
-            PayloadError: it is none; the child is refused.
+            PayloadError: it is none; the child is refused. SupersededError: another has begun on its link.
         """
         check_run(self.exchange.run_id, message.run_id)
         opened, child_id = self._round, message.child_id
-        if opened is None or opened.asking is None or opened.number != message.round or opened.asking.is_decided:
-            return
-        if opened.intake.state_of(child_id) is not ChildState.AWAITED:
+        if opened is None or (asking := opened.asked_by(message)) is None:
             return
         try:
-            opened.asking.take(child_id, message.answer)
+            asking.check_answer(message.answer)
         except PayloadError as error:
             self.ban(child_id, str(error))
             raise
-        self._changes.tell()
+        await arrived_answer(self.exchange.transfers, child_id, message.round, message.answer.ByteSize())
+        if opened.asked_by(message) is not None:
+            asking.keep(child_id, message.answer)
+            self._changes.tell()
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Take one child's update for the open round; one that misses it is an answer, not an error."""

@@ -22,6 +22,16 @@ class RoundTerms:
     transfers: Transfers | None = None  # on the real clock
     keys: KeyRing | None = None  # under secure aggregation
 
+    @property
+    def now_ns(self) -> int:
+        """The time by which links carry on the real clock; without it 0."""
+        return self.transfers.now_ns() if self.transfers is not None else 0
+
+    def round_opened(self) -> None:
+        """What is broadcast from now on is of another round."""
+        if self.transfers is not None:
+            self.transfers.open_round()
+
     def updates(self) -> Acceptance:
         """What an update has to be; a masked one lies on the grid of sums, whatever the link's encoding."""
         return Acceptance(self.layout, self.link.up if self.keys is None else "exact", self.part)

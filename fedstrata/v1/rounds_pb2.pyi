@@ -377,7 +377,7 @@ class RoundTimes(_message.Message):
     def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., next_bytes: _Optional[int] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ...) -> None: ...
 
 class Carried(_message.Message):
-    __slots__ = ("link", "direction", "child", "bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns")
+    __slots__ = ("link", "direction", "child", "bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns", "is_answer")
     LINK_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     CHILD_FIELD_NUMBER: _ClassVar[int]
@@ -386,6 +386,7 @@ class Carried(_message.Message):
     ACHIEVED_LINK_NS_FIELD_NUMBER: _ClassVar[int]
     LATENCY_NS_FIELD_NUMBER: _ClassVar[int]
     ACHIEVED_LATENCY_NS_FIELD_NUMBER: _ClassVar[int]
+    IS_ANSWER_FIELD_NUMBER: _ClassVar[int]
     link: str
     direction: str
     child: int
@@ -394,7 +395,8 @@ class Carried(_message.Message):
     achieved_link_ns: int
     latency_ns: int
     achieved_latency_ns: int
-    def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ...) -> None: ...
+    is_answer: bool
+    def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ..., is_answer: _Optional[bool] = ...) -> None: ...
 
 class Flow(_message.Message):
     __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns", "away_ns", "answer_bytes", "answer_examples")

@@ -154,7 +154,7 @@ class Wire:
         if self._cut_up and self._cut_up.pop(0) == 0:
             raise cut_off()
         async with answered():
-            self.server.answer(message)
+            await self.server.answer(message)
         async for part in self.fetch(message.then_fetch):
             yield part
 

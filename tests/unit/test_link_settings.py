@@ -192,13 +192,20 @@ def test_nonsense_is_refused_in_one_line(override: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("links.shared.device-lps={down_rate: 1Mbit/s, broadcast: true}", "real sends each device its own copy"),
-        ("method=ifca", "clock: real has no time for the questions of ifca in rounds"),
         ("links.device-lps.up_rate=0Mbit/s", "a rate is from 1bit/s"),
     ],
 )
 def test_what_the_real_clock_does_not_carry_is_refused_by_name(override: str, message: str) -> None:
     assert message in refusal(PLAIN, "clock=real", override)
+
+
+@pytest.mark.parametrize("method", ["cfl", "fedfomo", "fedtsdp", "ifca"])
+def test_the_real_clock_takes_questions_in_rounds_with_deadlines_and_broadcasts(method: str) -> None:
+    shared = "links.shared.device-lps={down_rate: 1Mbit/s, broadcast: true}"
+    public = "partition.public={examples: 200, labelled: true}"
+    once = "training.lps_rounds_per_global_round=1"
+    changes = [f"method={method}", once, public, "clock=real", shared, "deadlines.lps.deadline_s=3"]
+    assert parse_experiment(PLAIN, overrides=changes).is_paced
 
 
 def test_the_real_clock_takes_deadlines_and_real_boards_and_is_part_of_the_runs_id() -> None:

@@ -56,8 +56,8 @@ def open_asking(server: RoundServer, number: int) -> None:
     )
 
 
-def answer(server: RoundServer, child_id: str, told: Answer, *, number: int = 0, run_id: str = RUN_ID) -> None:
-    server.answer(pb.RoundAnswer(run_id=run_id, child_id=child_id, round=number, answer=told))
+async def answer(server: RoundServer, child_id: str, told: Answer, *, number: int = 0, run_id: str = RUN_ID) -> None:
+    await server.answer(pb.RoundAnswer(run_id=run_id, child_id=child_id, round=number, answer=told))
 
 
 async def said(server: RoundServer, child_id: str, **about: int) -> pb.ModelPart:
@@ -88,11 +88,11 @@ async def test_each_child_starts_from_its_clusters_model(tmp_path: Path) -> None
 async def test_who_has_answered_is_held_until_the_round_goes_on_and_then_told_its_cluster(tmp_path: Path) -> None:
     server = asking_server(tmp_path)
     gathering = asyncio.create_task(server.gather_answers())
-    answer(server, "a", losses(0.25, 1.5))
+    await answer(server, "a", losses(0.25, 1.5))
     held = asyncio.create_task(said(server, "a", answered_round=0))
     await asyncio.sleep(0)
     assert not gathering.done()
-    answer(server, "b", losses(3.0, 0.5))
+    await answer(server, "b", losses(3.0, 0.5))
     told = await gathering
     assert {child: arrays_of(QUESTION, each)["losses"].tolist() for child, each in told.items()} == {
         "a": [0.25, 1.5],
@@ -116,8 +116,8 @@ async def test_who_has_answered_is_held_until_the_round_goes_on_and_then_told_it
 async def test_the_first_answer_of_a_child_counts(tmp_path: Path) -> None:
     server = asking_server(tmp_path)
     for told in (losses(1, 2), losses(9, 9)):
-        answer(server, "a", told)
-    answer(server, "b", losses(3, 4))
+        await answer(server, "a", told)
+    await answer(server, "b", losses(3, 4))
     assert arrays_of(QUESTION, (await server.gather_answers())["a"])["losses"].tolist() == [1.0, 2.0]
 
 
@@ -134,16 +134,16 @@ async def test_where_the_plan_is_made_already_a_parent_that_has_come_up_again_le
     go_on(restarted, a=1, b=1)
     assert (await said(restarted, "a", answered_round=0)).go_on.cluster == 1
     assert (await said(restarted, "b")).HasField("header")  # it was killed itself
-    answer(restarted, "b", losses(1, 2))  # nobody waits for it any more
+    await answer(restarted, "b", losses(1, 2))  # nobody waits for it any more
     assert (await said(restarted, "b", answered_round=0)).go_on.cluster == 1
 
 
 async def test_answers_of_strangers_other_rounds_and_other_runs_change_nothing(tmp_path: Path) -> None:
     server = asking_server(tmp_path, SOON)
-    answer(server, "x", losses(1, 2))
-    answer(server, "a", losses(1, 2), number=3)
+    await answer(server, "x", losses(1, 2))
+    await answer(server, "a", losses(1, 2), number=3)
     with pytest.raises(WrongRunError):
-        answer(server, "a", losses(1, 2), run_id="other")
+        await answer(server, "a", losses(1, 2), run_id="other")
     with pytest.raises(RunStoppedError, match="0 of 2 reported"):
         await server.gather_answers()
 
@@ -165,11 +165,11 @@ async def test_an_answer_that_is_none_costs_its_sender_the_run_and_the_others_go
     gathering = asyncio.create_task(server.gather_answers())
     await asyncio.sleep(0)
     with pytest.raises(PayloadError, match=reason):
-        answer(server, "b", told)
+        await answer(server, "b", told)
     assert [child_id for child_id, _ in refused] == ["b"]
     with pytest.raises(ExcludedError):
         await said(server, "b")
-    answer(server, "a", losses(1, 2))
+    await answer(server, "a", losses(1, 2))
     assert set(await gathering) == {"a"}
     go_on(server, a=0)
     await server.submit(header_of("a", num_examples=2), parts_of(bytes_of(vector(4.0))))
@@ -178,9 +178,9 @@ async def test_an_answer_that_is_none_costs_its_sender_the_run_and_the_others_go
 
 async def test_at_the_deadline_the_round_goes_on_without_those_who_have_not_answered(tmp_path: Path) -> None:
     server = asking_server(tmp_path, SOON)
-    answer(server, "a", losses(1, 2))
+    await answer(server, "a", losses(1, 2))
     assert set(await server.gather_answers()) == {"a"}
-    answer(server, "b", losses(3, 4))  # too late for this round
+    await answer(server, "b", losses(3, 4))  # too late for this round
     go_on(server, a=0, b=0)
     assert not (await server.submit(header_of("b", num_examples=6), parts_of(bytes_of(vector(9.0))))).accepted
     await server.submit(header_of("a", num_examples=2), parts_of(bytes_of(vector(4.0))))
@@ -208,7 +208,7 @@ async def test_a_round_takes_no_update_before_it_knows_what_to_add_it_to() -> No
 async def test_where_nobody_is_asked_there_are_no_answers(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children=CHILDREN)
     assert await server.gather_answers() == {}
-    answer(server, "a", losses(1, 2))
+    await answer(server, "a", losses(1, 2))
     assert not server.has_refused("a")
 
 
@@ -228,7 +228,7 @@ async def test_a_child_answers_and_hears_how_the_round_goes_on(tmp_path: Path) -
     assert isinstance(received, ReceivedModel)
     assert (received.cluster, received.clusters, received.flat[0]) == (1, 0, 100.0)
     answering = asyncio.create_task(client.answer(0, losses(1, 2)))
-    answer(server, "a", losses(1, 2))
+    await answer(server, "a", losses(1, 2))
     await server.gather_answers()
     go_on(server, a=0, b=1)
     said_on = await answering
@@ -241,7 +241,7 @@ async def test_an_answer_that_was_cut_on_its_way_is_asked_for_again(tmp_path: Pa
     client = client_of(Wire(server, cut_up=(0,)))
     assert isinstance(await client.answer(0, losses(1, 2)), pb.SendAgain)
     answering = asyncio.create_task(client.answer(0, losses(1, 2)))
-    answer(server, "b", losses(3, 4))
+    await answer(server, "b", losses(3, 4))
     assert set(await server.gather_answers()) == {"a", "b"}
     go_on(server, a=1, b=1)
     assert isinstance(await answering, pb.GoOn)
@@ -251,7 +251,7 @@ async def test_where_the_word_to_go_on_was_cut_nothing_is_answered_twice(tmp_pat
     server = asking_server(tmp_path)
     client = client_of(Wire(server, cut_down=(0, 0)))
     answering = asyncio.create_task(client.answer(0, losses(1, 2)))
-    answer(server, "b", losses(3, 4))
+    await answer(server, "b", losses(3, 4))
     await server.gather_answers()
     go_on(server, a=1, b=1)
     assert isinstance(await answering, pb.GoOn)

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from fedstrata.energy import check_energy
-from fedstrata.link_settings import WAYS
 from fedstrata.partition_settings import LocalPartition
 
 if TYPE_CHECKING:
@@ -24,11 +23,6 @@ def check_clock(experiment: "Experiment") -> None:
     from fedstrata.methods import make_method
     from fedstrata.streams import asks_in_training
 
-    if experiment.clock == "real" and experiment.links.shared is not None and _device_links_change(experiment):
-        raise ValueError(
-            "clock: real divides links.shared among links whose rates stay; leave it out, or traces, set and cut of "
-            "device-lps and shared, or say clock: virtual"
-        )
     if experiment.clock == "virtual":
         _check_virtual(experiment)
         if asks_in_training(make_method(experiment)) is not None:
@@ -44,13 +38,6 @@ def devices_come_to_others(experiment: "Experiment") -> bool:
 def counts_real_time(experiment: "Experiment") -> bool:
     """Whether something happens by the real time since training began."""
     return experiment.clock == "real" and bool(experiment.schedule or experiment.links.has_trace)
-
-
-def _device_links_change(experiment: "Experiment") -> bool:
-    on_links = [entry.set_ or entry.cut for entry in experiment.schedule]
-    links = [experiment.links.common(), *experiment.links.of_devices().values()]
-    is_traced = any(link.trace(way) is not None for link in links for way in WAYS)
-    return is_traced or any(each is not None and each.link != "lps-gps" for each in on_links)
 
 
 def _check_asking(experiment: "Experiment") -> None:

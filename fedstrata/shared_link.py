@@ -8,10 +8,13 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import count
 
 from fedstrata.link import Clock
-from fedstrata.link_calendar import FairLink
+from fedstrata.link_calendar import WHOLE_LINK, FairLink
+from fedstrata.link_rates import AnyRate, rate_at
+from fedstrata.quantities import FASTEST
 
 
 @dataclass
@@ -38,22 +41,32 @@ class SharedFlow:
 
 
 class SharedLink:
-    """One direction of a link that is shared: its flows go on by themselves, and whoever waits for one is told."""
+    """One direction of a link that is shared: its flows go on by themselves, and whoever waits for one is told.
 
-    def __init__(self, capacity: int, clock: Clock) -> None:
+    Inside, times count as rates that change do: from `origin_ns` on.
+    """
+
+    def __init__(self, capacity: AnyRate, clock: Clock) -> None:
+        self._capacity = capacity
         self._clock = clock
-        self._fair = FairLink(capacity)
-        self._under_way: dict[int, SharedFlow] = {}
+        self.origin_ns = clock.now_ns()
+        rate, changes_ns = rate_at(capacity, 0)
+        self._fair = FairLink(FASTEST if rate is None else rate)
+        self._under_way: dict[int, tuple[SharedFlow, AnyRate]] = {}
+        self._changes: list[tuple[int, int]] = []  # a heap: when a flow's own link changes, or the whole
+        self._await_change(changes_ns, WHOLE_LINK)
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, flow: SharedFlow, rate: int | None) -> tuple[int, int]:
-        """Let a flow begin now that could go at a rate; gives the number by which it is dropped, and the time."""
+    def begin(self, flow: SharedFlow, rate: AnyRate) -> tuple[int, int]:
+        """Let a flow begin now whose own link has a rate; gives the number by which it is dropped, and the time."""
         start_ns, number = self._advance(), next(self._numbers)
-        self._under_way[number] = flow
-        self._fair.begin(number, flow.marks, rate)
+        self._under_way[number] = flow, rate
+        rate_now, changes_ns = rate_at(rate, start_ns)
+        self._fair.begin(number, flow.marks, rate_now)
+        self._await_change(changes_ns, number)
         self._set_timer()
-        return number, start_ns
+        return number, self.origin_ns + start_ns
 
     def drop(self, number: int) -> None:
         """Let a flow go, over or not."""
@@ -64,18 +77,44 @@ class SharedLink:
 
     def _advance(self) -> int:
         """Let the flows go on until now, which is given."""
-        now_ns = self._clock.now_ns()
-        for number, at_ns in self._fair.advance(now_ns):
-            flow = self._under_way[number]
-            flow.passed.append(at_ns)
-            flow.news.set()
+        now_ns = self._clock.now_ns() - self.origin_ns
+        while self._changes and self._changes[0][0] <= now_ns:
+            at_ns, number = heappop(self._changes)
+            self._go_on(at_ns)
+            self._change(at_ns, number)
+        self._go_on(now_ns)
         return now_ns
+
+    def _go_on(self, until_ns: int) -> None:
+        for number, at_ns in self._fair.advance(until_ns):
+            flow, _ = self._under_way[number]
+            flow.passed.append(self.origin_ns + at_ns)
+            flow.news.set()
+
+    def _change(self, at_ns: int, number: int) -> None:
+        """Let the link, or a flow's own, have another rate from a time on."""
+        if number == WHOLE_LINK:
+            rate, changes_ns = rate_at(self._capacity, at_ns)
+            self._fair.resize(FASTEST if rate is None else rate)
+        elif self._fair.has(number):
+            rate, changes_ns = rate_at(self._under_way[number][1], at_ns)
+            self._fair.change(number, rate)
+        else:
+            return
+        self._await_change(changes_ns, number)
+
+    def _await_change(self, at_ns: int | None, number: int) -> None:
+        if at_ns is not None:
+            heappush(self._changes, (at_ns, number))
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        at_ns = self._fair.next_ns()
-        self._timer = None if at_ns is None else self._clock.call_at(at_ns, self._ring)
+            self._timer = None
+        if self._under_way:
+            next_ns = [self._fair.next_ns(), self._changes[0][0] if self._changes else None]
+            times = [at_ns for at_ns in next_ns if at_ns is not None]
+            self._timer = self._clock.call_at(self.origin_ns + min(times), self._ring) if times else None
 
     def _ring(self) -> None:
         self._advance()

@@ -7,8 +7,8 @@ from functools import cache
 
 from fedstrata.experiment import Experiment
 from fedstrata.link_calendar import BEFORE, DEVICE_ASKED, DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP
-from fedstrata.link_course import AnyLink, LinkCourse, LinkCourses
-from fedstrata.link_rates import end_of, fastest, longest_ns
+from fedstrata.link_course import AnyLink, AnyShared, LinkCourse, LinkCourses
+from fedstrata.link_rates import AnyRate, fastest, longest_ns
 from fedstrata.link_settings import SharedRates
 from fedstrata.tensors import CHUNK_BYTES
 
@@ -30,9 +30,9 @@ class TierLinks:
     asked_tier: int  # and of those of questions in rounds
     index_of: Callable[[str], int | None]  # of a child; None for one that there is not
     link_of: Callable[[int], AnyLink]  # in the time of the run, from where training begins
-    shared: SharedRates
+    shared: AnyShared
 
-    def capacity(self, way: int) -> int | None:
+    def capacity(self, way: int) -> AnyRate:
         """The rate of the link that all share."""
         return self.shared.down_rate if way == DOWN else self.shared.up_rate
 
@@ -42,7 +42,8 @@ class TierLinks:
         own = fastest(self.link_of(index).course(WAYS[way])) if index is not None else None
         is_broadcast = self.shared.broadcast and way == DOWN
         shared_ns = PIECE_NS if is_broadcast else SHARED_PIECE_NS
-        limits = [rate * length for rate, length in ((own, PIECE_NS), (self.capacity(way), shared_ns)) if rate]
+        rates = ((own, PIECE_NS), (fastest(self.capacity(way)), shared_ns))
+        limits = [rate * length for rate, length in rates if rate]
         if not limits:
             return CHUNK_BYTES
         wanted = min(limits) // (8 * 10**9)
@@ -52,9 +53,8 @@ class TierLinks:
         """The longest that a payload takes, down and up, where all children share what is shared."""
         link, bits, took_ns = self.link_of(index), 8 * (payload_bytes + HEADER_BYTES), 0
         for way in (DOWN, UP):
-            capacity = self.capacity(way)
-            share = None if capacity is None else max(1, capacity // max(1, children))
-            took_ns += max(longest_ns(bits, link.course(WAYS[way])), end_of(0, bits, share))
+            together_ns = longest_ns(bits * max(1, children), self.capacity(way))
+            took_ns += max(longest_ns(bits, link.course(WAYS[way])), together_ns)
         parts = [part for _, part in link.parts] if isinstance(link, LinkCourse) else [link]
         return (took_ns + 2 * max(part.latency + part.jitter for part in parts)) / 1e9
 
@@ -69,7 +69,6 @@ def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
         return own.get(index, common).drawn([experiment.seed, DEVICE_LINK, index])
 
     indexes: Mapping[str, int] = {name: index for index, name in enumerate(experiment.device_ids())}
-    shared = experiment.links.shared
     return TierLinks(
         name="device-gps" if to_gps else "device-lps",
         seed=experiment.seed,
@@ -77,7 +76,7 @@ def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
         asked_tier=DEVICE_ASKED,
         index_of=indexes.get,
         link_of=link_of,
-        shared=shared.device_lps if shared is not None and not to_gps else SharedRates(),
+        shared=SharedRates() if to_gps else courses.shared(),
     )
 
 

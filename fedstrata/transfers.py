@@ -131,8 +131,11 @@ class Transfers:
             self._broadcasts.forget()
 
     def began(self, ago_ns: int) -> None:
-        """The time that rates change by began so long ago; until this is said, as these links were made."""
+        """The time that rates change by began so long ago; until this is said, before anything goes over a link that is
+        shared, as these links were made."""
         self._origin_ns = self._clock.now_ns() - max(0, ago_ns)
+        for shared in self._shared.values():
+            shared.origin_ns = self._origin_ns
 
     def _index(self, child_id: str) -> int:
         index = self.links.index_of(child_id)
@@ -178,8 +181,6 @@ class Transfers:
         shared, broadcasts = self._shared.get(way), self._broadcasts
         if shared is None or not transfer.bits:
             yield
-        elif isinstance(transfer.rate, Course):
-            raise TypeError("a shared link does not go with rates that change")  # refused with the experiment
         elif broadcasts is None or way != DOWN or model is None or broadcasts.has_begun(model, index):
             transfer.flow = SharedFlow(self._marks(transfer.bits, before, self.links.piece_bytes(index, way), index))
             flow, transfer.start_ns = shared.begin(transfer.flow, transfer.rate)

@@ -113,12 +113,23 @@ ENTRIES = (
     "{at: 0s, leave: {devices: [1]}}, {at: 1ms, move: {devices: [0], to: lps-1}}, "
     "{at: 0s, set: {devices: [2], up_rate: 20Mbit/s, latency: 5ms}}, {at: 0s, cut: {link: lps-gps, for: 300ms}}"
 )
-TRACED = "{device-lps: {down_trace: lte-driving, up_rate: 20Mbit/s}}"
+TRACED = "device-lps: {down_trace: lte-driving, up_rate: 20Mbit/s}"
+SHARED = "{device-lps: {down_rate: 20Mbit/s, up_rate: 20Mbit/s, broadcast: %s}}"
+ON_SHARED = "{at: 50ms, set: {link: shared, up_rate: 10Mbit/s}}, {at: 60ms, cut: {link: shared, for: 200ms}}"
 SPANNING = ("topology={lps: 2}", "method=fedavg", "training.global_rounds=3", "training.lps_rounds_per_global_round=1")
 
 
-def test_a_schedule_and_traces_go_by_real_time_since_training_began(tmp_path: Path) -> None:
-    changes = (*SPANNING, f"links={TRACED}", f"schedule=[{ENTRIES}]")
+@pytest.mark.parametrize(
+    ("links", "entries"),
+    [
+        (TRACED, ENTRIES),
+        (f"{TRACED}, shared: {SHARED % 'false'}", f"{ENTRIES}, {ON_SHARED}"),
+        (f"{TRACED}, shared: {SHARED % 'true'}", f"{ENTRIES}, {ON_SHARED}"),
+    ],
+    ids=["own", "shared", "broadcast"],
+)
+def test_a_schedule_and_traces_go_by_real_time_since_training_began(links: str, entries: str, tmp_path: Path) -> None:
+    changes = (*SPANNING, f"links={{{links}}}", f"schedule=[{entries}]")
     real, virtual = (
         load_record(run_in_process(small(*changes, f"clock={clock}"), tmp_path / clock).folder)
         for clock in ("real", "virtual")

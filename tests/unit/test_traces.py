@@ -120,14 +120,10 @@ def test_a_trace_that_there_is_not_is_named(links: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_the_real_clock_has_traces_where_nothing_is_shared() -> None:
-    links = "device-lps: {down_trace: lte-driving}"
+def test_the_real_clock_has_the_virtual_ones_traces() -> None:
+    links = "device-lps: {down_trace: lte-driving}, shared: {device-lps: {up_rate: 1Mbit/s}}"
     traced = parse_experiment(TEXT, overrides=["clock=real", f"links={{{links}}}"])
     assert device_links(traced).link_of(0) == DeviceTimeline(traced).link(0)  # the same draws on both clocks
-    with pytest.raises(ExperimentError, match=r"clock: real divides links\.shared among links whose rates stay"):
-        parse_experiment(
-            TEXT, overrides=["clock=real", f"links={{{links}, shared: {{device-lps: {{up_rate: 1Mbit/s}}}}}}"]
-        )
 
 
 # --- generated ----------------------------------------------------------------------------------------------

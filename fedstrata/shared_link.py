@@ -50,17 +50,15 @@ class SharedLink:
         self._capacity = capacity
         self._clock = clock
         self.origin_ns = clock.now_ns()
-        rate, changes_ns = rate_at(capacity, 0)
-        self._fair = FairLink(FASTEST if rate is None else rate)
+        self._fair = FairLink(0)
         self._under_way: dict[int, tuple[SharedFlow, AnyRate]] = {}
         self._changes: list[tuple[int, int]] = []  # a heap: when a flow's own link changes, or the whole
-        self._await_change(changes_ns, WHOLE_LINK)
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, flow: SharedFlow, rate: AnyRate) -> tuple[int, int]:
         """Let a flow begin now whose own link has a rate; gives the number by which it is dropped, and the time."""
-        start_ns, number = self._advance(), next(self._numbers)
+        start_ns, number = self._advance() if self._under_way else self._wake(), next(self._numbers)
         self._under_way[number] = flow, rate
         rate_now, changes_ns = rate_at(rate, start_ns)
         self._fair.begin(number, flow.marks, rate_now)
@@ -74,6 +72,15 @@ class SharedLink:
         self._under_way.pop(number, None)
         self._fair.drop(number)
         self._set_timer()
+
+    def _wake(self) -> int:
+        """Go on from now, which is given, where nothing went over the link: what changed meanwhile counts no more, nor
+        what was to change for flows that are gone."""
+        now_ns = self._clock.now_ns() - self.origin_ns
+        self._changes.clear()
+        self._go_on(now_ns)
+        self._change(now_ns, WHOLE_LINK)
+        return now_ns
 
     def _advance(self) -> int:
         """Let the flows go on until now, which is given."""

@@ -182,7 +182,7 @@ class DeviceTimeline:
         (way,) = self._ways(children, begins_ns, [there_ns], address, goes_on_ns)
         latency_ns = latency_of(child.link, way.ready_ns, address, index, UP)
         back_ns = end_of(way.ready_ns, 8 * exchanged.up_bytes, child.link.course("up")) + latency_ns
-        _check_ever(back_ns, exchanged.work)
+        _check_ever(max(back_ns, child.busy_ns + way.up_ns), exchanged.work)
         return back_ns, flow_of(child, begins_ns, way.down_ns, way.up_ns + back_ns - way.ready_ns)
 
     def missed_answer(

@@ -130,7 +130,7 @@ class SpanningSession:
         """All rounds and the final measurement; gives the report.
 
         Raises:
-            StateError: on the virtual clock this LPS has lost what it had noted, which nobody else knows.
+            StateError: on the virtual clock what had been noted here, or by the LPS before, is lost.
         """
         received = model_of(await self._uplink.fetch(-1))
         kept = self._files.at(received.round)
@@ -138,7 +138,7 @@ class SpanningSession:
             self._report = kept
             self._notes.go_on_from(kept)
             self._log.info("cluster_resumed", global_round=received.round)
-        elif self._times.is_on and received.round and not self.term:
+        elif self._times.is_on and received.round:
             raise StateError(
                 f"no report of {self._home} at the start of global round {received.round + 1}: on clock: virtual it "
                 "has times that nobody else knows; put the files back, or begin the run anew"

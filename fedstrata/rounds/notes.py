@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 
 from fedstrata.errors import PayloadError, WrongRunError
 from fedstrata.quoting import brief, quoted
+from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 
 # What is reported is summed over children and rounds and written as JSON: these bounds keep every sum a number that
@@ -11,6 +12,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 LARGEST_LOSS = 1e39  # of an example; float32, in which devices compute it, ends at 3.4e38
 MOST_MEASURED = 1 << 40  # examples of one device
 MOST_COUNTED = 1 << 53  # of rows and bytes of one LPS: whole numbers that JSON readers keep exactly
+MOST_ANSWERED = CHUNK_BYTES + (64 << 10)  # bytes of an answer in a round, which is one message
 LONGEST_S = 1e9  # of a round: thirty years
 LATEST_NS = 1 << 61  # on the virtual clock: seventy years
 TIMES = ("begins_ns", "ends_ns", "ready_ns")
@@ -48,7 +50,7 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False, moving: Coll
     can_be = min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS and work.computed_ns < MOST_COUNTED
     if not (0 <= work.answer_examples <= work.examples < MOST_MEASURED and can_be):
         raise PayloadError(f"{header.child_id} has worked on {work.examples} examples, {longest_ns} ns")
-    if not 0 <= work.answer_bytes < MOST_COUNTED:
+    if not 0 <= work.answer_bytes <= MOST_ANSWERED:
         raise PayloadError(f"{header.child_id} says that its answer had {work.answer_bytes} bytes")
     for index, busy_ns in work.devices_busy_ns.items():
         if index not in moving or not 0 < busy_ns < LATEST_NS:

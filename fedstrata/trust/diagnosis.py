@@ -51,10 +51,8 @@ def certificate_of(address: str, tls: TlsFiles, parent: Name) -> bytes:
     Raises:
         OSError: nobody answers, or with another. CertificateError: this process's own files cannot be read.
     """
-    incoming, outgoing = (
-        ssl.MemoryBIO(),
-        ssl.MemoryBIO(),
-    )  # a socket that is reset meanwhile would stay open in ssl's hands
+    # Not over the socket itself: one that is reset meanwhile would stay open in ssl's hands.
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     wrapped = tls.client_context().wrap_bio(incoming, outgoing, server_hostname=server_name(parent))
     until = time.monotonic() + GREETING_S
     with socket.create_connection(split_address(address), timeout=GREETING_S) as connection:

@@ -143,3 +143,11 @@ def test_who_would_be_late_by_more_than_the_clock_holds_is_refused() -> None:
     asked.times.goes_on(0, 5 * S)
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
         asked.opened.is_in_time(pb.UpdateHeader(child_id="device-000", work=pb.Work(examples=2**30)))
+
+
+def test_an_update_whose_answer_would_have_taken_longer_than_the_clock_holds_is_refused() -> None:
+    asked = AskedRound(0, "compute={per_example: 1h}")
+    asked.times.goes_on(0, 5 * S)  # what it trained on for its answer changes nothing of when its update is there
+    work = pb.Work(examples=2**30, answer_examples=2**30)
+    with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
+        asked.opened.is_in_time(pb.UpdateHeader(child_id="device-000", work=work))

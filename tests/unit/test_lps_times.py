@@ -93,7 +93,8 @@ async def test_a_lost_state_is_lost_where_devices_cannot_tell_the_time(tmp_path:
         await session.take_over(session.gathering())
 
 
-async def test_so_it_is_where_clusters_span_lpss(tmp_path: Path) -> None:
+@pytest.mark.parametrize("term", [0, 1])  # 1: of one that another LPS takes over
+async def test_so_it_is_where_clusters_span_lpss(tmp_path: Path, term: int) -> None:
     from fedstrata.datasets import dataset_info
     from fedstrata.methods import make_method
     from fedstrata.models import build_model
@@ -110,7 +111,7 @@ async def test_so_it_is_where_clusters_span_lpss(tmp_path: Path) -> None:
         return third
 
     gps = SimpleNamespace(identity=SimpleNamespace(run_id=experiment.run_id), fetch=fetch)
-    session = SpanningSession(around, Cluster(cluster_id="lps-0"), cast(Any, gps), EventLog("lps"))
+    session = SpanningSession(around, Cluster(cluster_id="lps-0", term=term), cast(Any, gps), EventLog("lps"))
     with pytest.raises(StateError, match="no report of lps-0 at the start of global round 3: on clock: virtual"):
         await session.run()
 

@@ -83,6 +83,12 @@ def test_work_is_said_where_there_is_a_virtual_clock_and_only_there() -> None:
             check_notes(pb.UpdateHeader(child_id="a", work=work), is_timed=True)
 
 
+@pytest.mark.parametrize("size", [-1, (1 << 20) + (64 << 10) + 1])
+def test_an_answer_of_more_bytes_than_a_message_has_is_not_believed(size: int) -> None:
+    with pytest.raises(PayloadError, match=f"a says that its answer had {size} bytes"):
+        check_notes(pb.UpdateHeader(child_id="a", work=pb.Work(answer_bytes=size)), is_timed=True)
+
+
 def test_until_when_devices_are_busy_is_said_by_lpss_alone_of_those_that_move() -> None:
     said = {index: pb.UpdateHeader(child_id="a", work=pb.Work(devices_busy_ns={index: 5})) for index in (0, 3)}
     check_notes(said[3], is_timed=True, moving={3})

@@ -9,7 +9,7 @@ from test_transfers import MS, TEXT, S, SetTime, arrivals, carry
 
 from fedstrata.experiment import parse_experiment
 from fedstrata.link_calendar import DOWN, Flow, fair_ends
-from fedstrata.link_rates import AnyRate
+from fedstrata.link_rates import AnyRate, Course, Trace
 from fedstrata.shared_link import SharedFlow, SharedLink
 from fedstrata.tier_links import HEADER_BYTES, device_links
 from fedstrata.transfers import Transfers
@@ -106,3 +106,42 @@ async def test_shares_are_those_of_the_virtual_clock(
     await clock.run(*jobs)
     for job, ends_ns in zip(jobs, fair_ends(expected, capacity), strict=True):
         assert abs(job.result() - ends_ns) <= 100  # nanoseconds, of rounding
+
+
+class Counted(Course):
+    """A rate that counts how often it is asked for."""
+
+    asked = 0
+
+    def at(self, now_ns: int) -> tuple[int | None, int | None]:
+        type(self).asked += 1
+        return super().at(now_ns)
+
+
+async def test_a_link_that_nothing_has_gone_over_for_long_does_not_go_through_all_its_changes_since() -> None:
+    clock = SetTime()
+    each_millisecond = Counted((0,), (Trace((0, MS), (10**6, 3 * 10**6), 2 * MS),))
+    link = SharedLink(each_millisecond, clock)
+
+    async def send(start_ns: int, bits: int) -> int:
+        await clock.until(start_ns)
+        flow = SharedFlow([bits])
+        number, _ = link.begin(flow, None)
+        ends_ns = await flow.passed_ns(bits, lambda: None)
+        link.drop(number)
+        return ends_ns
+
+    long = 100 * S
+    jobs = [asyncio.ensure_future(send(start_ns, 4_000)) for start_ns in (0, long + MS)]
+    await clock.run(*jobs)
+    assert [job.result() for job in jobs] == [2 * MS, long + 3 * MS]
+    assert Counted.asked < 20
+
+
+async def test_what_is_to_change_for_flows_that_are_gone_is_not_kept() -> None:
+    clock = SetTime()
+    link, slows_down = SharedLink(10**6, clock), Course((0, 10 * 3600 * S), (10**6, 10**5))
+    for _ in range(100):
+        number, _ = link.begin(SharedFlow([1_000]), slows_down)
+        link.drop(number)
+    assert len(link._changes) <= 1

@@ -214,6 +214,14 @@ def test_a_timeline_that_int64_does_not_hold_ends_the_run() -> None:
         lps_round(timed("links.device-lps.up_rate=1bit/s"), {"device-0": sent(up=10**9)})
 
 
+@pytest.mark.parametrize("work", [pb.Work(answer_bytes=2**52), pb.Work(examples=2**40 - 1, answer_examples=2**40 - 1)])
+def test_so_does_what_is_said_of_an_answer_which_the_end_of_its_round_does_not_show(work: pb.Work) -> None:
+    timeline = DeviceTimeline(timed("method=ifca", "links.device-lps.up_rate=8kbit/s", "compute.per_example=1h"))
+    exchanged = {"device-0": Exchanged(down_bytes=0, up_bytes=0, work=work)}
+    with pytest.raises(RunStoppedError, match="the virtual clock passes 73 years"):
+        timeline.round(0, 0, exchanged, {"device-0": 0}, goes_on_ns=5 * S)
+
+
 # --- before training ----------------------------------------------------------------------------------------
 
 

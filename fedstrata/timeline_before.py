@@ -10,7 +10,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.link_calendar import BEFORE, DOWN, UP, Line, drawn_latency
 from fedstrata.link_rates import end_of
 from fedstrata.timeline import DeviceTimeline
-from fedstrata.timeline_round import times_of
+from fedstrata.timeline_round import check_clock_at, times_of
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -37,7 +37,11 @@ class _Device:
 
 
 def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundTimes:
-    """From the first question to the last answer; the parts are summed over the devices that have answered."""
+    """From the first question to the last answer; the parts are summed over the devices that have answered.
+
+    Raises:
+        RunStoppedError: that takes more than 73 years.
+    """
     timeline = DeviceTimeline(experiment.model_copy(update={"schedule": ()}))  # which begins as training does
     devices = {index: _Device() for question in asked for index in sorted(question.answer_bytes)}
     for number, question in enumerate(asked):
@@ -48,6 +52,7 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
         for index, device in devices.items():
             step.hear(index, device, arrived)
     ends_ns = max((device.now_ns for device in devices.values()), default=0)
+    check_clock_at(ends_ns * len(devices))
     names = experiment.device_ids()
     slowest = next((names[index] for index, device in sorted(devices.items()) if device.now_ns == ends_ns), "")
     flows = [

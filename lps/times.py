@@ -7,6 +7,7 @@ from fedstrata.clock_checks import busy_as_they_move
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.link import since_ns, until_ns
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
+from fedstrata.rounds.notes import MOST_COUNTED
 from fedstrata.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -156,7 +157,7 @@ class Times:
                     link="device-lps",
                     direction="compute",
                     child=indexes[name],
-                    link_ns=modelled_ns,
+                    link_ns=min(modelled_ns, MOST_COUNTED - 1),  # of as many examples as a device says
                     achieved_link_ns=uploaded.work.computed_ns,
                 )
             )

@@ -14,6 +14,7 @@ from fedstrata.link import since_ns, wall_time
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel
+from fedstrata.rounds.notes import check_lps_rounds
 from fedstrata.rounds.result import Uploaded
 from fedstrata.streams import streams_of
 from fedstrata.timeline import Exchanged
@@ -248,6 +249,18 @@ async def test_on_the_real_clock_a_round_without_devices_waits_for_whoever_is_ba
     assert begins_ns >= 3 * 10**9
     assert list(here.in_round(0, 0, begins_ns)) == ["device-000"]
     assert since_ns(began) >= 3 * 10**9
+
+
+def test_a_number_of_examples_that_no_device_has_makes_no_report_that_the_gps_refuses() -> None:
+    experiment = parse_experiment(TEXT, overrides=["clock=real", "compute.per_example=10ms"])
+    server = SimpleNamespace(exchange=SimpleNamespace(transfers=None))
+    report = ReportHeader(lps_rounds=[pb.LpsRound(lps_round=0)])
+    said = Uploaded(up_bytes=0, work=pb.Work(examples=2**40 - 1, computed_ns=S))
+    gathered = cast(Any, SimpleNamespace(uploaded={"device-000": said}))
+    Times(experiment, Cluster(cluster_id="lps-0"), cast(Any, server)).of_round(report, gathered, members_of(experiment))
+    (computed,) = report.lps_rounds[0].times.carried
+    assert (computed.link_ns, computed.achieved_link_ns) == (2**53 - 1, S)
+    check_lps_rounds(report.lps_rounds, rounds_per_global=1, held_out=0)
 
 
 async def test_without_a_schedule_a_round_begins_at_the_reports_time() -> None:

@@ -245,6 +245,12 @@ def test_nothing_asked_takes_no_time() -> None:
     assert before_training(timed(SLOW_LINK), []) == pb.RoundTimes()
 
 
+def test_more_examples_for_an_answer_than_the_clock_holds_end_the_run_with_a_line() -> None:
+    question = Asked(answer_bytes={0: 100, 1: 100}, examples={0: 2**40 - 1, 1: 10})
+    with pytest.raises(RunStoppedError, match="the virtual clock passes 73 years"):
+        before_training(timed("compute.per_example=10ms"), [question])
+
+
 # --- bytes --------------------------------------------------------------------------------------------------
 
 

@@ -48,9 +48,9 @@ class Journal:
         elif known[0] != run_id:
             raise WrongRunError(f"{path} is of run {known[0]}, not {run_id}; give another --state")
 
-    def _write(self, statement: str, *values: object) -> int:
+    def _write(self, statement: str, *values: object, durable: bool = False) -> int:
         """Execute one statement; gives how many rows it has changed."""
-        with self.together():
+        with self.together(durable=durable):
             return self._db.execute(statement, values).rowcount
 
     @contextmanager
@@ -264,8 +264,7 @@ class Journal:
     # --- LPSs and rounds ------------------------------------------------------------------------
 
     def register_lps(self, lps_id: str, address: str) -> None:
-        with self.together(durable=True):
-            self._db.execute("INSERT OR REPLACE INTO lps (lps_id, address) VALUES (?, ?)", (lps_id, address))
+        self._write("INSERT OR REPLACE INTO lps (lps_id, address) VALUES (?, ?)", lps_id, address, durable=True)
 
     def lps_addresses(self) -> dict[str, str]:
         """Address by LPS id."""
@@ -280,9 +279,8 @@ class Journal:
 
     def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> None:
         """Note that another LPS serves a cluster from now on, while that global round is open."""
-        with self.together(durable=True):
-            statement = "INSERT INTO handovers (cluster_id, lps_id, global_round) VALUES (?, ?, ?)"
-            self._db.execute(statement, (cluster_id, lps_id, global_round))
+        statement = "INSERT INTO handovers (cluster_id, lps_id, global_round) VALUES (?, ?, ?)"
+        self._write(statement, cluster_id, lps_id, global_round, durable=True)
 
     def handovers(self) -> list[tuple[str, str, int]]:
         """(cluster, LPS that serves it from then on, global round then open) in the order noted."""
@@ -294,11 +292,15 @@ class Journal:
             statement = "INSERT OR REPLACE INTO lps_rounds (cluster_id, lps_round, row) VALUES (?, ?, ?)"
             self._db.executemany(statement, rows)
 
-    def lps_rounds(self) -> Iterator[bytes]:
-        """Rows (LpsRound messages) in the order of rounds, then clusters; each is read as it is asked for."""
-        keys = "SELECT cluster_id, lps_round FROM lps_rounds ORDER BY lps_round, length(cluster_id), cluster_id"
+    def lps_round_keys(self) -> list[tuple[str, int]]:
+        """Cluster and number of the LPS rounds that there are rows of, in the order of rounds, then clusters."""
+        return self._rows("SELECT cluster_id, lps_round FROM lps_rounds ORDER BY 2, length(cluster_id), cluster_id")
+
+    def lps_rounds(self, keys: Iterable[tuple[str, int]] | None = None) -> Iterator[bytes]:
+        """Rows (LpsRound messages) of some LPS rounds, or of all; each is read as it is asked for."""
         one = "SELECT row FROM lps_rounds WHERE cluster_id = ? AND lps_round = ?"
-        return (bytes(row) for key in self._rows(keys) for (row,) in self._rows(one, *key))
+        wanted = self.lps_round_keys() if keys is None else keys
+        return (bytes(row) for key in wanted for (row,) in self._rows(one, *key))
 
     def lps_rounds_after(self, place: int) -> list[tuple[int, bytes]]:
         """Rows written after one, each with its place in the order of writing; a replaced row is written anew."""
@@ -306,8 +308,7 @@ class Journal:
         return [(at, bytes(row)) for at, row in rows]
 
     def close_global_round(self, global_round: int) -> None:
-        with self.together(durable=True):
-            self._db.execute("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", (global_round,))
+        self._write("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", global_round, durable=True)
 
     def set_round_times(self, global_round: int, times: bytes) -> None:
         """Keep when a global round began and ended on the virtual clock, a RoundTimes message."""
@@ -324,8 +325,7 @@ class Journal:
         return int(closed)
 
     def add_report(self, cluster_id: str, report: bytes) -> None:
-        with self.together(durable=True):
-            self._db.execute("INSERT OR REPLACE INTO reports (cluster_id, report) VALUES (?, ?)", (cluster_id, report))
+        self._write("INSERT OR REPLACE INTO reports VALUES (?, ?)", cluster_id, report, durable=True)
 
     def reports(self) -> dict[str, bytes]:
         """Final reports (ReportHeader messages) by cluster."""

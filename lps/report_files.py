@@ -37,9 +37,13 @@ class ReportFiles:
         self._path(global_round - 2, "late").unlink(missing_ok=True)
 
     def late(self, global_round: int) -> list[pb.Flow]:
-        """Whose answers in a global round have come too late, as an earlier life has found."""
-        kept = self._whole(self._path(global_round, "late"))
-        return [flow for row in kept.lps_rounds for flow in row.times.late] if kept is not None else []
+        """Whose answers in a global round have come too late, as an earlier life has found.
+
+        Raises:
+            StateError: the file is damaged; without it devices would go on that were left out.
+        """
+        path = self._path(global_round, "late")
+        return [flow for row in read_report(path).lps_rounds for flow in row.times.late] if path.exists() else []
 
     def save_final(self, report: gps_pb.ReportHeader) -> None:
         """Keep the complete report, before devices hear that nothing more is wanted of them."""

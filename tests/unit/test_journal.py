@@ -14,7 +14,9 @@ from textwrap import dedent
 import pytest
 
 from fedstrata.errors import StateError, WrongRunError
+from fedstrata.v1.rounds_pb2 import LpsRound
 from gps.journal import BEFORE, Journal
+from gps.lps_rounds import LpsRounds
 from gps.record import wall_seconds
 
 
@@ -112,6 +114,16 @@ def test_rows_are_read_as_they_are_asked_for_in_the_order_of_rounds(tmp_path: Pa
     assert next(found) == b"lps-2 0"
     journal.add_lps_rounds([("lps-10", 1, b"told again")])
     assert list(found) == [b"lps-10 0", b"lps-2 1", b"told again"]
+    journal.close()
+
+
+def test_the_rows_of_a_record_are_those_that_there_were_as_it_was_begun(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for number in range(2):
+        journal.add_lps_rounds([("lps-0", number, LpsRound(lps_round=number).SerializeToString())])
+    rows = LpsRounds(journal)
+    journal.add_lps_rounds([("lps-0", 2, LpsRound(lps_round=2).SerializeToString())])
+    assert [[row.lps_round for row in rows] for _ in range(2)] == [[0, 1], [0, 1]]
     journal.close()
 
 

@@ -53,7 +53,7 @@ class Rounds:
             self.received += [bytes(part.data) async for part in parts]
         return pb.UpdateReply(accepted=not self.is_late, current_round=header.round)
 
-    def answer(self, message: pb.RoundAnswer) -> None:
+    async def answer(self, message: pb.RoundAnswer) -> None:
         if message.round < 0:
             raise PayloadError("round -1")
         self.answers.append(message.answer.data)

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,30 +33,34 @@ class FakeApi:
         self._loop = asyncio.get_running_loop()
         self._called = asyncio.Event()
 
-    def _attempt(self, what: str) -> None:
+    @contextmanager
+    def _attempt(self, what: str) -> Iterator[None]:
         self.attempts[what] += 1
-        self._loop.call_soon_threadsafe(self._called.set)
-        if self.attempts[what] <= self._failures:
-            raise ApiException(status=self._status, reason="away")
+        try:
+            if self.attempts[what] <= self._failures:
+                raise ApiException(status=self._status, reason="away")
+            yield
+        finally:  # once what has come through is kept: whoever waits for it looks then
+            self._loop.call_soon_threadsafe(self._called.set)
 
     def scale_lps(self, replicas: int) -> bool:
-        self._attempt("scale")
-        self.replicas.append(replicas)
+        with self._attempt("scale"):
+            self.replicas.append(replicas)
         return True
 
     def scale_devices(self, replicas: int) -> bool:
-        self._attempt("release")
-        self.device_replicas.append(replicas)
+        with self._attempt("release"):
+            self.device_replicas.append(replicas)
         return True
 
     def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:
-        self._attempt("label")
-        self.labels.append(lps_ids)
+        with self._attempt("label"):
+            self.labels.append(lps_ids)
         return len(lps_ids)
 
     def record(self, note: Note) -> None:
-        self._attempt("event")
-        self.notes.append(note)
+        with self._attempt("event"):
+            self.notes.append(note)
 
     def instead_of(self, what: str) -> str:
         return "by hand"

@@ -325,7 +325,7 @@ class Journal:
         return int(closed)
 
     def add_report(self, cluster_id: str, report: bytes) -> None:
-        self._write("INSERT OR REPLACE INTO reports VALUES (?, ?)", cluster_id, report, durable=True)
+        self._write("INSERT OR REPLACE INTO reports VALUES (?, ?, NULL)", cluster_id, report, durable=True)
 
     def reports(self) -> dict[str, bytes]:
         """Final reports (ReportHeader messages) by cluster."""

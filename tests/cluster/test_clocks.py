@@ -47,3 +47,25 @@ def test_links_are_paced_in_pods_without_a_right_of_their_own_and_change_no_bit(
     assert len(links) == 1 + summary(lab.folder / "real")["real"]["links"]
     for pod in lab.pods("lps", release="real") + lab.pods("device", release="real"):
         assert all(container.security_context.capabilities.add is None for container in pod.spec.containers)
+
+
+ASKED = (
+    "method={name: ifca, clusters: 2}", "topology.lps=2", "training.global_rounds=3",
+    "links={device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 50Mbit/s, latency: 15ms}, "
+    "shared: {device-lps: {up_rate: 5Mbit/s, down_rate: 10Mbit/s, broadcast: true}}}",
+    "schedule=[{at: 500ms, set: {link: shared, up_rate: 1Mbit/s}}]",
+)  # fmt: skip
+
+
+def test_questions_broadcasts_and_a_shared_link_that_changes_take_their_time_in_pods_and_change_no_bit(
+    lab: Lab,
+) -> None:
+    lab.up("experiments/digits.yaml", sets=(*ASKED, "clock=real"), release="asked")
+    lab.here("collect", "--out", str(lab.folder / "asked"), "--quiet", release="asked")
+    here = run_here(lab.folder / "asked-virtual", *ASKED, "clock=virtual")
+    assert summary(lab.folder / "asked")["model_sha256"].keys() == summary(here)["model_sha256"].keys()
+    for path in sorted((here / "models").iterdir()):
+        found = load_file(lab.folder / "asked" / "models" / path.name)
+        for name, tensor in load_file(path).items():
+            assert np.array_equal(tensor, found[name])
+    assert summary(lab.folder / "asked")["real"]["links"] > 0

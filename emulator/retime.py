@@ -174,14 +174,15 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
                 shutil.copyfile(folder / name, out / name)
         shutil.copytree(folder / "models", out / "models")
         (out / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
-        for name, lines in (
-            ("timeline.csv", timeline_csv(retimed.rows, retimed.times)),
-            ("waits.csv", waits_csv(retimed.rows, retimed.times, ids)),
-        ):
+        tables = {
+            "timeline.csv": timeline_csv(retimed.rows, retimed.times),
+            "waits.csv": waits_csv(retimed.rows, retimed.times, ids),
+        }
+        if counts_energy(experiment):
+            tables["energy.csv"] = energy_csv(spent, ids)
+        for name, lines in tables.items():
             with (out / name).open("w", encoding="utf-8", newline="") as file:
                 file.writelines(lines)
-        if counts_energy(experiment):
-            (out / "energy.csv").write_text(energy_csv(spent, ids), encoding="utf-8")
         (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write {out}: {error.strerror}; choose another folder") from None

@@ -1,7 +1,5 @@
 """What devices took in energy, where the experiment counts it: energy.csv, the summary's share, and so far."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 from fedstrata.energy import JOULE_FJ, NONE, PARTS, DeviceEnergy, Energy, counts_energy, summed
 from fedstrata.experiment import Experiment
 from fedstrata.v1 import rounds_pb2 as pb
+from gps.csv_lines import csv_lines
 from gps.timeline_record import RunTimes
 
 ENERGY_COLUMNS = ("tier", "global_round", "lps_round", "lps_id", "device", "late", *(f"{part}_j" for part in PARTS))
@@ -58,17 +57,15 @@ def _of_carried(model: DeviceEnergy, row: pb.LpsRound | None, carried: Iterable[
         yield Spent(row=row, device=device, energy=energy)
 
 
-def energy_csv(spent: Iterable[Spent], device_ids: Sequence[str]) -> str:
-    """energy.csv: a row for each device before training and in each LPS round, joules by part."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(ENERGY_COLUMNS)
-    for each in spent:
-        row = each.row
-        of = ["before", "", "", ""] if row is None else ["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id]
-        parts = (_as_joules(getattr(each.energy, part)) for part in PARTS)
-        writer.writerow([*of, device_ids[each.device], int(each.is_late), *parts])
-    return text.getvalue()
+def energy_csv(spent: Iterable[Spent], device_ids: Sequence[str]) -> Iterator[str]:
+    """energy.csv: a line for each device before training and in each LPS round, joules by part."""
+    return csv_lines(ENERGY_COLUMNS, (_cells(each, device_ids[each.device]) for each in spent))
+
+
+def _cells(spent: Spent, device_id: str) -> list[object]:
+    row = spent.row
+    of = ["before", "", "", ""] if row is None else ["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id]
+    return [*of, device_id, int(spent.is_late), *(_as_joules(getattr(spent.energy, part)) for part in PARTS)]
 
 
 def _as_joules(energy_fj: int) -> str:
@@ -107,10 +104,8 @@ class EnergySoFar:
         """Count rows, in place of those of the same rounds."""
         if self.is_on:
             for row in rows:
-                where, spent = (
-                    (row.cluster_id, row.lps_round),
-                    summed(each.energy for each in _of_row(self._model, row)),
-                )
+                where = row.cluster_id, row.lps_round
+                spent = summed(each.energy for each in _of_row(self._model, row))
                 self.total += spent - self._by_round.get(where, NONE)
                 self._by_round[where] = spent
 

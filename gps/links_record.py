@@ -1,12 +1,11 @@
 """The real clock in the record: links.csv, what links were to do and what they did, and its sum in the summary."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedstrata.v1 import rounds_pb2 as pb
+from gps.csv_lines import csv_lines
 
 LINK_COLUMNS = (
     "link", "direction", "child", "transfers", "bytes", "bits_per_s", "achieved_bits_per_s", "latency_s",
@@ -83,15 +82,12 @@ def link_sums(rounds: Iterable[Iterable[pb.Carried]]) -> list[LinkSum]:
     return [sums[key] for key in sorted(sums)]
 
 
-def links_csv(sums: Iterable[LinkSum], device_ids: Sequence[str]) -> str:
+def links_csv(sums: Iterable[LinkSum], device_ids: Sequence[str]) -> Iterator[str]:
     """links.csv: configured beside achieved, rates in bits a second, latencies and computing as means of a transfer."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(LINK_COLUMNS)
-    for each in sums:
-        name = f"lps-{each.child}" if each.link == "lps-gps" else device_ids[each.child]
-        writer.writerow(each.cells(name))
-    return text.getvalue()
+    return csv_lines(
+        LINK_COLUMNS,
+        (each.cells(f"lps-{each.child}" if each.link == "lps-gps" else device_ids[each.child]) for each in sums),
+    )
 
 
 def real_summary(sums: Sequence[LinkSum]) -> dict[str, Any]:

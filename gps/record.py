@@ -3,9 +3,7 @@
 Field by field in docs/record.md.
 """
 
-import csv
 import hashlib
-import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +64,12 @@ class RunResult:
         """What devices took in energy."""
         return spent_by(self.experiment, self.lps_rounds, self.times, self.carried_before)
 
+    @cached_property
+    def links(self) -> list[LinkSum]:
+        """What links have carried on the real clock."""
+        times = chain((row.times for row in self.lps_rounds), self.times.global_rounds.values())
+        return link_sums(chain([self.carried_before], (each.carried for each in times)))
+
 
 def write_record(folder: Path, result: RunResult) -> None:
     """Write the record's files; the models are there already."""
@@ -78,17 +82,12 @@ def write_record(folder: Path, result: RunResult) -> None:
         ids = result.experiment.device_ids()
         _write(folder / "waits.csv", waits_csv(result.lps_rounds, result.times, ids))
     if result.experiment.is_paced:
-        _write(folder / "links.csv", [links_csv(_link_sums(result), result.experiment.device_ids())])
+        _write(folder / "links.csv", links_csv(result.links, result.experiment.device_ids()))
     if counts_energy(result.experiment):
-        _write(folder / "energy.csv", [energy_csv(result.spent, result.experiment.device_ids())])
+        _write(folder / "energy.csv", energy_csv(result.spent, result.experiment.device_ids()))
     if result.relevance is not None:
-        _write(folder / "relevance.csv", [relevance_csv(result.relevance, result.relevance_ids)])
+        _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
     _write(folder / "summary.json", [json.dumps(summary(result), indent=2), "\n"])
-
-
-def _link_sums(result: RunResult) -> list[LinkSum]:
-    times = chain((row.times for row in result.lps_rounds), result.times.global_rounds.values())
-    return link_sums(chain([result.carried_before], (each.carried for each in times)))
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
@@ -143,7 +142,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "task_accuracy": task_accuracy(result.evaluations, dict(zip(ids, tasks, strict=True))) if tasks else None,
         "wall_seconds": {phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         "virtual": virtual_summary(result.lps_rounds, result.times) if experiment.is_timed else None,
-        "real": real_summary(_link_sums(result)) if experiment.is_paced else None,
+        "real": real_summary(result.links) if experiment.is_paced else None,
         **({"energy": energy_summary(result.spent, ids)} if counts_energy(experiment) else {}),
         "bytes": _bytes(result.link_bytes),
         "bytes_by_kind": _bytes_by_kind(result.link_bytes),
@@ -256,14 +255,10 @@ def _text_of(column: str, value: str | int | float | None) -> str:
     return str(value) if not isinstance(value, float) else f"{value:.4f}" if column == "seconds" else f"{value:.6f}"
 
 
-def relevance_csv(relevance: Matrix, ids: list[str]) -> str:
+def relevance_csv(relevance: Matrix, ids: list[str]) -> Iterator[str]:
     """relevance.csv: R with device ids as header row and first column."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["device", *ids])
-    for device_id, row in zip(ids, relevance, strict=True):
-        writer.writerow([device_id, *(repr(float(value)) for value in row)])
-    return text.getvalue()
+    rows = ([device_id, *(repr(float(value)) for value in row)] for device_id, row in zip(ids, relevance, strict=True))
+    return csv_lines(["device", *ids], rows)
 
 
 def recorded_end(folder: Path) -> tuple[str, str] | None:

@@ -123,7 +123,7 @@ IDS = ["device-000", "device-001", "device-002"]
 
 def test_the_record_has_a_row_a_device_and_round_and_their_sums() -> None:
     spent = spent_by(energy(), [ROW], BEFORE)
-    rows = list(csv.DictReader(energy_csv(spent, IDS).splitlines()))
+    rows = list(csv.DictReader(energy_csv(spent, IDS)))
     assert [(row["tier"], row["global_round"], row["lps_round"], row["lps_id"], row["device"]) for row in rows] == [
         ("before", "", "", "", "device-000"),
         ("lps", "2", "3", "lps-1", "device-000"),

@@ -201,7 +201,7 @@ def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunR
 
 def test_relevance_is_written_so_that_it_reads_back_to_the_bit() -> None:
     matrix = np.array([[1.0, 1 / 3], [1 / 3, 1.0]])
-    rows = list(csv.reader(io.StringIO(relevance_csv(matrix, ["x", "y"]))))
+    rows = list(csv.reader(relevance_csv(matrix, ["x", "y"])))
     assert rows[0] == ["device", "x", "y"]
     assert [row[0] for row in rows[1:]] == ["x", "y"]
     assert np.array_equal(np.array([row[1:] for row in rows[1:]], float), matrix)

@@ -2,12 +2,11 @@
 
 import csv
 import json
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from disturbed import assert_same, disturbed
 from every_method import EXPERIMENT, OPTIONS
-from programs import Program
 from tiers import run_in_process
 
 from emulator.check import model_size, payloads_of
@@ -21,7 +20,6 @@ LINKS = (
     "overrides: [{devices: [4], preset: nb-iot}], shared: {device-lps: {up_rate: 8Mbit/s}}}"
 )
 TIMED = ("clock=virtual", f"links={LINKS}", "compute={per_example: 1ms, exponential: 100ms}", "topology={lps: 2}")
-SAME = ("model_sha256", "personal_sha256", "device_accuracy", "replanned", "excluded", "virtual")  # of the summary
 KILLS = [
     {"do": "kill", "process": "lps-1", "at": {"point": "download", "round": 1}},
     {"do": "kill", "process": "device-001", "at": {"point": "download", "round": 1}},
@@ -82,31 +80,6 @@ def test_the_check_expects_what_a_round_takes_where_nothing_is_drawn(method: str
     assert sum(took["lps-0"]) == rounds * expected.lps_round.ends_ns
 
 
-def disturbed(experiment: Experiment, faults: list[dict[str, object]], processes: int, folder: Path) -> Path:
-    """The folder of a run with real processes, of which some are killed."""
-    file, out, log = folder / "asked.yaml", folder / "out", folder / "log"
-    file.write_text(experiment.to_yaml())
-    words = ("run", str(file), "--set", f"faults={json.dumps(faults)}", "--json", "--out", str(out))
-    with ExitStack() as stack:
-        program = stack.enter_context(
-            Program("emulator", *words, "--device-processes", str(processes), log=log),
-        )
-        lines = list(program.lines())
-        assert program.end() == 0, log.read_text()
-    assert len([line for line in lines if line["event"] == "restart"]) == len(faults)
-    return out
-
-
-def assert_same(one: Path, other: Path) -> None:
-    """Two runs are the same to the bit and the nanosecond."""
-    assert (one / "timeline.csv").read_bytes() == (other / "timeline.csv").read_bytes()
-    said = [json.loads((folder / "summary.json").read_text()) for folder in (one, other)]
-    for summary in said:
-        summary["excluded"].sort(key=json.dumps)  # rows are in the order in which LPSs have told
-    for key in SAME:
-        assert said[0][key] == said[1][key]
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("method", "processes"), [("ifca", 2), ("cfl", 5), ("fedfomo", 2)])
 def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
@@ -114,7 +87,7 @@ def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
 ) -> None:
     experiment = experiment_of(method)
     calm = run_in_process(experiment, tmp_path / "calm").folder
-    assert_same(disturbed(experiment, KILLS, processes, tmp_path), calm)
+    assert_same(disturbed(experiment.to_yaml(), KILLS, processes, tmp_path), calm)
 
 
 # --- deadlines ----------------------------------------------------------------------------------------------
@@ -167,6 +140,6 @@ def test_whatever_is_killed_who_answers_late_is_late_to_the_nanosecond(
 ) -> None:
     experiment = late_experiment_of(method)
     calm = run_in_process(experiment, tmp_path / "calm").folder
-    out = disturbed(experiment, LATE_KILLS, processes, tmp_path)
+    out = disturbed(experiment.to_yaml(), LATE_KILLS, processes, tmp_path)
     assert_same(out, calm)
     assert (out / "energy.csv").read_bytes() == (calm / "energy.csv").read_bytes()

@@ -3,15 +3,15 @@
 import csv
 import json
 import signal
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
+from disturbed import assert_same, disturbed
 from hand_started import Processes
-from programs import Program, events
+from programs import events
 from test_spanning import weights_sha256
-from tiers import SMALL, run_in_process, small
+from tiers import run_in_process, small
 
 from emulator.record import load_record
 from emulator.retime import retime
@@ -27,7 +27,6 @@ ENTRIES = (
     "{at: 1s, set: {devices: [3], preset: nb-iot}}, {at: 3s, cut: {link: lps-gps, lps: [0], for: 500ms}}"
 )
 SCHEDULED = (*PERSONAL, f"schedule=[{ENTRIES}]")
-SAME = ("model_sha256", "personal_sha256", "device_accuracy", "moves", "excluded", "virtual")  # of the summary
 
 
 def flows(folder: Path) -> set[tuple[int, str, int]]:
@@ -79,37 +78,11 @@ FAULTS = [
 ]
 
 
-def disturbed(changes: tuple[str, ...], faults: list[dict[str, object]], processes: int, folder: Path) -> Path:
-    """The folder of a run with real processes, of which some are killed."""
-    (folder / "small.yaml").write_text(SMALL)
-    settings = [word for change in changes for word in ("--set", change)]
-    words = ("run", str(folder / "small.yaml"), *settings, "--set", f"faults={json.dumps(faults)}", "--json")
-    out, log = folder / "out", folder / "log"
-    with ExitStack() as stack:
-        program = stack.enter_context(
-            Program("emulator", *words, "--out", str(out), "--device-processes", str(processes), log=log)
-        )
-        lines = list(program.lines())
-        assert program.end() == 0, log.read_text()
-    assert len([line["process"] for line in lines if line["event"] == "restart"]) == len(faults)
-    return out
-
-
-def assert_same(one: Path, other: Path) -> None:
-    """Two runs are the same to the bit and the nanosecond."""
-    assert (one / "timeline.csv").read_bytes() == (other / "timeline.csv").read_bytes()
-    said = [json.loads((folder / "summary.json").read_text()) for folder in (one, other)]
-    for summary in said:
-        summary["excluded"].sort(key=json.dumps)  # rows are in the order in which LPSs have told
-    for key in SAME:
-        assert said[0][key] == said[1][key]
-
-
 @pytest.mark.parametrize("processes", [2, 5])
 def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
     run: Path, processes: int, tmp_path: Path
 ) -> None:
-    assert_same(disturbed(SCHEDULED, FAULTS, processes, tmp_path), run)
+    assert_same(disturbed(small(*SCHEDULED).to_yaml(), FAULTS, processes, tmp_path), run)
 
 
 def test_a_run_whose_schedule_says_who_trains_is_not_retimed(run: Path) -> None:
@@ -169,7 +142,7 @@ def test_a_device_that_is_late_as_it_moves_is_busy_where_it_comes_to(late: Path)
 def test_whatever_is_killed_a_late_device_that_moves_is_late_to_the_nanosecond(
     late: Path, processes: int, tmp_path: Path
 ) -> None:
-    assert_same(disturbed(LATE, LATE_FAULTS, processes, tmp_path), late)
+    assert_same(disturbed(small(*LATE).to_yaml(), LATE_FAULTS, processes, tmp_path), late)
 
 
 # --- a GPS that goes back -------------------------------------------------------------------------------------

@@ -35,16 +35,14 @@ async def hear(
     at: Sequence[int] = (),
 ) -> list[int]:  # fmt: skip
     """When so many bits, and then all of a model, have arrived."""
-    await clock.until(start)
-    times = []
-    with held.under_way(f"device-00{child}", DOWN, 0, size, model=model) as transfer:
-        for bits in at:
-            await transfer.arrived(bits)
-            times.append(clock.now)
-        await transfer.all_arrived()
-        times.append(clock.now)
-        await transfer.over()
-    return times
+    return await carry(held, clock, child, size, at=at, way=DOWN, start=start, model=model)
+
+
+async def cut_off(clock: SetTime, receiving: "asyncio.Future[Any]", at_ns: int) -> list[int]:
+    """Give up what a device receives at a time."""
+    await clock.until(at_ns)
+    receiving.cancel()
+    return []
 
 
 async def test_a_model_goes_once_however_many_devices_receive_it_and_each_ones_own_link_comes_after() -> None:
@@ -115,13 +113,8 @@ async def test_one_that_nobody_receives_any_more_ends_and_begins_again_with_who_
     held = transfers(clock, ONCE)
     cut = asyncio.ensure_future(hear(held, clock, 0))
 
-    async def cut_off() -> list[int]:
-        await clock.until(40 * MS)
-        cut.cancel()
-        return []
-
     _, one, other = await arrivals(
-        clock, cut_off(), hear(held, clock, 1, start=60 * MS), hear(held, clock, 0, start=70 * MS)
+        clock, cut_off(clock, cut, 40 * MS), hear(held, clock, 1, start=60 * MS), hear(held, clock, 0, start=70 * MS)
     )
     assert (one, other) == ([140 * MS], [140 * MS])
 
@@ -131,12 +124,7 @@ async def test_one_that_is_cut_off_takes_nothing_from_the_others() -> None:
     held = transfers(clock, ONCE)
     cut = asyncio.ensure_future(hear(held, clock, 0))
 
-    async def cut_off() -> list[int]:
-        await clock.until(40 * MS)
-        cut.cancel()
-        return []
-
-    _, other = await arrivals(clock, cut_off(), hear(held, clock, 1, start=20 * MS))
+    _, other = await arrivals(clock, cut_off(clock, cut, 40 * MS), hear(held, clock, 1, start=20 * MS))
     assert other == [80 * MS]
 
 

@@ -73,12 +73,13 @@ def transfers(clock: SetTime, *links: str) -> Transfers:
 
 
 async def carry(
-    held: Transfers, clock: SetTime, child: int, size: int, *, at: Sequence[int] = (), way: int = UP, start: int = 0
-) -> list[int]:
+    held: Transfers, clock: SetTime, child: int, size: int, *, at: Sequence[int] = (), way: int = UP, start: int = 0,
+    model: int | None = None,
+) -> list[int]:  # fmt: skip
     """When so many bits, and then all of a transfer, have arrived."""
     await clock.until(start)
     times = []
-    with held.under_way(f"device-00{child}", way, 0, size) as transfer:
+    with held.under_way(f"device-00{child}", way, 0, size, model=model) as transfer:
         for bits in at:
             await transfer.arrived(bits)
             times.append(clock.now)

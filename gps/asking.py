@@ -12,7 +12,7 @@ from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import failed
 from fedstrata.rounds.notes import LATEST_NS
 from fedstrata.rounds.paced import arrived_answer
-from fedstrata.rpc.answers import arrays_of
+from fedstrata.rpc.answers import arrays_of, bytes_of
 from fedstrata.streams import Streams
 from fedstrata.timeline import LpsTimeline
 from fedstrata.transfers import Transfers
@@ -45,7 +45,7 @@ class Asking:
             return
         self._check(header, answers)
         if header.global_round >= self._plans.planned_rounds:
-            size = _size(answers)
+            size = bytes_of(answers)
             await arrived_answer(self._transfers, header.cluster_id, header.global_round, size)
 
     def take(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> None:
@@ -80,7 +80,7 @@ class Asking:
         """When a bundle is here on the virtual clock; 0 without it."""
         if self._timeline is None:
             return 0
-        size = _size(answers)
+        size = bytes_of(answers)
         return self._timeline.bundled_ns(header.cluster_id, header.global_round, header.answered_ns, size)
 
     @property
@@ -108,10 +108,6 @@ class Asking:
         self._plans.make(global_round, plan)
         self._log.info("planned_again", global_round=global_round, rule=plan.rule)
         return True
-
-
-def _size(answers: Mapping[int, pb.Answer]) -> int:
-    return sum(answer.ByteSize() for answer in answers.values())
 
 
 def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:

@@ -18,6 +18,7 @@ from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, RoundServer
+from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.streams import UPDATE_PART, streams_of
@@ -302,7 +303,7 @@ class LpsAgent:
         self, who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
     ) -> None:
         """Tell the GPS what the devices of an LPS have answered in a global round, and when on the virtual clock."""
-        size = sum(answer.ByteSize() for answer in answers.values())
+        size = bytes_of(answers)
         timeout_s = payload_timeout_s(size)
         if self._experiment.is_paced:
             links = lps_links(self._experiment)

@@ -92,3 +92,8 @@ def question_named(questions: Iterable[Question], name: str) -> Question:
         if question.name == name:
             return question
     raise PayloadError(f"no question is called {quoted(name)} in this run")
+
+
+def bytes_of(answers: Mapping[int, pb.Answer]) -> int:
+    """How many bytes the answers of devices have together, as they are sent."""
+    return sum(answer.ByteSize() for answer in answers.values())

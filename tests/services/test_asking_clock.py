@@ -80,6 +80,7 @@ def test_the_check_expects_what_a_round_takes_where_nothing_is_drawn(method: str
     assert sum(took["lps-0"]) == rounds * expected.lps_round.ends_ns
 
 
+@pytest.mark.runs
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("method", "processes"), [("ifca", 2), ("cfl", 5), ("fedfomo", 2)])
 def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
@@ -133,6 +134,7 @@ def test_whose_answer_or_update_is_late_is_left_out_and_the_other_lps_waits_no_l
     assert {row["device"] for row in late} == {"device-001", "device-004"}
 
 
+@pytest.mark.runs
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("method", "processes"), [("ifca", 1), ("fedfomo", 2), ("cfl", 5)])
 def test_whatever_is_killed_who_answers_late_is_late_to_the_nanosecond(

@@ -357,6 +357,7 @@ async def test_messages_that_are_none_are_refused(tiers: Tiers) -> None:
 # --- descriptors ----------------------------------------------------------------------------------
 
 
+@pytest.mark.runs
 def test_a_server_with_few_descriptors_goes_on_under_silent_connections(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL.replace("clusters: 2", "clusters: 1"))
     common = ("--experiment", str(tmp_path / "small.yaml"))

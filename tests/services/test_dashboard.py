@@ -13,7 +13,10 @@ from hand_started import Processes
 from programs import REPOSITORY
 from prometheus import BINARY, OF_RELEASE, STEP_S, Prometheus
 
-pytestmark = pytest.mark.skipif(BINARY is None, reason="no prometheus here (Debian's package prometheus)")
+pytestmark = [
+    pytest.mark.runs,
+    pytest.mark.skipif(BINARY is None, reason="no prometheus here (Debian's package prometheus)"),
+]
 
 DASHBOARD = json.loads((REPOSITORY / "helm" / "fedstrata" / "files" / "dashboard.json").read_text())
 EXPERIMENT = (REPOSITORY / "experiments" / "digits.yaml").read_text()

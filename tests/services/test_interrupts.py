@@ -11,7 +11,7 @@ from tiers import SMALL
 
 PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed")
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
+pytestmark = [pytest.mark.runs, pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")]
 
 
 @dataclass(frozen=True, kw_only=True)

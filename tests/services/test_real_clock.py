@@ -142,6 +142,7 @@ def test_a_schedule_and_traces_go_by_real_time_since_training_began(links: str, 
     assert_same_models(real.folder, virtual.folder)
 
 
+@pytest.mark.runs
 def test_a_device_that_is_late_by_the_wall_as_it_moves_is_waited_for_where_it_comes_to(tmp_path: Path) -> None:
     links = "{device-lps: {up_rate: 20Mbit/s}, overrides: [{devices: [0], up_rate: 2kbit/s}]}"
     entries = "{at: 1ms, move: {devices: [0], to: lps-1}}, {at: 5s, set: {devices: [0], up_rate: 20Mbit/s}}"

@@ -102,6 +102,7 @@ def test_the_picture_of_an_asked_round_has_each_time_once(tmp_path: Path) -> Non
     assert picture(real, waits) is not None
 
 
+@pytest.mark.runs
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("method", "changes"),
@@ -131,6 +132,7 @@ KILLS = [
 ]
 
 
+@pytest.mark.runs
 @pytest.mark.timeout(300)
 def test_whatever_is_killed_models_are_the_same_to_the_bit(tmp_path: Path) -> None:
     experiment = experiment_of("real", "ifca", ONCE)

@@ -85,6 +85,7 @@ def renewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.runs
 def test_the_run_has_the_models_of_one_whose_certificates_stay(renewed: Path, tmp_path: Path) -> None:
     plain = run_in_process(small(*ROUNDS), tmp_path / "plain").folder
     models = sorted(path.name for path in (plain / "models").iterdir())
@@ -95,6 +96,7 @@ def test_the_run_has_the_models_of_one_whose_certificates_stay(renewed: Path, tm
         assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.runs
 def test_nobody_is_away_or_sends_again_and_each_process_connects_anew_once_a_step(renewed: Path) -> None:
     said = {who: [event["event"] for event in events(renewed / "logs" / f"{who}.log")] for who in WHO}
     lost = {"lps_away", "sent_again", "call_refused", "update_late"}
@@ -108,6 +110,7 @@ def assigned(run: Path, who: str) -> list[dict[str, str]]:
     return [event for event in events(run / "logs" / f"{who}.log") if event["event"] == "assigned"]
 
 
+@pytest.mark.runs
 def test_who_has_a_certificate_by_the_authority_of_before_is_refused(renewed: Path) -> None:
     greeted, called = (renewed.parent / "stranger.txt").read_text().splitlines()
     assert greeted.startswith("gps at 127.0.0.1:")

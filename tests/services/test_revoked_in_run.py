@@ -42,6 +42,7 @@ def restarts(said: Iterator[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(line["process"], line["cause"]) for line in said if line.get("event") == "restart"]
 
 
+@pytest.mark.runs
 def test_another_serves_for_one_revoked_by_name_and_one_revoked_by_number_goes_on_with_another_certificate(
     tmp_path: Path, plain: Any
 ) -> None:
@@ -53,6 +54,7 @@ def test_another_serves_for_one_revoked_by_name_and_one_revoked_by_number_goes_o
     assert summary["model_sha256"] == plain["model_sha256"]
 
 
+@pytest.mark.runs
 def test_where_none_is_left_one_more_is_started(tmp_path: Path, plain: Any) -> None:
     said = restarts(revoking(tmp_path, ("lps", "lps-0"), ("lps", "lps-1")))
     assert [(process, cause in {"lps-0 is revoked", "lps-1 is revoked"}) for process, cause in said] == [

@@ -45,6 +45,7 @@ def summary_of(run: Secured) -> Any:
     return json.loads(path.read_text())
 
 
+@pytest.mark.runs
 def test_its_cluster_goes_to_another_and_the_models_are_those_of_a_run_left_alone(
     revoked: tuple[Secured, Program], tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_its_cluster_goes_to_another_and_the_models_are_those_of_a_run_left_alon
     assert summary["model_sha256"] == plain.summary.model_sha256
 
 
+@pytest.mark.runs
 def test_it_ends_in_one_line_and_its_devices_have_gone_before(revoked: tuple[Secured, Program]) -> None:
     run, first = revoked
     assert first.end() == 2
@@ -70,6 +72,7 @@ def wait_for_event(log: Path, name: str, patience_s: float = 60) -> None:
         time.sleep(0.05)  # between two looks
 
 
+@pytest.mark.runs
 def test_devices_leave_an_lps_by_the_serial_number_of_its_certificate_and_come_back_when_it_has_another(
     tmp_path: Path,
 ) -> None:

@@ -78,6 +78,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("processes", [2, 5])
 def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
     run: Path, processes: int, tmp_path: Path
@@ -137,6 +138,7 @@ def test_a_device_that_is_late_as_it_moves_is_busy_where_it_comes_to(late: Path)
     assert third["slowest"] == "device-000"
 
 
+@pytest.mark.runs
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("processes", [1, 2, 5])
 def test_whatever_is_killed_a_late_device_that_moves_is_late_to_the_nanosecond(

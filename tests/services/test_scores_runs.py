@@ -37,6 +37,7 @@ def text_of(*, lps: int = 1, reading: str = "rows") -> str:
     return TEXT.replace("LPS", str(lps)).replace("READING", reading)
 
 
+@pytest.mark.runs
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("reading", ["rows", "columns"])
 def test_one_two_and_five_device_processes_and_three_lpss_give_the_same_table(tmp_path: Path, reading: str) -> None:

@@ -158,6 +158,7 @@ class Leaving(DeviceAgent):
         return super()._round_job(*arguments, **named)
 
 
+@pytest.mark.runs
 async def test_a_device_that_leaves_in_a_round_is_left_out_as_without_masks(tmp_path: Path) -> None:
     late = "deadlines.lps={deadline_s: 6, quorum_ratio: 0.5}"
     records = [

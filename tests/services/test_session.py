@@ -243,4 +243,5 @@ async def test_a_parent_that_goes_away_is_an_error_that_passes(link: Link) -> No
     await link.server.stop(0)
     with pytest.raises(grpc.aio.AioRpcError) as gone:
         await asking
-    assert gone.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    # which status it is depends on what was being written as the stream broke
+    assert is_passing(gone.value)

@@ -100,6 +100,7 @@ def weights_sha256(folder: Path) -> dict[str, str]:
 # --- one model for all ----------------------------------------------------------------------------
 
 
+@pytest.mark.runs
 def test_one_two_and_three_lpss_and_one_and_three_device_processes_give_the_same_model(tmp_path: Path) -> None:
     kinds = [(1, 1), (2, 1), (3, 1), (3, 3)]
     with ExitStack() as stack:
@@ -216,6 +217,7 @@ def test_a_device_whose_answer_in_a_round_is_none_is_refused_by_name_and_the_oth
 FOMO = "{name: fedfomo, offered: 2, explore: 0.5}"
 
 
+@pytest.mark.runs
 def test_whose_models_a_device_is_offered_changes_with_no_process_and_no_lps(tmp_path: Path) -> None:
     text = text_of(FOMO, lps=1, rounds=4)
     with ExitStack() as stack:
@@ -233,6 +235,7 @@ TSDP = "{name: fedtsdp, batch: 20, hopkins: 0.01, hopkins_points: 4, divergence:
 WITH_PUBLIC = "kind: tasks\n  public: {examples: 60}"
 
 
+@pytest.mark.runs
 def test_layers_are_withdrawn_and_groups_found_alike_whatever_the_processes_and_lpss(tmp_path: Path) -> None:
     texts = {lps: text_of(TSDP, lps=lps, rounds=4).replace("kind: tasks", WITH_PUBLIC) for lps in (1, 3)}
     with ExitStack() as stack:

@@ -40,6 +40,7 @@ def without_bytes(table: str) -> tuple[str, dict[str, float]]:
     return "\n".join(line for line in lines if not costs & set(line.split(","))), numbers
 
 
+@pytest.mark.runs
 def test_a_sweep_that_was_killed_goes_on_to_the_same_table(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     whole, broken = file.parent / "whole", file.parent / "broken"
     assert cli.execute(["sweep", str(file), "--out", str(whole), "--quiet"]) == 0
@@ -70,6 +71,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_table(file: Path, capfd: py
         assert (broken / "runs" / run / "seed-3" / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.runs
 def test_ctrl_c_ends_a_sweep_with_all_its_processes(file: Path) -> None:
     out = file.parent / "interrupted"
     words = ("sweep", str(file), "--out", str(out), "--jobs", "1", "--json")

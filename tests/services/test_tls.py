@@ -105,6 +105,7 @@ def strangers(run: Secured) -> Iterator[tuple[Program, int, str]]:
     yield run.devices("several", one), 2, "names device/device-000, and this process is device/device-001"
 
 
+@pytest.mark.runs
 def test_strangers_end_in_one_line_and_the_run_goes_on(secured: Secured) -> None:
     for program, code, reason in strangers(secured):
         assert program.end() == code, program.log_path.read_text()
@@ -164,6 +165,7 @@ def test_a_folder_with_a_certificate_may_come_from_the_environment(tmp_path: Pat
     ]
 
 
+@pytest.mark.runs
 def test_fedstrata_run_speaks_tls_and_is_the_same_in_the_clear(
     cli_runs: dict[int, FinishedRun], tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_the_summary_has_the_sums_and_the_hash(run: Path) -> None:
     assert virtual["gps"]["compute"] == pytest.approx(sum(float(r["compute_s"]) for r in rows if r["tier"] == "gps"))
 
 
+@pytest.mark.runs
 def test_one_and_three_device_processes_give_the_same_timeline_and_models(run: Path, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     file, log = str(tmp_path / "small.yaml"), tmp_path / "log"

@@ -98,10 +98,10 @@ class SizedTransfers(Transfers):
         super().__init__(links)
         self.bits: dict[tuple[str, str], int] = {}  # by child and direction
 
-    def under_way(self, child_id: str, way: int, number: int, size: int, before: int = 0) -> Any:
+    def under_way(self, child_id: str, way: int, number: int, size: int, before: int = 0, **more: Any) -> Any:
         """A transfer, of which the size is kept."""
         self.bits[child_id, WAYS[way]] = 8 * size
-        return super().under_way(child_id, way, number, size, before)
+        return super().under_way(child_id, way, number, size, before, **more)
 
 
 class Parent:

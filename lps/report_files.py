@@ -31,19 +31,23 @@ class ReportFiles:
 
     def save_late(self, global_round: int, late: Sequence[pb.Flow]) -> None:
         """Keep whose answers in a global round have come too late, before the GPS hears of the others'."""
-        if late:
-            kept = gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(times=pb.RoundTimes(late=late))])
-            write_sealed(self._path(global_round, "late"), kept.SerializeToString(deterministic=True))
+        kept = gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(times=pb.RoundTimes(late=late))])
+        write_sealed(self._path(global_round, "late"), kept.SerializeToString(deterministic=True))
         self._path(global_round - 2, "late").unlink(missing_ok=True)
 
     def late(self, global_round: int) -> list[pb.Flow]:
         """Whose answers in a global round have come too late, as an earlier life has found.
 
         Raises:
-            StateError: the file is damaged; without it devices would go on that were left out.
+            StateError: the file is damaged or gone; without it devices would go on that were left out.
         """
         path = self._path(global_round, "late")
-        return [flow for row in read_report(path).lps_rounds for flow in row.times.late] if path.exists() else []
+        if not path.exists():
+            raise StateError(
+                f"{path} is gone, which says whose answers came too late in global round {global_round + 1}, and the "
+                "plan is made of the others': put the LPS's files back, or begin the run anew"
+            )
+        return [flow for row in read_report(path).lps_rounds for flow in row.times.late]
 
     def save_final(self, report: gps_pb.ReportHeader) -> None:
         """Keep the complete report, before devices hear that nothing more is wanted of them."""

@@ -216,10 +216,12 @@ class SpanningSession:
     async def _ask(self, global_round: int, *, is_planned: bool) -> None:
         """Have the devices of the open round answer its question and wait for the plan, unless it is made."""
         if is_planned:
-            self._times.found(self._files.late(global_round))
+            if self._times.has_deadline:
+                self._times.found(self._files.late(global_round))
             return
         answers = await self.server.gather_answers()
-        await asyncio.to_thread(self._files.save_late, global_round, self._times.late_answers)
+        if self._times.has_deadline:
+            await asyncio.to_thread(self._files.save_late, global_round, self._times.late_answers)
         indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
         answered_ns = self._times.answered_ns(self._report, answers, self._members)
         await self.submit_answers(global_round, indexes, answered_ns)

@@ -78,6 +78,11 @@ class Times:
         )
 
     @property
+    def has_deadline(self) -> bool:
+        """Whether somebody may be late in virtual time."""
+        return self._deadline_ns is not None
+
+    @property
     def late_answers(self) -> list[pb.Flow]:
         """Whose answers have missed the deadline of the open round, and what they did for them."""
         return [flow for _, flow in sorted(self._lateness.late.items())] if self._lateness is not None else []

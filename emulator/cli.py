@@ -1,5 +1,6 @@
 """The command line: commands parse, functions work. Heavy imports wait until a command needs them."""
 
+import atexit
 import os
 import signal
 import sys
@@ -235,7 +236,13 @@ def main() -> None:
     print_whatever_comes()
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+    ended: list[int] = []
+    atexit.register(lambda: [os._exit(code) for code in ended])  # the first to be registered is the last to be called
     code = execute(sys.argv[1:])
+    if code == EXIT_INTERRUPTED:
+        # a signal that came while code was made from text, as data classes are, would have the interpreter of
+        # `python -m` end by SIGINT in place of this code
+        ended.append(code)
     for number in (signal.SIGINT, signal.SIGTERM):  # all is done and said; the interpreter would only complain of them
         signal.signal(number, lambda *_: os._exit(code))
     sys.exit(code)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -263,40 +262,6 @@ def status() -> pb.RunStatus:
     return pb.RunStatus(
         run_id="r", phase="training", global_round=2, global_rounds=8, clusters=clusters, link_bytes=counted
     )
-
-
-# A command whose work is done, in an interpreter that is about to end and waits for a thread.
-OVER = """
-import sys, threading
-from emulator import cli
-
-def lingers():
-    threading.main_thread().join()
-    print("over", flush=True)
-    threading.Event().wait()
-
-def app(*_, **__):
-    threading.Thread(target=lingers).start()
-    print("said")
-
-cli.app = app
-cli.main()
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_comes_when_all_is_done_is_not_worth_a_word(number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as it:
-        assert it.stdout is not None
-        assert [it.stdout.readline() for _ in range(2)] == ["said\n", "over\n"]
-        while it.poll() is None:  # one that comes just before the interpreter begins to wait is seen at the next
-            it.send_signal(number)
-            with suppress(subprocess.TimeoutExpired):
-                it.wait(timeout=1)
-        assert it.communicate(timeout=60) == ("", "")
-    assert it.returncode == 0
 
 
 def test_bytes_are_those_that_parents_counted() -> None:

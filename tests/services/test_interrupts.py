@@ -55,7 +55,8 @@ def runs(folder: Path) -> dict[str, Interrupted]:
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_ends_a_run_at_once_and_keeps_what_there_is(runs: dict[str, Interrupted], phase: str) -> None:
     run = runs[phase]
-    assert run.processes_before >= 2
+    # a run that has told of its end stops its processes and writes its report: then the command may be alone
+    assert run.processes_before >= (1 if run.reached == "completed" else 2)
     assert run.exit_code == 130
     assert run.errors == ["interrupted"]
     assert run.processes_after == []

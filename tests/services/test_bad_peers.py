@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from conftest import wait_for_record
 from programs import Program
-from tiers import SMALL, Tiers, small
+from tiers import SMALL, Clock, Tiers, small
 
 from device.enrolment import GpsLink
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import DuplicateDeviceError, ExcludedError, PayloadError, UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment
+from fedstrata.link import HOLD_S
 from fedstrata.logs import EventLog
 from fedstrata.models import build_model
 from fedstrata.quoting import REASON_CHARACTERS
@@ -167,14 +168,32 @@ async def test_unknown_devices_and_indexes_are_refused(tiers: Tiers) -> None:
             assert isinstance(await refused(stub.Enroll(request)), UnknownChildError)
 
 
+STALE = 7  # a term that no LPS has come to
+
+
+class StaleAsks(GpsServicer):
+    """A GPS that tells the test when an LPS of a stale term has asked for shared layers, and is held."""
+
+    asked: asyncio.Event
+
+    async def FetchShared(self, request: rounds_pb2.FetchModelRequest, context: Any) -> None:
+        if request.term == STALE:
+            self.asked.set()
+        await super().FetchShared(request, context)
+
+
 async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(tmp_path: Path) -> None:
-    experiment = small("method=oracle", "deadlines.gps.deadline_s=0.3")
-    async with Tiers(experiment, tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as channel:
+    experiment, clock = small("method=oracle", "deadlines.gps.deadline_s=3600"), Clock()
+    StaleAsks.asked = asyncio.Event()
+    async with (
+        Tiers(experiment, tmp_path / "run", StaleAsks) as tiers,
+        grpc.aio.insecure_channel(tiers.address) as channel,
+    ):
         gps = GpsServiceStub(channel)
         for index, device_id in enumerate(experiment.device_ids()):
             await gps.Enroll(enrolment(index, device_id, experiment_sha256=experiment.digest))
         await tiers.until(lambda: tiers.run.phase == "training")
-        ids = {"run_id": experiment.run_id, "child_id": "lps-0", "cluster_id": "lps-0", "term": 7}
+        ids = {"run_id": experiment.run_id, "child_id": "lps-0", "cluster_id": "lps-0", "term": STALE}
         stale = rounds_pb2.UpdateHeader(lps_id="lps-0", round=0, **ids)
         model = build_model(experiment.model, dataset_info(experiment.data))
 
@@ -187,7 +206,10 @@ async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(t
         stale.payload.CopyFrom(payload_header(PayloadCodec(layout, "float32"), name=UPDATE_PART, num_examples=60))
         assert not (await gps.SubmitAggregate(aggregate())).accepted
         request = rounds_pb2.FetchModelRequest(sent_round=-1, resume_round=-1, **ids)
-        assert [part.WhichOneof("part") async for part in gps.FetchShared(request)] == ["waiting"]
+        waiting = asyncio.ensure_future(gps.FetchShared(request).read())
+        await StaleAsks.asked.wait()
+        clock.advance(HOLD_S)
+        assert (await waiting).WhichOneof("part") == "waiting"
 
 
 # --- what is announced ----------------------------------------------------------------------------

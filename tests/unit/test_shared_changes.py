@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_link_rates import course_from
@@ -118,7 +119,10 @@ class Counted(Course):
         return super().at(now_ns)
 
 
-async def test_a_link_that_nothing_has_gone_over_for_long_does_not_go_through_all_its_changes_since() -> None:
+async def test_a_link_that_nothing_has_gone_over_for_long_does_not_go_through_all_its_changes_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Counted, "asked", 0)
     clock = SetTime()
     each_millisecond = Counted((0,), (Trace((0, MS), (10**6, 3 * 10**6), 2 * MS),))
     link = SharedLink(each_millisecond, clock)

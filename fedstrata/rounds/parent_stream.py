@@ -98,7 +98,8 @@ class ParentStream:
             while await self._call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 pass
 
-        with suppress(grpc.aio.AioRpcError):  # what was to be heard has been
+        # What was to be heard has been. Of a stream that breaks as it is half closed gRPC raises an error of its own.
+        with suppress(grpc.aio.AioRpcError, grpc.aio.InternalError):
             await self._within(timeout_s, leave())
 
     async def _move(self, timeout_s: float) -> None:

@@ -162,3 +162,16 @@ async def test_a_child_that_hears_the_end_lets_its_parent_end_the_stream() -> No
     async with session_with(parent) as session:
         assert await heard(session) == ["finished"]
         assert parent.heard_out == 1
+
+
+class Breaking(Call):
+    """A stream that breaks as its child ends it, since its parent stops at that moment."""
+
+    async def done_writing(self) -> None:
+        raise grpc.aio.InternalError('Failed "execute_batch"')
+
+
+async def test_a_parent_that_stops_while_its_child_takes_leave_has_been_heard_all_the_same() -> None:
+    call = Breaking()
+    call.answer.set_result(pb.ModelPart(finished=pb.Finished()))
+    assert await heard(ParentStream(lambda wait_for_ready: call)) == ["finished"]

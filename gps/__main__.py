@@ -71,6 +71,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         children=experiment.device_count,
         tls=tls,
         guard=guard_of(tls, run.serving, metrics.refused, experiment.device_count),
+        refused=metrics.refused,
     )
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")

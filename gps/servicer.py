@@ -167,10 +167,14 @@ class GpsServicer(GpsServiceServicer):
         parts, run = aiter(requests), self._run
         header = await header_first(parts, "a bundle of answers")
         self._check(header.run_id)
+        if not 0 <= header.answers <= run.experiment.device_count:
+            raise PayloadError(f"{header.answers} answers announced, in a run of {run.experiment.device_count} devices")
         answers: dict[int, answers_pb2.Answer] = {}
+        left = header.answers
         async for part in parts:
-            if len(answers) >= header.answers:
+            if not left:
                 raise PayloadError(f"more answers than the {header.answers} announced")
+            left -= 1
             answers[part.answer.device_index] = part.answer.answer
         if run.serving.is_current(header.cluster_id, header.term):
             await run.asking.arrived(header, answers)

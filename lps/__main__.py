@@ -75,6 +75,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         children=experiment.device_count,
         tls=tls,
         guard=guard,
+        refused=metrics.refused,
     )
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:

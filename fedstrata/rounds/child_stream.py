@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait, sender_of
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -14,6 +15,7 @@ class ChildStream:
     fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
     take_answer: Callable[[pb.RoundAnswer], Awaitable[None]]
+    wait: UploadWait = UPLOAD_WAIT  # for what follows an update's header; between two exchanges nobody is in a hurry
 
     async def answer(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer all that comes."""
@@ -33,7 +35,7 @@ class ChildStream:
 
     async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
         """Take an update where others follow it; gives what its sender asks for then."""
-        update = _UpdateParts(first, parts)
+        update = _UpdateParts(first, Awaited(parts, self.wait, sender_of(first)))
         reply = await self.submit(update, context)
         async for part in update:
             del part  # of an update that was late or there already

@@ -10,6 +10,7 @@ import pytest
 from rounds_setting import RUN_ID, bytes_of, header_of, server_of, vector
 
 from fedstrata.errors import StalledError
+from fedstrata.experiment import parse_experiment
 from fedstrata.metrics import LinkMeter
 from fedstrata.rounds import RoundServer
 from fedstrata.rounds.child_stream import ChildStream
@@ -17,6 +18,7 @@ from fedstrata.rpc.client import is_passing
 from fedstrata.rpc.server import ERROR_KEY, RpcServer
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.tier_links import upload_wait
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
@@ -234,3 +236,13 @@ async def test_a_round_without_it_is_not_banned(tmp_path: Path) -> None:
 
 def test_an_upload_is_waited_for_longer_than_an_honest_sender_waits_for_a_chunk() -> None:
     assert UPLOAD_WAIT.first_s > 50.0 + CHUNK_BYTES / 32_000
+
+
+def test_where_boards_may_have_links_as_slow_as_the_configured_ones_an_upload_is_waited_for_longer() -> None:
+    links = "links={device_lps: {up_rate: 8kbit/s, down_rate: 1Gbit/s}}"
+    text = "name: slow\npartition: {kind: iid, devices: 3, examples_per_device: 10}\n"
+    real = parse_experiment(text, overrides=["clock=real", links])
+    assert upload_wait(parse_experiment(text, overrides=["clock=virtual", links]), 10_000) is UPLOAD_WAIT
+    waited = upload_wait(real, 10_000)  # 10 kB at 1 kB/s, and a header of 4 KiB
+    assert waited.first_s == pytest.approx(UPLOAD_WAIT.first_s + 14.1, abs=0.1)
+    assert waited.least_bytes_per_s == UPLOAD_WAIT.least_bytes_per_s

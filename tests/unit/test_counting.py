@@ -78,11 +78,11 @@ async def test_both_ends_count_what_was_serialised(link: Link) -> None:
     async with channel:
         lps = LpsServiceStub(counting)  # type: ignore[no-untyped-call]
         fetch = pb.FetchModelRequest(run_id="r", child_id="device-000")
-        assert [part.WhichOneof("part") async for part in lps.FetchModel(fetch, timeout=10)] == ["header", "data"]
+        assert [part.WhichOneof("part") async for part in lps.FetchModel(fetch, timeout=60)] == ["header", "data"]
         update = [pb.UpdatePart(header=pb.UpdateHeader(run_id="r")), pb.UpdatePart(data=b"y" * 500)]
-        reply = await lps.SubmitUpdate(iter(update), timeout=10)
+        reply = await lps.SubmitUpdate(iter(update), timeout=60)
         locate = pb.LocateUpdateRequest(run_id="r")
-        located = await lps.LocateUpdate(locate, timeout=10)
+        located = await lps.LocateUpdate(locate, timeout=60)
     expected = {
         ("up", "model"): fetch.ByteSize() + FRAME_BYTES,
         ("down", "model"): sum(part.ByteSize() + FRAME_BYTES for part in (HEADER, DATA)),
@@ -103,7 +103,7 @@ async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Lin
     ]
     channel, counting = open_channel(link.server.address, link.at_child)
     async with channel:
-        stream = LpsServiceStub(counting).Attend(iter(asked), timeout=10)  # type: ignore[no-untyped-call]
+        stream = LpsServiceStub(counting).Attend(iter(asked), timeout=60)  # type: ignore[no-untyped-call]
         assert [answer.WhichOneof("part") async for answer in stream] == ["data", "reply"]
     up = [part.ByteSize() + FRAME_BYTES for part in asked]
     expected = {
@@ -125,7 +125,7 @@ async def test_an_answer_counts_under_the_name_of_its_question_and_one_nobody_as
     part = pb.UpdatePart(answer=pb.RoundAnswer(run_id="r", answer=Answer(question=asked, data=b"12345678")))
     channel, counting = open_channel(link.server.address, link.at_child)
     async with channel:
-        stream = LpsServiceStub(counting).Attend(iter([part]), timeout=10)  # type: ignore[no-untyped-call]
+        stream = LpsServiceStub(counting).Attend(iter([part]), timeout=60)  # type: ignore[no-untyped-call]
         assert [answer.WhichOneof("part") async for answer in stream] == ["go_on"]
     expected = {("up", kind): part.ByteSize() + FRAME_BYTES, ("down", "control"): GO_ON.ByteSize() + FRAME_BYTES}
     assert link.counts(link.at_child) == expected
@@ -135,7 +135,7 @@ async def test_an_answer_counts_under_the_name_of_its_question_and_one_nobody_as
 async def test_the_two_ends_are_told_apart(link: Link) -> None:
     channel, counting = open_channel(link.server.address, link.at_child)
     async with channel:
-        await LpsServiceStub(counting).LocateUpdate(pb.LocateUpdateRequest(), timeout=10)  # type: ignore[no-untyped-call]
+        await LpsServiceStub(counting).LocateUpdate(pb.LocateUpdateRequest(), timeout=60)  # type: ignore[no-untyped-call]
     assert {key.end for key in link.at_child.snapshot()} == {"child"}
     assert {key.end for key in link.at_parent.snapshot()} == {"parent"}
     assert LinkKey(link="device-lps", direction="up", kind="control", end="parent") in link.at_parent.snapshot()

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from ports import kept_address
 
 from fedstrata.errors import HandshakeError
 from fedstrata.logs import EventLog
@@ -157,20 +158,19 @@ async def test_in_the_clear_to_who_speaks_tls_is_told(authority: Authority, tmp_
 
 async def test_a_parent_that_is_not_up_yet_is_waited_for(authority: Authority, tmp_path: Path) -> None:
     gps, device = of(authority, GPS, tmp_path), of(authority, DEVICE, tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    assert await why_refused(address, device, GPS) is None
-    assert await why_refused(address, None, GPS) is None
-    channel = plain_or_secure(address, device)
-    reaching = asyncio.ensure_future(until_reached(channel, address, device, GPS, EventLog("test")))
-    while channel.get_state() is not TRANSIENT:
-        await channel.wait_for_state_change(channel.get_state(try_to_connect=True))
-    server = RpcServer(ProcessMetrics("gps").links, tls=gps)
-    await server.start(address)
-    async with asyncio.timeout(30):
-        await reaching
-    await channel.close(None)
-    await server.stop(0)
+    with kept_address() as address:
+        assert await why_refused(address, device, GPS) is None
+        assert await why_refused(address, None, GPS) is None
+        channel = plain_or_secure(address, device)
+        reaching = asyncio.ensure_future(until_reached(channel, address, device, GPS, EventLog("test")))
+        while channel.get_state() is not TRANSIENT:
+            await channel.wait_for_state_change(channel.get_state(try_to_connect=True))
+        server = RpcServer(ProcessMetrics("gps").links, tls=gps)
+        await server.start(address)
+        async with asyncio.timeout(30):
+            await reaching
+        await channel.close(None)
+        await server.stop(0)
 
 
 @pytest.mark.parametrize("is_by_tls", [True, False])

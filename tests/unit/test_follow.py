@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from ports import kept_address
 
 from emulator import client as client_module
 from emulator import follow as follow_module
@@ -118,15 +119,16 @@ async def test_watching_goes_on_when_the_gps_ends_its_stream(serve: Serve) -> No
 async def test_watching_goes_on_when_the_gps_dies_and_comes_back(serve: Serve) -> None:
     first = grpc.aio.server()
     pb_grpc.add_RunServiceServicer_to_server(ScriptedGps([[trained(0)]]), first)
-    address = f"127.0.0.1:{first.add_insecure_port('127.0.0.1:0')}"
-    await first.start()
     seen = asyncio.Event()
-    async with RunClient(address) as client:
-        following = asyncio.create_task(follow(client, FakeBackend(), lambda status: seen.set()))
-        await asyncio.wait_for(seen.wait(), DEADLINE_S)
-        await first.stop(None)
-        await serve(ScriptedGps([[DONE]]), address)
-        outcome = await asyncio.wait_for(following, DEADLINE_S)
+    with kept_address() as address:
+        assert first.add_insecure_port(address)
+        await first.start()
+        async with RunClient(address) as client:
+            following = asyncio.create_task(follow(client, FakeBackend(), lambda status: seen.set()))
+            await asyncio.wait_for(seen.wait(), DEADLINE_S)
+            await first.stop(None)
+            await serve(ScriptedGps([[DONE]]), address)
+            outcome = await asyncio.wait_for(following, DEADLINE_S)
     assert outcome.status.phase == "completed"
 
 

@@ -24,7 +24,7 @@ class Process:
 
     def get(self, path: str) -> tuple[int, str]:
         host, _, port = self.server.address.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=10)
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
         try:
             connection.request("GET", path)
             reply = connection.getresponse()
@@ -97,7 +97,7 @@ def test_an_ipv6_address_is_served_and_written_in_brackets() -> None:
 def test_a_port_that_another_server_holds_is_refused_and_one_it_has_left_is_free() -> None:
     registry = ProcessMetrics("lps").registry
     with StatusServer("127.0.0.1:0", registry, lambda: True) as first:
-        connection = http.client.HTTPConnection(first.address, timeout=5)
+        connection = http.client.HTTPConnection(first.address, timeout=60)
         connection.request("GET", "/healthz")
         connection.getresponse().read()
         with pytest.raises(AddressError, match="cannot serve HTTP"):
@@ -113,7 +113,7 @@ def test_who_speaks_slowly_is_hung_up_on_and_few_are_heard_at_once(
     monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
     host, _, port = process.server.address.rpartition(":")
     with ExitStack() as stack:
-        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=9)) for _ in range(8)]
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(8)]
         for connection in slow:
             with suppress(ConnectionError):  # one too many was hung up on before
                 while True:  # a letter at a time, each well before any time-out of a read
@@ -130,7 +130,7 @@ def test_a_probe_is_answered_while_others_hold_as_many_connections_as_there_may_
     monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
     host, _, port = process.server.address.rpartition(":")
     with ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=9)) for _ in range(3)]
+        silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(3)]
         assert process.get("/healthz")[0] == 200
         assert silent[0].recv(1) == b""  # the oldest has made room
 
@@ -142,7 +142,7 @@ def test_of_too_many_connections_one_is_given_up_of_the_address_that_has_most(
     host, _, port = process.server.address.rpartition(":")
 
     def opened(by: str) -> socket.socket:
-        return stack.enter_context(socket.create_connection((host, int(port)), 9, (by, 0)))
+        return stack.enter_context(socket.create_connection((host, int(port)), 60, (by, 0)))
 
     with ExitStack() as stack:
         one, *many = (opened(by) for by in ("127.0.0.2", "127.0.0.3", "127.0.0.3"))
@@ -155,7 +155,7 @@ def test_of_too_many_connections_one_is_given_up_of_the_address_that_has_most(
 def test_of_connections_that_break_nothing_is_said(process: Process, capfd: pytest.CaptureFixture[str]) -> None:
     host, _, port = process.server.address.rpartition(":")
     for _ in range(5):
-        with socket.create_connection((host, int(port)), timeout=9) as connection:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends by a reset
             connection.sendall(b"GET /met")
         assert process.get("/healthz")[0] == 200

@@ -97,7 +97,7 @@ def test_what_two_threads_write_at_once_is_written_one_after_the_other(tmp_path:
 
     writing = threading.Thread(target=journal.add_lps_rounds, args=(rows(),))
     writing.start()
-    is_under_way.wait(5)
+    is_under_way.wait(60)
     journal.register_lps("lps-0", "127.0.0.1:1")  # as while the thread that groups is half-way
     may_end.set()
     writing.join()

@@ -5,34 +5,9 @@ from functools import partial
 
 import pytest
 import uvloop
+from loop_time import LoopTime, turns
 
 from fedstrata.link import Changes, TimeLimit
-
-
-class Loop:
-    """The running loop with a clock that the test sets ahead, and a count of its timers."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        loop = asyncio.get_running_loop()
-        self.ahead_s, self.timers = 0.0, 0
-        real_time, real_call_at = loop.time, loop.call_at
-
-        def call_at(when: float, *rest: object, **named: object) -> asyncio.TimerHandle:
-            self.timers += 1
-            return real_call_at(when, *rest, **named)  # type: ignore[arg-type]
-
-        patch.setattr(loop, "time", lambda: real_time() + self.ahead_s)
-        patch.setattr(loop, "call_at", call_at)
-
-    async def advance(self, seconds: float) -> None:
-        self.ahead_s += seconds
-        await turns()
-
-
-async def turns() -> None:
-    """Let everybody who can go on do so."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_what_holds_already_is_not_waited_for() -> None:
@@ -57,7 +32,7 @@ async def test_who_waits_looks_again_at_each_change() -> None:
 
 
 async def test_each_is_let_go_when_its_own_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, changes = Loop(monkeypatch), Changes()
+    loop, changes = LoopTime(monkeypatch), Changes()
     waiting = {s: asyncio.ensure_future(changes.wait_until(lambda: False, s)) for s in (20.0, 5.0, 30.0)}
     for now, left in ((4.0, {20.0, 5.0, 30.0}), (5.5, {20.0, 30.0}), (21.0, {30.0}), (31.0, set())):
         await turns()
@@ -67,7 +42,7 @@ async def test_each_is_let_go_when_its_own_time_is_over(monkeypatch: pytest.Monk
 
 
 async def test_all_share_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, changes, rounds = Loop(monkeypatch), Changes(), [0]
+    loop, changes, rounds = LoopTime(monkeypatch), Changes(), [0]
     for number in range(1, 6):
         opened = partial(lambda number: rounds[-1] >= number, number)
         waiting = [asyncio.ensure_future(changes.wait_until(opened, 20.0)) for _ in range(50)]
@@ -79,7 +54,7 @@ async def test_all_share_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_whose_time_is_over_does_not_wake_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, changes, looked = Loop(monkeypatch), Changes(), 0
+    loop, changes, looked = LoopTime(monkeypatch), Changes(), 0
 
     def look() -> bool:
         nonlocal looked
@@ -122,7 +97,7 @@ async def test_one_that_is_given_up_leaves_the_others_waiting() -> None:
 
 
 async def test_steps_that_are_over_in_time_share_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, limit = Loop(monkeypatch), TimeLimit()
+    loop, limit = LoopTime(monkeypatch), TimeLimit()
     for number in range(5):
         assert await limit.hold(20.0, asyncio.sleep(0, number)) == number
         await loop.advance(3.0)
@@ -131,7 +106,7 @@ async def test_steps_that_are_over_in_time_share_a_timer(monkeypatch: pytest.Mon
 
 
 async def test_a_step_has_its_own_time_whatever_is_left_of_the_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, limit = Loop(monkeypatch), TimeLimit()
+    loop, limit = LoopTime(monkeypatch), TimeLimit()
     await limit.hold(20.0, asyncio.sleep(0))
     await loop.advance(15.0)
     held = asyncio.Event()
@@ -147,7 +122,7 @@ async def test_a_step_has_its_own_time_whatever_is_left_of_the_timer(monkeypatch
 
 
 async def test_a_shorter_limit_than_the_one_before_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, limit = Loop(monkeypatch), TimeLimit()
+    loop, limit = LoopTime(monkeypatch), TimeLimit()
     await limit.hold(20.0, asyncio.sleep(0))
     holding = asyncio.ensure_future(limit.hold(5.0, asyncio.Event().wait()))
     await turns()
@@ -168,7 +143,7 @@ async def test_who_is_cancelled_from_outside_is_cancelled_and_not_late() -> None
 
 
 async def test_who_is_cancelled_from_outside_as_the_time_is_over_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, limit = Loop(monkeypatch), TimeLimit()
+    loop, limit = LoopTime(monkeypatch), TimeLimit()
     holding = asyncio.ensure_future(limit.hold(5.0, asyncio.Event().wait()))
     await turns()
     holding.cancel()
@@ -181,7 +156,7 @@ async def test_who_is_cancelled_from_outside_as_the_time_is_over_is_cancelled(mo
 
 
 async def test_a_late_step_leaves_its_task_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, limit, cancelling = Loop(monkeypatch), TimeLimit(), -1
+    loop, limit, cancelling = LoopTime(monkeypatch), TimeLimit(), -1
 
     async def late() -> str:
         nonlocal cancelling
@@ -199,7 +174,7 @@ async def test_a_late_step_leaves_its_task_as_it_was(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_step_that_is_under_way_keeps_its_limit_whoever_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, limit = Loop(monkeypatch), TimeLimit()
+    loop, limit = LoopTime(monkeypatch), TimeLimit()
     holding = asyncio.ensure_future(limit.hold(5.0, asyncio.Event().wait()))
     await turns()
     limit.close()

@@ -64,7 +64,7 @@ async def conducted(folder: Path, rounds: Rounds, *answers: Any) -> Any:
         _gps=SimpleNamespace(FetchClusters=fetch_clusters, ReportFailure=(failed := AsyncMock())),
         _session=lambda cluster: session,
     )  # fmt: skip
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await agent.run()
     assert agent.clusters["lps-0"] is server
     await agent.close()
@@ -100,11 +100,11 @@ async def test_where_devices_move_a_round_begins_with_its_plan_however_late_that
     metrics, log = ProcessMetrics("lps"), EventLog("test")
     agent = LpsAgent(experiment, lps_id="lps-0", gps="127.0.0.1:1", state=tmp_path, metrics=metrics, log=log)
     hearing = asyncio.ensure_future(agent._until_heard(2))
-    done, _ = await asyncio.wait([hearing], timeout=0.3 if moves else 5)
+    done, _ = await asyncio.wait([hearing], timeout=0.3 if moves else 60)
     assert bool(done) != moves
     agent.__dict__.update(_plan_version=2)
     agent.__dict__["_plan_changes"].tell()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await hearing
     await agent.close()
 
@@ -128,6 +128,6 @@ async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_
     await asyncio.sleep(0)
     known.add("device-001")
     agent.__dict__["_plan_changes"].tell()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await asking
     await agent.close()

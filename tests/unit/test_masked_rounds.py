@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loop_time import LoopTime, turns
 from masks_setting import LAYOUT, masked_experiment
 from rounds_setting import PART, RUN_ID, Wire, vector
 
@@ -39,7 +40,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 EXPERIMENT = masked_experiment(5)
 IDS = EXPERIMENT.device_ids()
 FOREVER = TierDeadline()
-SOON = TierDeadline(deadline_s=0.05, quorum_ratio=0.5)
+SOON = TierDeadline(deadline_s=60, quorum_ratio=0.5)  # by a clock that the test sets
 
 
 @dataclass
@@ -133,6 +134,14 @@ async def mean_of(parent: Parent, *jobs: Any) -> Flat:
     return await gathering
 
 
+async def deadline_passes(parent: Parent, clock: LoopTime, absent: str, lacks: str) -> None:
+    """Let the deadline pass as soon as one child alone is waited for."""
+    await turns()
+    while parent.server.awaited != (0, (absent,), lacks):  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0)
+    await clock.advance(60)
+
+
 async def test_a_masked_round_has_the_bits_of_the_plain_mean(tmp_path: Path) -> None:
     parent = Parent.of(tmp_path)
     flats = [np.random.default_rng(number).normal(size=LAYOUT.size).astype(np.float32) for number in range(5)]
@@ -146,24 +155,30 @@ async def test_nobody_gets_the_model_before_all_keys_are_there(tmp_path: Path) -
     parent = Parent.of(tmp_path, IDS[:3])
     first, second, third = (Child(parent, name) for name in IDS[:3])
     waiting = [asyncio.create_task(child.send(vector(1.0))) for child in (first, second)]
-    await asyncio.sleep(0.01)
+    await turns()
     assert not any(job.done() for job in waiting)
     mean = await mean_of(parent, *waiting, third.send(vector(4.0)))
     assert mean[0] == 2.0
 
 
-async def test_a_device_that_never_shows_a_key_is_left_out_at_the_deadline(tmp_path: Path) -> None:
-    parent = Parent.of(tmp_path, wait=SOON)
-    mean = await mean_of(parent, *(Child(parent, name).send(vector(2.0)) for name in IDS[:4]))
+async def test_a_device_that_never_shows_a_key_is_left_out_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, clock = Parent.of(tmp_path, wait=SOON), LoopTime(monkeypatch)
+    late = deadline_passes(parent, clock, IDS[4], "its key for masks")
+    mean = await mean_of(parent, *(Child(parent, name).send(vector(2.0)) for name in IDS[:4]), late)
     assert mean[0] == 2.0
     assert parent.sums.total.num_examples == 8
 
 
-async def test_a_device_that_drops_out_has_all_others_mask_anew_for_who_is_left(tmp_path: Path) -> None:
-    parent = Parent.of(tmp_path, wait=SOON)
+async def test_a_device_that_drops_out_has_all_others_mask_anew_for_who_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, clock = Parent.of(tmp_path, wait=SOON), LoopTime(monkeypatch)
     silent = Child(parent, IDS[4])
     children = [Child(parent, name) for name in IDS[:4]]
-    mean = await mean_of(parent, silent.client.fetch(-1), *(child.take_part(vector(3.0)) for child in children))
+    late = deadline_passes(parent, clock, IDS[4], "its update")
+    mean = await mean_of(parent, silent.client.fetch(-1), *(child.take_part(vector(3.0)) for child in children), late)
     assert mean[0] == 3.0
     assert [child.uploads for child in children] == [2] * 4
     assert len({child.masks.digest for child in children}) == 1
@@ -201,7 +216,7 @@ async def test_a_device_whose_update_is_in_may_come_with_another_key(tmp_path: P
     await asyncio.gather(children[4].client.fetch(-1), *jobs)
     born_again = Child(parent, IDS[0])
     again = asyncio.ensure_future(born_again.client.fetch(-1))
-    await asyncio.sleep(0.01)
+    await turns()
     mean = await mean_of(parent, children[4].send(vector(1.0)))
     assert mean[0] == 1.0
     parent.open(tmp_path, 1)

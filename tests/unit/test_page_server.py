@@ -27,7 +27,7 @@ class Server:
         self.address = host, int(port)
 
     def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:
-        connection = http.client.HTTPConnection(*self.address, timeout=10)
+        connection = http.client.HTTPConnection(*self.address, timeout=60)
         try:
             connection.request(method, path)
             reply = connection.getresponse()
@@ -37,7 +37,7 @@ class Server:
 
     def listen(self) -> socket.socket:
         """A connection that has asked for events."""
-        connection = socket.create_connection(self.address, timeout=20)
+        connection = socket.create_connection(self.address, timeout=60)
         connection.sendall(EVENTS)
         return connection
 

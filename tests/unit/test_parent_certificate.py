@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from ports import kept_address
 from test_renewal import DEVICE, Echo, issued
 
 from fedstrata.errors import NotServedError
@@ -111,35 +112,34 @@ async def test_another_serial_number_leaves_it_alone_and_binds_connections_to_it
     authority: Authority, device: TlsFiles, lps: TlsFiles
 ) -> None:
     revoke(device, ANOTHER)
-    async with serving(lps) as echo, channel_to(echo.address, device) as channel:
-        await call(channel)
-        await seen(channel)
-        await call(channel)
-        assert channel.newest().only.split() == lps.cert.split()
-        address = echo.address
-        await echo.server.stop(None)
-        authority.issue([LPS], lps.folder)
-        async with serving(lps.newest(at_once=True), address):  # it comes back with another
-            await until(channel, lambda ended: isinstance(ended, bytes))
-        revoke(device, "# nobody")
-        assert channel.newest().only == b""
+    with kept_address() as address:
+        async with serving(lps, address) as echo, channel_to(address, device) as channel:
+            await call(channel)
+            await seen(channel)
+            await call(channel)
+            assert channel.newest().only.split() == lps.cert.split()
+            await echo.server.stop(None)
+            authority.issue([LPS], lps.folder)
+            async with serving(lps.newest(at_once=True), address):  # it comes back with another
+                await until(channel, lambda ended: isinstance(ended, bytes))
+            revoke(device, "# nobody")
+            assert channel.newest().only == b""
 
 
 async def test_a_parent_that_comes_up_late_is_reached_while_connections_are_bound_anew(
     authority: Authority, device: TlsFiles, lps: TlsFiles
 ) -> None:
-    async with serving(lps) as echo:
-        address = echo.address
     revoke(device, ANOTHER)
-    async with channel_to(address, device) as channel, asyncio.timeout(60):
-        reaching = asyncio.ensure_future(until_reached(channel, address, device, LPS, EventLog("test")))
-        await channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE)
-        async with serving(lps, address):
-            await reaching
-            await until(channel, lambda ended: isinstance(ended, bytes))
-            await seen(channel)
-            assert channel.newest().only
-            await until_reached(channel, address, device, LPS, EventLog("test"))
+    with kept_address() as address:
+        async with channel_to(address, device) as channel, asyncio.timeout(60):
+            reaching = asyncio.ensure_future(until_reached(channel, address, device, LPS, EventLog("test")))
+            await channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE)
+            async with serving(lps, address):
+                await reaching
+                await until(channel, lambda ended: isinstance(ended, bytes))
+                await seen(channel)
+                assert channel.newest().only
+                await until_reached(channel, address, device, LPS, EventLog("test"))
 
 
 async def test_who_lets_greetings_pass_to_the_parent_is_not_taken_for_it(

@@ -66,7 +66,7 @@ class FakeApi:
         return "by hand"
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not holds():
                 self._called.clear()
                 await self._called.wait()

@@ -9,6 +9,7 @@ from weakref import ref
 
 import grpc
 import pytest
+from loop_time import LoopTime
 
 from fedstrata.rounds import ParentStream
 from fedstrata.v1 import rounds_pb2 as pb
@@ -61,11 +62,16 @@ async def heard(session: ParentStream, timeout_s: float = 30) -> list[str | None
     return [part.WhichOneof("part") async for part in session.fetch(pb.FetchModelRequest(), timeout=timeout_s)]
 
 
-async def test_a_silent_parent_is_not_waited_for_longer_than_said_and_asked_anew_on_another_stream() -> None:
-    parent = SilentParent()
+async def test_a_silent_parent_is_not_waited_for_longer_than_said_and_asked_anew_on_another_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parent, clock = SilentParent(), LoopTime(monkeypatch)
     async with session_with(parent) as session:
-        with pytest.raises(grpc.aio.AioRpcError, match=r"no answer within 0\.3 s") as caught:
-            await heard(session, 0.3)
+        hearing = asyncio.ensure_future(heard(session, 20))
+        await parent.hears.wait()  # else the second stream might be the first that it has
+        await clock.advance(20)
+        with pytest.raises(grpc.aio.AioRpcError, match="no answer within 20 s") as caught:
+            await hearing
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert await heard(session) == ["finished"]
     assert parent.streams == 2

@@ -64,6 +64,6 @@ async def test_what_an_iterator_raises_reaches_who_awaits_the_call(messages: Any
     await server.start()
     channel, counted = open_channel(f"127.0.0.1:{port}", LinkMeter())
     with pytest.raises(KeyError, match="the data is gone"):
-        await GpsServiceStub(counted).SubmitAnswer(messages(), timeout=10)
+        await GpsServiceStub(counted).SubmitAnswer(messages(), timeout=60)
     await channel.close()
     await server.stop(0)

@@ -1,0 +1,31 @@
+"""The event loop's time as a test sets it: a deadline passes when the test says so, however busy the machine."""
+
+import asyncio
+
+import pytest
+
+
+class LoopTime:
+    """The running loop with a clock that stands still unless the test sets it ahead, and a count of its timers."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        self.ahead_s, self.timers = 0.0, 0
+        began, real_call_at = loop.time(), loop.call_at
+
+        def call_at(when: float, *rest: object, **named: object) -> asyncio.TimerHandle:
+            self.timers += 1
+            return real_call_at(when, *rest, **named)  # type: ignore[arg-type]
+
+        patch.setattr(loop, "time", lambda: began + self.ahead_s)
+        patch.setattr(loop, "call_at", call_at)
+
+    async def advance(self, seconds: float) -> None:
+        self.ahead_s += seconds
+        await turns()
+
+
+async def turns() -> None:
+    """Let everybody who can go on do so."""
+    for _ in range(10):
+        await asyncio.sleep(0)

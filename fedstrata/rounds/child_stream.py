@@ -4,8 +4,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedstrata.errors import PayloadError
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait, sender_of
 from fedstrata.v1 import rounds_pb2 as pb
+
+
+async def _refuse_announced(header: pb.UpdateHeader) -> None:
+    raise PayloadError("updates are not announced here; send them")
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,7 @@ class ChildStream:
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
     take_answer: Callable[[pb.RoundAnswer], Awaitable[None]]
     wait: UploadWait = UPLOAD_WAIT  # for what follows an update's header; between two exchanges nobody is in a hurry
+    take_announced: Callable[[pb.UpdateHeader], Awaitable[None]] = _refuse_announced
 
     async def answer(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer all that comes."""
@@ -27,6 +33,9 @@ class ChildStream:
             elif part.HasField("answer"):
                 await self.take_answer(part.answer)
                 asked = part.answer.then_fetch
+            elif part.HasField("announced"):
+                await self.take_announced(part.announced)
+                asked = part.announced.then_fetch
             else:
                 asked = await self._take(part, parts, context)
             del part  # while its sender waits for the next model, its update is not held

@@ -59,11 +59,12 @@ release: setup ## wheel, source archive, packed chart and images of the last com
 kind-up: ## a kind cluster on this machine with locally built images loaded
 	scripts/kind-up
 
-check: setup ## lint, format, types, import contracts, generated files
+check: setup ## lint, format, types, import contracts, findings in packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/audit.py
 
 format: setup ## put code in form
 	$(BIN)/ruff check --fix .

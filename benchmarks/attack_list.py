@@ -28,11 +28,14 @@ from benchmarks.attackers import (
 from fedstrata.v1 import answers_pb2, gps_service_pb2, lps_service_pb2, rounds_pb2, tensors_pb2
 
 
-def enroll(who: str, index: int = 0) -> Callable[[Target], Any]:
+def enrolment(who: str, index: int = 0) -> gps_service_pb2.EnrollRequest:
     """An enrolment in somebody's name."""
-    return lambda target: gps_service_pb2.EnrollRequest(
-        device_id=who, device_index=index, num_examples=60, process_id="attacker"
-    )
+    return gps_service_pb2.EnrollRequest(device_id=who, device_index=index, num_examples=60, process_id="attacker")
+
+
+def enroll(who: str, index: int = 0) -> Callable[[Target], Any]:
+    """The same, whoever is attacked."""
+    return lambda target: enrolment(who, index)
 
 
 def fetch(who: str, cluster: str = "lps-0", **more: Any) -> Callable[[Target], Any]:
@@ -139,8 +142,8 @@ ATTACKS: tuple[tuple[str, str, Attack], ...] = (
     (
         INS,
         "a flood of enrolments as another",
-        flood("gps", GPS + "Enroll", enroll("device-000")(None).SerializeToString()),
-    ),  # type: ignore[arg-type]
+        flood("gps", GPS + "Enroll", enrolment("device-000").SerializeToString()),
+    ),
     (INS, "100 watches of health on a connection", calls("gps", HEALTH + "Watch", b"", times=MANY)),
     (INS, "50 connections with a watch each", channels("gps")),
     (INS, "handshakes one after the other", shaken("gps", has_certificate=True)),

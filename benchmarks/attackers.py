@@ -122,7 +122,7 @@ class Attacker:
                 yield message
 
         try:
-            call = channel.stream_stream(path)(parts(), timeout=10, **options)
+            call = channel.stream_stream(path, None, None)(parts(), timeout=10, **options)
             async for _ in call:
                 self.heard["an answer"] += 1
         except grpc.aio.AioRpcError as error:
@@ -180,7 +180,7 @@ def endless(at: str, path: str, first: Callable[[Target], Any], part: bytes) -> 
 
     async def attack(attacker: Attacker) -> None:
         async with attacker.channel(at) as channel:
-            call = channel.stream_stream(path)()
+            call = channel.stream_stream(path, None, None)(None)
             try:
                 await call.write(first(attacker.target).SerializeToString())
                 while True:

@@ -1,6 +1,6 @@
 """What the virtual clock costs: the same run with `clock: virtual` and with `clock: none`, in turns.
 
-    python benchmarks/clock_cost.py [EXPERIMENT] [--repeat 2]
+    python -m benchmarks.clock_cost [EXPERIMENT] [--repeat 2]
 
 A line a run with its wall time and the CPU time of all its processes, to which other programs on the machine add
 little; then the virtual time, whether all models have equal bits, and the clock's share of the CPU time.

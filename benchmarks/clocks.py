@@ -1,6 +1,6 @@
 """The same run on the virtual and on the real clock: how far apart their rounds are, and how much faster one is.
 
-python benchmarks/clocks.py [EXPERIMENT] [--set KEY=VALUE ...]
+python -m benchmarks.clocks [EXPERIMENT] [--set KEY=VALUE ...]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What a correction of gradients costs: FedProx beside plain SGD, a hundred devices trained together.
 
-    python benchmarks/corrections.py --devices 100 --pairs 20
+    python -m benchmarks.corrections --devices 100 --pairs 20
 
 Each device trains the 784-32-10 network for one epoch on 600 images, batch 32, on one thread; plain and corrected in
 turn, CPU time. `same` pulls all devices to one vector, `own` each to its own. docs/decisions/stacked-training.md.

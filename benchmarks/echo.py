@@ -1,6 +1,6 @@
 """Echo rounds: devices return what they got, so that a round is nothing but Fedstrata's own cost, beside the floor.
 
-    python benchmarks/echo.py --devices 20 --mb 0.1 1 10
+    python -m benchmarks.echo --devices 20 --mb 0.1 1 10
 
 Every device is a process with a `RoundClient` on a stream of its own; the server is one with the LPS's servicer,
 rounds, exact sum and state. `benchmarks/floor.py` runs in turn with it.
@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from floor import parse as parse_end
-from floor import peak_mb
 
+from benchmarks.floor import parse as parse_end
+from benchmarks.floor import peak_mb
+from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline, parse_experiment
 from fedstrata.heap import keep_for_training
 from fedstrata.logs import EventLog
@@ -59,7 +60,6 @@ from lps.writing import Writing
 if TYPE_CHECKING:
     from device.masks import Masks
 
-HERE = Path(__file__).parent
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
 ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
 
@@ -159,16 +159,16 @@ async def attend(options: argparse.Namespace) -> None:
     client.masks = masks = masks_of(options) if MASKED in os.environ else None
     offer = await client.fetch(-1)
     while isinstance(offer, ReceivedModel):
-        flat = offer.flat
-        update = Update(
-            round=offer.round,
-            num_examples=EXAMPLES,
-            codec=client.codec_for(flat),
-            read=lambda a, b, flat=flat: flat[a:b],
-        )
+        update = returned(offer, client)
         offer = await client.exchange(masks.masked(update) if masks else update)
     session.close()
     await channel.close(None)
+
+
+def returned(offer: ReceivedModel, client: RoundClient) -> Update:
+    """What was received, as an update."""
+    flat = offer.flat
+    return Update(round=offer.round, num_examples=EXAMPLES, codec=client.codec_for(flat), read=lambda a, b: flat[a:b])
 
 
 def wait_for(clients: "list[subprocess.Popen[str]]", server: "subprocess.Popen[str]") -> None:
@@ -186,11 +186,10 @@ def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, 
     """Median seconds of a round, and the server's peak memory in MB."""
     warm_up = max(2, rounds // 10)  # rounds not counted
     common = ["--devices", str(devices), "--bytes", str(size), "--rounds", str(rounds + warm_up)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
 
     def start(*words: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, str(HERE / program), *words, *common]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        command = python("-m", f"benchmarks.{program}", *words, *common)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
 
     with start("server") as server:
         if server.stdout is None:
@@ -218,7 +217,7 @@ def main() -> None:
     for mb in options.mb:
         size = int(mb * 1e6) // 40 * 40
         work = (options.devices, size, options.rounds)
-        pairs = [(measure("echo.py", *work), measure("floor.py", *work)) for _ in range(options.repeats)]
+        pairs = [(measure("echo", *work), measure("floor", *work)) for _ in range(options.repeats)]
         if options.json:
             sides = [[pair[side] for pair in pairs] for side in (0, 1)]
             print(json.dumps({"mb": mb, "fedstrata": sides[0], "floor": sides[1]}), flush=True)  # (seconds, peak MB)

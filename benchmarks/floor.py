@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -39,7 +40,7 @@ class Floor:
 
     def __init__(self, clients: int, model_bytes: int, rounds: int) -> None:
         self._clients, self._rounds = clients, rounds
-        self._model = np.random.default_rng(0).normal(0, 0.1, model_bytes // 4).astype(np.float32)
+        self._model: NDArray[np.float32] = np.random.default_rng(0).normal(0, 0.1, model_bytes // 4).astype(np.float32)
         self._sum = np.zeros(model_bytes // 4, np.float32)
         self._parts: list[bytes] = []
         self._arrived = 0
@@ -56,7 +57,7 @@ class Floor:
         now = time.perf_counter()
         if number:
             self.seconds.append(now - self._started)
-            self._model = self._sum / self._clients
+            self._model = self._sum / np.float32(self._clients)
         self._started = now
         self._sum = np.zeros_like(self._model)
         parts = chunks_of(self._model.tobytes())
@@ -99,13 +100,14 @@ async def serve(options: argparse.Namespace) -> None:
 async def attend(options: argparse.Namespace) -> None:
     """One client: returns what it gets."""
     async with grpc.aio.insecure_channel(options.address, options=OPTIONS) as channel:
-        call = channel.stream_stream(
+        call: grpc.aio.StreamStreamCall[pb.UpdatePart, pb.ModelPart] = channel.stream_stream(
             METHOD,
             request_serializer=pb.UpdatePart.SerializeToString,
             response_deserializer=pb.ModelPart.FromString,
-        )(wait_for_ready=True)
-        got, received = 0, []
-        while (part := await call.read()) is not grpc.aio.EOF:
+        )(None, wait_for_ready=True)
+        received: list[bytes] = []
+        got = 0
+        async for part in call:
             received.append(part.data)
             got += len(part.data)
             if got == options.bytes:

@@ -1,6 +1,6 @@
 """One large update: sent, checked and folded exactly, beside a raw client stream that is folded and not checked.
 
-    python benchmarks/fold.py --mb 100
+    python -m benchmarks.fold --mb 100
 
 The raw stream sends protobuf chunks of 1 MiB and adds them as float32, to a server in a process of its own with
 gRPC's own options: nothing that Fedstrata sets reaches it. Both are measured in turn in one run.
@@ -9,10 +9,8 @@ gRPC's own options: nothing that Fedstrata sets reaches it. Both are measured in
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -23,6 +21,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
@@ -148,11 +147,11 @@ def main() -> None:
     if options.serve:
         asyncio.run(serve(size, rounds) if options.serve == "fedstrata" else serve_raw(size))
         return
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
 
     def start(which: str) -> "subprocess.Popen[str]":
         words = ["--serve", which, "--mb", str(options.mb), "--rounds", str(rounds)]
-        return subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, env=environment)
+        command = python("-m", "benchmarks.fold", *words)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
 
     with start("fedstrata") as server, start("raw") as plain:
         if server.stdout is None or plain.stdout is None:

@@ -1,6 +1,6 @@
 """Agreement of landmark relevance with exact relevance: 200 devices on Fashion-MNIST, one class a task.
 
-`python benchmarks/landmarks.py [--devices 200] [--landmarks 64] [--minority 0.1]` needs the data set and no network.
+`python -m benchmarks.landmarks [--devices 200] [--landmarks 64] [--minority 0.1]` needs the data set and no network.
 """
 
 import argparse

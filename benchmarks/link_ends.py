@@ -6,18 +6,17 @@ from the call to when the parent has its last piece.
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline, parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
@@ -43,7 +42,7 @@ from fedstrata.transfers import Transfers
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
 
-HERE, RUN, EXAMPLES = Path(__file__).parent, "links", 10
+RUN, EXAMPLES = "links", 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,11 +202,10 @@ async def measured(links: str, devices: int, ends: Sequence[End]) -> tuple[list[
     parent = Parent(experiment_of(links, devices), ends)
     await parent.server.start("127.0.0.1:0")
     plan = json.dumps({"links": links, "devices": devices, "ends": [asdict(end) for end in ends]})
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     rounds = [asyncio.create_task(parent.rounds_of(end)) for end in ends]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, parent.server.address, plan,
-        stdout=subprocess.PIPE, env=environment, limit=1 << 26,
+        *python("-m", "benchmarks.link_ends", parent.server.address, plan),
+        stdout=subprocess.PIPE, env=environment(), limit=1 << 26,
     )  # fmt: skip
     told, _ = await process.communicate()
     for job in rounds:

@@ -1,6 +1,6 @@
 """The real clock's links beside what was asked of them, timed from a process with all devices (link_ends.py).
 
-    python benchmarks/links.py rates latency many shared
+    python -m benchmarks.links rates latency many shared
 
 Every device fetches a model and submits an update over gRPC, each round in turn. Expected is what the calendar says;
 the errors have all in them that calls and arithmetic take until a model or an update is there.
@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
-from link_ends import End, measured
 
+from benchmarks.link_ends import End, measured
 from fedstrata.link_calendar import Flow, fair_ends
 from fedstrata.process import run_loop
 

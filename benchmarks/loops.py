@@ -1,6 +1,6 @@
 """Federated training without a framework: rounds of FedAvg in plain PyTorch loops, the limit of any framework.
 
-    python benchmarks/loops.py --work DIR --devices 100 --loop stacked
+    python -m benchmarks.loops --work DIR --devices 100 --loop stacked
 
 One epoch of the 784-32-10 network for each client, batch 32, plain SGD, then the mean over clients; no network, no
 measurement. `one-by-one` is one client after another on one core, `stacked` all clients in batched matrix products on
@@ -54,7 +54,7 @@ def train_one(model: torch.nn.Module, inputs: NDArray[np.float32], labels: NDArr
         batch = order[start : start + BATCH]
         optimiser.zero_grad()
         loss = cross_entropy(model(torch.from_numpy(inputs[batch])), torch.from_numpy(labels[batch]))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # in torch
         optimiser.step()
         loss_sum += loss.item() * len(batch)
     return loss_sum / len(order)

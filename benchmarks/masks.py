@@ -1,6 +1,6 @@
 """What secure aggregation costs: a device's masks, and echo rounds with masks and without, in pairs.
 
-    python benchmarks/masks.py --devices 10 --mb 1 10
+    python -m benchmarks.masks --devices 10 --mb 1 10
 
 The first table is processor time of one thread for one update; the second the median round of `benchmarks/echo.py`,
 plain and masked in turn, and the ratio of each pair. Bytes are what devices send of an update.
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from echo import MASKED, measure
 
+from benchmarks.echo import MASKED, measure
 from device.masks import Masks
 from device.proofs import Proofs
 from fedstrata.experiment import parse_experiment
@@ -63,10 +63,10 @@ def _processor_s(work: Callable[[], object]) -> float:
 
 def pair(devices: int, size: int, rounds: int) -> tuple[float, float]:
     """Median seconds of a round, plain and masked."""
-    plain, _ = measure("echo.py", devices, size, rounds)
+    plain, _ = measure("echo", devices, size, rounds)
     os.environ[MASKED] = "1"
     try:
-        masked, _ = measure("echo.py", devices, size, rounds)
+        masked, _ = measure("echo", devices, size, rounds)
     finally:
         del os.environ[MASKED]
     return plain, masked

@@ -1,7 +1,7 @@
 """Memory of one LPS by its number of children, the size of its model and the number of its streams.
 
-    python benchmarks/memory.py --model-mb 100 --children 2 8 32 128
-    python benchmarks/memory.py --model-mb 20 --children 32 --streams 2 4 8
+    python -m benchmarks.memory --model-mb 100 --children 2 8 32 128
+    python -m benchmarks.memory --model-mb 20 --children 32 --streams 2 4 8
 
 Starts `python -m lps` for each number, under a GPS that runs here, and children that run here too: each fetches the
 model and sends a float32 update made up chunk by chunk, `--at-once` of them at a time, for one global round of two
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,15 @@ training: {{global_rounds: 1, lps_rounds_per_global_round: 2, local_steps: 1}}
 """)
 
 
+@dataclass(frozen=True)
+class Who:
+    """What every call says of who calls."""
+
+    run_id: str
+    child_id: str
+    cluster_id: str
+
+
 class Child:
     """A device that does not train: its update is one number, over and over."""
 
@@ -69,9 +79,9 @@ class Child:
         self._codec = PayloadCodec(self.layout(experiment), "float32")
         self._gate = gate
 
-    def who(self, experiment: Experiment, index: int) -> dict[str, str]:
-        """What every call says of who calls."""
-        return {"run_id": experiment.run_id, "child_id": experiment.device_ids()[index], "cluster_id": "lps-0"}
+    def who(self, experiment: Experiment, index: int) -> Who:
+        """A device calls for itself."""
+        return Who(experiment.run_id, experiment.device_ids()[index], "lps-0")
 
     def layout(self, experiment: Experiment) -> Layout:
         """What goes up and down."""
@@ -103,8 +113,11 @@ class Child:
     async def _fetch(self, sent: int) -> rounds_pb2.ModelHeader | None:
         """The header of the next model, whose bytes are read and dropped; None when the run is over."""
         while True:
-            request = rounds_pb2.FetchModelRequest(**self._who, sent_round=sent, resume_round=-1)
-            header = None
+            request = rounds_pb2.FetchModelRequest(
+                run_id=self._who.run_id, child_id=self._who.child_id, cluster_id=self._who.cluster_id,
+                sent_round=sent, resume_round=-1,
+            )  # fmt: skip
+            header: rounds_pb2.ModelHeader | None = None
             async for part in self.fetch(request):
                 if part.HasField("finished"):
                     return None
@@ -115,7 +128,11 @@ class Child:
 
     async def _parts(self, number: int) -> AsyncIterator[rounds_pb2.UpdatePart]:
         payload = payload_header(self._codec, name=UPDATE_PART, num_examples=EXAMPLES)
-        yield rounds_pb2.UpdatePart(header=rounds_pb2.UpdateHeader(**self._who, round=number, payload=payload))
+        header = rounds_pb2.UpdateHeader(
+            run_id=self._who.run_id, child_id=self._who.child_id, cluster_id=self._who.cluster_id,
+            round=number, payload=payload,
+        )  # fmt: skip
+        yield rounds_pb2.UpdatePart(header=header)
         chunk = np.full(CHUNK_BYTES // 4, 0.001, "<f4").tobytes()
         left = self._codec.payload_bytes
         while left:
@@ -125,12 +142,10 @@ class Child:
     async def evaluate(self, number: int) -> bool:
         """Say what the final model measures; whether nothing more is to come."""
         evaluation = rounds_pb2.Evaluation(
-            device_id=self._who["child_id"], round=number, loss_sum=1.0, correct=1, num_examples=1
+            device_id=self._who.child_id, round=number, loss_sum=1.0, correct=1, num_examples=1
         )
         await self.stub.SubmitEvaluation(
-            lps_service_pb2.SubmitEvaluationRequest(
-                run_id=self._who["run_id"], cluster_id="lps-0", evaluation=evaluation
-            )
+            lps_service_pb2.SubmitEvaluationRequest(run_id=self._who.run_id, cluster_id="lps-0", evaluation=evaluation)
         )
         return False
 
@@ -162,7 +177,7 @@ async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[f
         )
         peak = resident_mb(lps.pid, "VmHWM")
         await conducting
-        await channel.close()
+        await channel.close(None)
     finally:
         lps.terminate()
         lps.wait()

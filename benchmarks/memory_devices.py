@@ -1,6 +1,6 @@
 """Memory of a process of devices, by their number and the model: what a pod of so many devices has to be given.
 
-    python benchmarks/memory_devices.py --model cnn --shape 1 28 28 --devices 1 10 25
+    python -m benchmarks.memory_devices --model cnn --shape 1 28 28 --devices 1 10 25
 
 Runs each number in one process for two global rounds, on examples without content, as many as the published data set of
 that shape has, and prints the peak resident size of that process (VmHWM) beside what `emulator.sizing` has Kubernetes
@@ -10,6 +10,7 @@ asked for.
 import argparse
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.settings import DataSettings
 
 CLASSES, TEST_SHARE = 10, 0.2
-LIKE = {(1, 8, 8): "digits", (1, 28, 28): "fashion-mnist", (3, 32, 32): "cifar-10"}
+LIKE: Mapping[tuple[int, ...], str] = {(1, 8, 8): "digits", (1, 28, 28): "fashion-mnist", (3, 32, 32): "cifar-10"}
 
 
 def load(settings: DataSettings) -> Dataset:

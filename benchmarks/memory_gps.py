@@ -1,6 +1,6 @@
 """Memory of the GPS by its number of clusters, as memory.py has that of an LPS by its number of devices.
 
-    python benchmarks/memory_gps.py --model-mb 100 --clusters 2 8 32 128
+    python -m benchmarks.memory_gps --model-mb 100 --clusters 2 8 32 128
 
 Starts `python -m gps` for each number, and LPSs that run here: each fetches the shared layers and sends an aggregate
 made up chunk by chunk, all at once, for two global rounds. Prints the peak resident size of the GPS (VmHWM), what it
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from memory import EXAMPLES, LIMIT_MODELS, Child, enrol, resident_mb
 
+from benchmarks.memory import EXAMPLES, LIMIT_MODELS, Child, Who, enrol, resident_mb
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.metrics import LinkMeter
@@ -53,10 +53,10 @@ def shared_layout(experiment: Experiment) -> Layout:
 class Cluster(Child):
     """A cluster whose aggregate is one number, over and over."""
 
-    def who(self, experiment: Experiment, index: int) -> dict[str, str]:
+    def who(self, experiment: Experiment, index: int) -> Who:
         """An LPS calls for its cluster."""
         name = f"lps-{index}"
-        return {"run_id": experiment.run_id, "child_id": name, "cluster_id": name}
+        return Who(experiment.run_id, name, name)
 
     def layout(self, experiment: Experiment) -> Layout:
         """The shared layers only."""
@@ -100,7 +100,7 @@ async def measure(clusters: int, model_mb: float, folder: Path) -> tuple[float, 
         stub = GpsServiceStub(channel)
         await asyncio.gather(*(Cluster(stub, experiment, index, gate).run() for index in range(clusters)))
         peak = resident_mb(gps.pid, "VmHWM")
-        await channel.close()
+        await channel.close(None)
     finally:
         gps.terminate()
         gps.wait()

@@ -3,8 +3,8 @@
 A page here is a connection to `/page/events` that takes all it is sent, as fast as it comes, in one process beside the
 run; `--stalled` of them take nothing at all. What a browser needs to draw is the browser's and is not measured.
 
-    python benchmarks/open_pages.py --pages 50 --pairs 6
-    python benchmarks/open_pages.py --pages 0 --pairs 6     # how far two runs lie apart that differ in nothing
+    python -m benchmarks.open_pages --pages 50 --pairs 6
+    python -m benchmarks.open_pages --pages 0 --pairs 6     # how far two runs lie apart that differ in nothing
 """
 
 import argparse
@@ -19,7 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
 
 REQUEST = b"GET /page/events HTTP/1.1\r\nHost: gps\r\n\r\n"
 EXPERIMENT = """
@@ -69,8 +73,8 @@ async def _open(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.Str
     return source, sink
 
 
-def _readers(host: str, port: int, pages: int, stalled: int, result: "object") -> None:
-    result.put(asyncio.run(read_all(host, port, pages, stalled)))  # type: ignore[attr-defined]
+def _readers(host: str, port: int, pages: int, stalled: int, result: "Queue[int]") -> None:
+    result.put(asyncio.run(read_all(host, port, pages, stalled)))
 
 
 def measure(experiment: Path, pages: int, stalled: int) -> Measured:

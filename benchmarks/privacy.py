@@ -149,7 +149,8 @@ def main() -> None:
     else:
         if asked.table is None:
             parser.error(f"{asked.what} needs the table")
-        table, levels = asked.table.read_text(encoding="utf-8"), {}
+        table = asked.table.read_text(encoding="utf-8")
+        levels: dict[str, float] = {}
         if asked.what == "draw":
             found, up = drawn(table), "adjusted Rand index"
         else:

@@ -1,6 +1,6 @@
 """Transfers over a link that Linux shapes (`tc`, token bucket), timed as benchmarks/links.py times ours.
 
-    unshare --net .venv/bin/python -m benchmarks.shaped_by_tc
+    unshare --net python -m benchmarks.shaped_by_tc
 
 Needs root, `tc` and a network namespace of its own: it limits that namespace's loopback. Bytes go through plain TCP
 sockets, one connection, each transfer after the other; expected is their bits divided by the rate.

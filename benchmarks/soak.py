@@ -1,6 +1,6 @@
 """Two long runs of one experiment, one left alone, one whose processes are killed again and again: what grows?
 
-    python benchmarks/soak.py --rounds 200 --every 10 --seed 0 --out /tmp/soak
+    python -m benchmarks.soak --rounds 200 --every 10 --seed 0 --out /tmp/soak
 
 Each run is a `fedstrata run` of experiments/digits.yaml with that many global rounds on real processes. At every
 global round it notes resident memory, open files and threads of the emulator, the GPS, each LPS and each device

@@ -1,6 +1,6 @@
 """Three ways to train the `cnn` model of many devices: one by one, vmap, and convolutions unfolded to matrix products.
 
-    python benchmarks/stacked_cnn.py --devices 16
+    python -m benchmarks.stacked_cnn --devices 16
 
 Forward and backward of one batch of 32 images of 28 × 28 for each device, on one thread: CPU time, and whether a
 device's gradients are the same bits in stacks of every size from 1 to all. docs/decisions/stacked-training.md.
@@ -66,14 +66,16 @@ def unfolded(weights: Weights, inputs: torch.Tensor, labels: torch.Tensor) -> li
 def convolved(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Images (D, n, c, h, w) and kernels (D, o, c, 5, 5) to maps (D, n, o, h, w)."""
     devices, rows, _, height, width = images.shape
-    patches = unfold(images.flatten(0, 1), KERNEL, padding=PADDING).unflatten(0, (devices, rows))  # (D, n, c·25, h·w)
+    patches = unfold(images.flatten(0, 1), KERNEL, padding=PADDING)
+    patches = patches.reshape(devices, rows, *patches.shape[1:])  # (D, n, c·25, h·w)
     products = torch.matmul(weight.flatten(2)[:, None], patches) + bias[:, None, :, None]
-    return products.unflatten(3, (height, width))
+    return products.reshape(*products.shape[:3], height, width)
 
 
 def max_pool(maps: torch.Tensor) -> torch.Tensor:
     """2 × 2, for (D, n, c, h, w)."""
-    return max_pool2d(maps.flatten(0, 1), 2).unflatten(0, maps.shape[:2])
+    pooled: torch.Tensor = max_pool2d(maps.flatten(0, 1), 2)
+    return pooled.reshape(*maps.shape[:2], *pooled.shape[1:])
 
 
 def cpu_ms(way: Way, work: tuple[Weights, torch.Tensor, torch.Tensor], repeats: int) -> float:

@@ -1,6 +1,6 @@
 """What a sweep costs beside the CPU time of its runs, and whether one that was killed ends with the same table.
 
-    .venv/bin/python -m benchmarks.sweeps --out runs/sixty
+    python -m benchmarks.sweeps --out runs/sixty
 
 Does the sweep twice. The second time `kill -9` ends it once half of the runs are done, and the same command goes on.
 """

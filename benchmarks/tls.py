@@ -10,17 +10,16 @@ import argparse
 import os
 import resource
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.echo import TLS, measure
 from benchmarks.suite.observed import observe
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.names import Name
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # echo.py is a program that stands by itself
 DEVICES = 20
 Measured = dict[str, float]  # by what was measured, in seconds
 Work = Callable[[Path, bool], Measured]
@@ -36,8 +35,6 @@ def echo(mb: float, rounds: int) -> Work:
     """A round of echo: wall time, and the CPU of the server and all devices, their start included."""
 
     def work(folder: Path, has_tls: bool) -> Measured:
-        from echo import TLS, measure
-
         os.environ.pop(TLS, None)
         if has_tls:
             authority = Authority.new("echo")
@@ -45,7 +42,7 @@ def echo(mb: float, rounds: int) -> Work:
             authority.issue([Name("device", "device-000", "device-019")], folder / "device")
             os.environ[TLS] = str(folder)
         before = _cpu_of_children()
-        seconds, _ = measure("echo.py", DEVICES, int(mb * 1e6) // 40 * 40, rounds)
+        seconds, _ = measure("echo", DEVICES, int(mb * 1e6) // 40 * 40, rounds)
         return {f"echo {mb:g} MB, s a round": seconds, f"echo {mb:g} MB, CPU s in all": _cpu_of_children() - before}
 
     return work

@@ -9,6 +9,7 @@ from device.enrolment import GpsLink
 from device.round_job import RoundJob
 from device.served import Served
 from device.work import DeviceProcess, DeviceWork, answered
+from fedstrata.clock_checks import announces_updates
 from fedstrata.errors import (
     HandshakeError,
     NotServedError,
@@ -55,6 +56,7 @@ class DeviceAgent:
         self._answered: tuple[int, answers_pb2.Answer] | None = None  # the last answer in a round
         self._job: RoundJob | None = None  # what the round now open is about
         self._received_of: set[str] = set()  # clusters whose model it has been sent
+        self._announces = announces_updates(host.experiment)
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
@@ -159,13 +161,14 @@ class DeviceAgent:
     async def _rounds(self, served: Served, lps: Any, session: ParentStream, data: DeviceData) -> None:
         client = self._client(lps, session, served.by.cluster_id)
         goes_up: Update | answers_pb2.Answer | None = None  # before the next is asked for
+        is_announced = False  # whether an update that goes up is to be said what it is first
         while True:
             held = self._held(served.by.cluster_id)
             client.held_round = held.round if held else None
             with self._host.bench.listening(served.by.cluster_id):
-                offer = await served.hear(self._exchange(client, goes_up))
+                offer = await served.hear(self._exchange(client, goes_up, is_announced=is_announced))
             self._host.channels.lps_reached(served.by.lps_id, served.by.lps_address)
-            goes_up = None
+            goes_up, is_announced = None, self._announces
             if isinstance(offer, ReceivedModel):
                 self._host.held[served.by.cluster_id] = offer
                 self._received_of.add(served.by.cluster_id)
@@ -176,7 +179,7 @@ class DeviceAgent:
                         raise RunStoppedError(f"the run has stopped: {offer.reason}")
                     return self._log.info("finished")
                 case rounds_pb2.SendAgain():
-                    goes_up = self._sent_for(offer.round)
+                    goes_up, is_announced = self._sent_for(offer.round), offer.announce
                 case rounds_pb2.SendModel() if held is not None:
                     self._log.info("model_sent", round=held.round)
                     await served.hear(self._send_held(lps, client, held))
@@ -195,12 +198,14 @@ class DeviceAgent:
         would else depend on who came first."""
         return self._host.held.get(cluster_id) if cluster_id in self._received_of else None
 
-    async def _exchange(self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None) -> Offered:
+    async def _exchange(
+        self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None, *, is_announced: bool
+    ) -> Offered:
         """Send what there is to send, and wait for what comes next."""
         if isinstance(goes_up, Update):
             if self._masks is not None:
                 goes_up = await self._host.bench.compute(partial(self._masks.masked, goes_up))
-            return await client.exchange(goes_up)
+            return await (client.announce(goes_up) if is_announced else client.exchange(goes_up))
         if goes_up is not None and self._job is not None:
             return await client.answer(self._job.received.round, goes_up)
         return await client.fetch(*self._sent_of)

@@ -37,6 +37,13 @@ def busy_as_they_move(experiment: "Experiment") -> frozenset[int]:
     return Homes(experiment.schedule).moving if is_deciding else frozenset()
 
 
+def announces_updates(experiment: "Experiment") -> bool:
+    """Whether devices say what their updates are before they send them: who misses a deadline hangs on all of them."""
+    shared = experiment.links.shared
+    is_shared = shared is not None and shared.device_lps.up_rate is not None
+    return experiment.is_timed and experiment.deadlines.lps.deadline_s is not None and is_shared
+
+
 def counts_real_time(experiment: "Experiment") -> bool:
     """Whether something happens by the real time since training began."""
     return experiment.clock == "real" and bool(experiment.schedule or experiment.links.has_trace)
@@ -51,10 +58,3 @@ def _check_virtual(experiment: "Experiment") -> None:
             raise ValueError(
                 f"clock: virtual has deadlines of LPS rounds only; leave deadlines.{tier}.deadline_s out, or say none"
             )
-    shared = experiment.links.shared
-    is_shared = shared is not None and (shared.device_lps.up_rate is not None or shared.device_lps.broadcast)
-    if experiment.deadlines.lps.deadline_s is not None and is_shared:
-        raise ValueError(
-            "deadlines.lps.deadline_s on clock: virtual goes by each device's own link up; leave up_rate and broadcast "
-            "of links.shared.device-lps out"
-        )

@@ -67,7 +67,7 @@ class DeviceEnergy:
         return self._took(
             flow.child,
             down=(flow.down_bytes, flow.down_ns - flow.away_ns),
-            up=(flow.up_bytes + flow.answer_bytes, flow.up_ns),
+            up=(flow.up_bytes + flow.answer_bytes - flow.unsent_bytes, flow.up_ns),
             compute_ns=flow.compute_ns,
         )
 

@@ -169,6 +169,12 @@ class SupersededError(FedstrataError):
     status = grpc.StatusCode.ABORTED
 
 
+class StalledError(FedstrataError):
+    """An upload of which nothing, or too little, has come for longer than it is waited for."""
+
+    status = grpc.StatusCode.ABORTED
+
+
 class ExcludedError(FedstrataError):
     """A child that was refused for the rest of the run."""
 

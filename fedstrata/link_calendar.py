@@ -113,6 +113,11 @@ class FairLink:
         """Whether a flow is under way."""
         return number in self._flows
 
+    def carried(self, number: int) -> int:
+        """How many whole bits of a flow under way have gone over the link."""
+        flow = self._flows[number]
+        return (flow.group.served - flow.since) // (SECOND_NS * SCALE)
+
     def _group(self, rate: int | None) -> _Group:
         most = SCALE * (FASTEST if rate is None else rate)
         return self._groups.setdefault(most, _Group(most))
@@ -187,6 +192,11 @@ def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
     return _Sharing(flows, capacity).ends()
 
 
+def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[tuple[int | None, int]]:
+    """When each flow has left a link that all share, None where it has not by a time, and how many of its bits have."""
+    return _Sharing(flows, capacity).carried_by(until_ns)
+
+
 class _Sharing:
     """Flows through a shared link, from the first start to the last end."""
 
@@ -203,18 +213,35 @@ class _Sharing:
 
     def ends(self) -> list[int]:
         """When each flow has ended."""
-        ends, passed = [flow.start_ns for flow in self._flows], list[tuple[int, int]]()
-        while self._changes:
+        passed = self._go_through(None)
+        while (next_ns := self._link.next_ns()) is not None:
+            passed += self._link.advance(next_ns)
+        ends = [flow.start_ns for flow in self._flows]
+        for number, at_ns in passed:
+            ends[number] = at_ns
+        return ends
+
+    def carried_by(self, until_ns: int) -> list[tuple[int | None, int]]:
+        """When each flow has ended, None where it has not by a time, and its bits by then."""
+        over = dict(self._go_through(until_ns) + self._link.advance(until_ns))
+        found: list[tuple[int | None, int]] = []
+        for number, flow in enumerate(self._flows):
+            if number in over or (not flow.bits and flow.start_ns <= until_ns):
+                found.append((over.get(number, flow.start_ns), flow.bits))
+            else:
+                found.append((None, self._link.carried(number) if self._link.has(number) else 0))
+        return found
+
+    def _go_through(self, until_ns: int | None) -> list[tuple[int, int]]:
+        """Let happen what changes up to a time, or all that matters; gives the flows that have ended, and when."""
+        passed: list[tuple[int, int]] = []
+        while self._changes and (until_ns is None or self._changes[0][0] <= until_ns):
             at_ns, number = heappop(self._changes)
             passed += self._link.advance(at_ns)
             if not self._to_begin and len(passed) == len(self._begun):
                 break
             self._change(at_ns, number)
-        while (next_ns := self._link.next_ns()) is not None:
-            passed += self._link.advance(next_ns)
-        for number, at_ns in passed:
-            ends[number] = at_ns
-        return ends
+        return passed
 
     def _change(self, at_ns: int, number: int) -> None:
         """Begin a flow, or let its own link, or the shared one, have another rate."""

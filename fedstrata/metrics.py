@@ -100,7 +100,10 @@ class ProcessMetrics:
         # from zero, or Prometheus sees no increase in the first; kept, since to look one up costs more than to count
         self._outcomes = {o: self._updates.labels(tier, o) for o in OUTCOMES if tier != "device"}
         self._refused = PrometheusCounter(
-            "fedstrata_refused", "Calls refused by who makes them, by why", ["reason"], registry=self.registry
+            "fedstrata_refused",
+            "Calls refused by who makes them, or given up, by why",
+            ["reason"],
+            registry=self.registry,
         )
         self._devices = Gauge("fedstrata_devices", "Devices by state", ["state"], registry=self.registry)
         self._accuracy = Gauge(
@@ -129,7 +132,7 @@ class ProcessMetrics:
             self._run.phase.labels(other).set(other == phase)
 
     def refused(self, reason: str) -> None:
-        """Count a call that was refused by who makes it."""
+        """Count a call that was refused by who makes it, or given up."""
         self._refused.labels(reason).inc()
 
     def progressed(self) -> None:

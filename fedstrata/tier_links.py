@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from fedstrata.experiment import Experiment
@@ -10,6 +10,7 @@ from fedstrata.link_calendar import BEFORE, DEVICE_ASKED, DEVICE_LINK, DOWN, LPS
 from fedstrata.link_course import AnyLink, AnyShared, LinkCourse, LinkCourses
 from fedstrata.link_rates import AnyRate, fastest, longest_ns
 from fedstrata.link_settings import SharedRates
+from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
 
 PIECE_NS = 10_000_000  # of link time: what a payload that is not small is cut into
@@ -97,6 +98,20 @@ def lps_links(experiment: Experiment) -> TierLinks:
         link_of=link_of,
         shared=SharedRates(),
     )
+
+
+def upload_wait(experiment: Experiment, payload_bytes: int) -> UploadWait:
+    """How long a parent waits for what comes up: on the real clock, beneath which boards may have links as slow as the
+    configured ones, as much longer as the callers' own deadlines are."""
+    if not experiment.is_paced:
+        return UPLOAD_WAIT
+    devices = experiment.device_count
+    slowest_s = max(
+        links.slowest_s(number, payload_bytes, devices)
+        for links in (device_links(experiment), lps_links(experiment))
+        for number in range(devices)
+    )
+    return replace(UPLOAD_WAIT, first_s=UPLOAD_WAIT.first_s + slowest_s)
 
 
 def _lps_number(name: str) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
-from fedstrata.link_calendar import DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP
+from fedstrata.link_calendar import DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP, Flow
 from fedstrata.link_course import AnyLink, LinkCourses
 from fedstrata.link_rates import end_of
 from fedstrata.link_settings import SharedRates
@@ -20,23 +20,27 @@ from fedstrata.methods import Moment, make_method
 from fedstrata.streams import asks_in_training
 from fedstrata.timeline_round import (
     LAST_NS,
+    Beside,
     Child,
     Exchanged,
     Way,
+    answers_of,
     answers_there,
     check_clock_at,
     flow_of,
     latency_of,
     models_there,
     round_times,
+    updates_of,
     ways_asked,
     ways_of,
 )
 from fedstrata.v1 import rounds_pb2 as pb
 
-__all__ = ["DeviceTimeline", "Exchanged", "LpsTimeline"]
+__all__ = ["Beside", "DeviceTimeline", "Exchanged", "LpsTimeline"]
 
 SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws from all others
+NOBODY = Beside()
 
 
 class DeviceTimeline:
@@ -47,7 +51,7 @@ class DeviceTimeline:
         courses = LinkCourses(experiment)
         self._common, self._links = courses.of_devices()
         self._drawn: dict[int, AnyLink] = {}
-        self._shared = courses.shared()
+        self.shared = courses.shared()
         self._compute = experiment.compute
         self._factors = self._compute.factors() if self._compute is not None else {}
         self._per_example: dict[int, Fraction] = {}
@@ -108,7 +112,7 @@ class DeviceTimeline:
             )
             for name, each in sorted(offered.items())
         ]  # fmt: skip
-        there = models_there(children, begins_ns, [self._seed, DEVICE_LINK, lps_round], self._shared)
+        there = models_there(children, begins_ns, self.address(lps_round), self.shared)
         return {child.name: at_ns for child, at_ns in zip(children, there, strict=True)}
 
     def answered_ns(
@@ -126,14 +130,18 @@ class DeviceTimeline:
         Raises:
             RunStoppedError: in more than 73 years.
         """
-        children = self._children(lps_round, asked, indexes, free)
-        address = [self._seed, DEVICE_LINK, lps_round]
+        children = self.children(lps_round, asked, indexes, free)
+        address = self.address(lps_round)
         had = self._had(children, begins_ns, address, there)
-        answered_ns = max(answers_there(children, had, address, self._shared), default=begins_ns)
+        answered_ns = max(answers_there(children, had, address, self.shared), default=begins_ns)
         check_clock_at(answered_ns)
         return answered_ns
 
-    def _children(
+    def address(self, lps_round: int) -> list[int]:
+        """Of an LPS round's draws."""
+        return [self._seed, DEVICE_LINK, lps_round]
+
+    def children(
         self,
         lps_round: int,
         exchanged: Mapping[str, Exchanged],
@@ -158,7 +166,7 @@ class DeviceTimeline:
     ) -> list[int]:
         """When each child has its model, unless `there` says so."""
         if there is None:
-            return models_there(children, begins_ns, address, self._shared)
+            return models_there(children, begins_ns, address, self.shared)
         return [there[child.name] for child in children]
 
     def missed(
@@ -177,37 +185,39 @@ class DeviceTimeline:
         Raises:
             PayloadError: in more than 73 years; whoever says so is refused.
         """
-        children = self._children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
-        (child,), address = children, [self._seed, DEVICE_LINK, lps_round]
-        (way,) = self._ways(children, begins_ns, [there_ns], address, goes_on_ns)
+        children = self.children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
+        (child,), address = children, self.address(lps_round)
+        (way,) = self.ways(children, begins_ns, [there_ns], address, goes_on_ns)
         latency_ns = latency_of(child.link, way.ready_ns, address, index, UP)
         back_ns = end_of(way.ready_ns, 8 * exchanged.up_bytes, child.link.course("up")) + latency_ns
-        _check_ever(max(back_ns, child.busy_ns + way.up_ns), exchanged.work)
+        check_ever(max(back_ns, child.busy_ns + way.up_ns), exchanged.work)
         return back_ns, flow_of(child, begins_ns, way.down_ns, way.up_ns + back_ns - way.ready_ns)
 
     def missed_answer(
         self, lps_round: int, begins_ns: int, index: int, exchanged: Exchanged, *, free_ns: int, there_ns: int
     ) -> tuple[int, pb.Flow]:
         """The same of an answer; `exchanged` has what went to and fro for it alone. Raises PayloadError likewise."""
-        children = self._children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
+        children = self.children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
         (child,) = children
-        (at_ns,) = answers_there(children, [there_ns], [self._seed, DEVICE_LINK, lps_round], self._shared)
-        _check_ever(at_ns, exchanged.work)
+        (at_ns,) = answers_there(children, [there_ns], self.address(lps_round), self.shared)
+        check_ever(at_ns, exchanged.work)
         only = replace(child, busy_ns=child.first_ns)
         return at_ns, flow_of(only, begins_ns, there_ns - begins_ns, at_ns - there_ns - child.first_ns)
 
-    def _ways(
+    def ways(
         self,
         children: Sequence[Child],
         begins_ns: int,
         had: Sequence[int],
         address: Sequence[int],
         goes_on_ns: int | None,
+        *,
+        beside: Sequence[Flow] = (),
     ) -> list[Way]:
-        """Of devices that have the model, as they are about to send their updates."""
+        """Of devices that have the model, as they are about to send their updates; `beside` are others' answers."""
         if goes_on_ns is None:
             return ways_of(children, begins_ns, had)
-        answered = answers_there(children, had, address, self._shared)
+        answered = answers_there(children, had, address, self.shared, beside=beside)
         return ways_asked(children, begins_ns, had, answered, address=address, goes_on_ns=goes_on_ns)
 
     def round(
@@ -221,18 +231,23 @@ class DeviceTimeline:
         there: Mapping[str, int] | None = None,
         ends_ns: int | None = None,
         goes_on_ns: int | None = None,
+        beside: Beside = NOBODY,
     ) -> pb.RoundTimes:
         """An LPS round, of what went between the LPS and its devices; `indexes` are theirs.
 
         `free` says from when on those listen that are not there as it begins. With a deadline `there` says when each
         had the model, and `ends_ns` when the round ended for those who are late. With a question `goes_on_ns` says when
-        the LPS has heard of the plan.
+        the LPS has heard of the plan. `beside` are those who were on a shared link up, and for whom `there` is said.
         """
-        children = self._children(lps_round, exchanged, indexes, free)
-        address = [self._seed, DEVICE_LINK, lps_round]
-        had = self._had(children, begins_ns, address, there)
-        ways = self._ways(children, begins_ns, had, address, goes_on_ns)
-        return round_times(children, begins_ns, ways, address, self._shared, ends_ns=ends_ns)
+        mine, address = self.children(lps_round, exchanged, indexes, free), self.address(lps_round)
+        others = self.children(lps_round, beside.updates, indexes, free)
+        asked = self.children(lps_round, beside.answers, indexes, free)
+        had, had_beside, had_asked = (self._had(each, begins_ns, address, there) for each in (mine, others, asked))
+        ways = self.ways(
+            [*mine, *others], begins_ns, [*had, *had_beside], address, goes_on_ns, beside=answers_of(asked, had_asked)
+        )
+        uploads = updates_of(others, ways[len(mine) :])
+        return round_times(mine, begins_ns, ways[: len(mine)], address, self.shared, ends_ns=ends_ns, beside=uploads)
 
 
 class LpsTimeline:
@@ -282,7 +297,8 @@ class LpsTimeline:
         return round_times(children, begins_ns, ways, address, shared)
 
 
-def _check_ever(back_ns: int, work: pb.Work) -> None:
+def check_ever(back_ns: int, work: pb.Work) -> None:
+    """Raise PayloadError where work is not done before the clock ends."""
     if back_ns >= LAST_NS:
         raise PayloadError(f"trained on {work.examples} examples, which takes more than 73 years of the virtual clock")
 

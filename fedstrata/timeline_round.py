@@ -3,8 +3,8 @@
 Whose round it is does not matter here: of devices at an LPS, or of LPSs at the GPS.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from fedstrata.errors import RunStoppedError
 from fedstrata.link_calendar import DEVICE_ASKED, DOWN, UP, Flow, drawn_latency, fair_ends
@@ -23,6 +23,14 @@ class Exchanged:
     up_bytes: int
     work: pb.Work
     stream: int = 0  # which of the round's models the child was sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Who sent over a shared link in a round and is not of it at its end: what the others' times hang on, too."""
+
+    updates: Mapping[str, Exchanged] = field(default_factory=dict)
+    answers: Mapping[str, Exchanged] = field(default_factory=dict)  # of those whose answers came too late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,18 +79,41 @@ def ways_of(children: Sequence[Child], begins_ns: int, had: Sequence[int]) -> li
     ]
 
 
-def answers_there(
-    children: Sequence[Child], had: Sequence[int], address: Sequence[int], shared: AnyShared
-) -> list[int]:
-    """When the answer of each child is at its parent that has the model since a time."""
-    flows = [
+def asked_address(address: Sequence[int]) -> list[int]:
+    """Of the draws of what belongs to a question in a round."""
+    return [address[0], DEVICE_ASKED, *address[2:]]
+
+
+def answers_of(children: Sequence[Child], had: Sequence[int]) -> list[Flow]:
+    """The answers of children that have the model since a time, as transfers."""
+    return [
         Flow(start_ns=at_ns + child.first_ns, bits=8 * child.exchanged.work.answer_bytes, rate=child.link.course("up"))
         for child, at_ns in zip(children, had, strict=True)
     ]
-    address = [address[0], DEVICE_ASKED, *address[2:]]
+
+
+def updates_of(children: Sequence[Child], ways: Sequence[Way]) -> list[Flow]:
+    """The updates of children that are about to send them, as transfers."""
+    return [
+        Flow(start_ns=way.ready_ns, bits=8 * child.exchanged.up_bytes, rate=child.link.course("up"))
+        for child, way in zip(children, ways, strict=True)
+    ]
+
+
+def answers_there(
+    children: Sequence[Child],
+    had: Sequence[int],
+    address: Sequence[int],
+    shared: AnyShared,
+    *,
+    beside: Sequence[Flow] = (),
+) -> list[int]:
+    """When the answer of each child is at its parent that has the model since a time; `beside` as in `round_times`."""
+    flows, address = answers_of(children, had), asked_address(address)
+    sent = fair_ends([*flows, *beside], shared.up_rate)[: len(flows)]
     return [
         end + latency_of(child.link, flow.start_ns, address, child.index, UP)
-        for child, flow, end in zip(children, flows, fair_ends(flows, shared.up_rate), strict=True)
+        for child, flow, end in zip(children, flows, sent, strict=True)
     ]
 
 
@@ -96,7 +127,7 @@ def ways_asked(
     goes_on_ns: int,
 ) -> list[Way]:
     """Of children that have answered, and go on a latency after their parent has heard of the plan."""
-    ways, address = [], [address[0], DEVICE_ASKED, *address[2:]]
+    ways, address = [], asked_address(address)
     for child, at_ns, answered_ns in zip(children, had, answered, strict=True):
         told_ns = goes_on_ns + latency_of(child.link, goes_on_ns, address, child.index, DOWN)
         ways.append(
@@ -125,15 +156,17 @@ def round_times(
     shared: AnyShared,
     *,
     ends_ns: int | None = None,
+    beside: Sequence[Flow] = (),
 ) -> pb.RoundTimes:
-    """A round of children about to send their updates; it ends as the last one arrives, or at a time."""
-    uploads = [
-        Flow(start_ns=way.ready_ns, bits=8 * child.exchanged.up_bytes, rate=child.link.course("up"))
-        for child, way in zip(children, ways, strict=True)
-    ]
+    """A round of children about to send their updates; it ends as the last one arrives, or at a time.
+
+    `beside` is what others have on the link up that is shared.
+    """
+    uploads = updates_of(children, ways)
+    sent = fair_ends([*uploads, *beside], shared.up_rate)[: len(uploads)]
     back = [
         end + latency_of(child.link, upload.start_ns, address, child.index, UP)
-        for child, upload, end in zip(children, uploads, fair_ends(uploads, shared.up_rate), strict=True)
+        for child, upload, end in zip(children, uploads, sent, strict=True)
     ]
     ends_ns = max(back, default=begins_ns) if ends_ns is None else ends_ns
     # What children say of an answer need not show in when a round ends.
@@ -162,7 +195,7 @@ def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: st
     )
 
 
-def flow_of(child: Child, begins_ns: int, down_ns: int, up_ns: int) -> pb.Flow:
+def flow_of(child: Child, begins_ns: int, down_ns: int, up_ns: int, *, unsent_bytes: int = 0) -> pb.Flow:
     """What a round was worked out from, of one child, and how long its parts took."""
     had = child.exchanged
     return pb.Flow(
@@ -177,11 +210,15 @@ def flow_of(child: Child, begins_ns: int, down_ns: int, up_ns: int) -> pb.Flow:
         away_ns=max(0, child.free_ns - begins_ns),
         answer_bytes=had.work.answer_bytes,
         answer_examples=had.work.answer_examples,
+        unsent_bytes=unsent_bytes,
     )
 
 
 def _sent(children: Sequence[Child], begins_ns: int, shared: AnyShared) -> list[int]:
-    """When the last bit of each child's model has left its parent; a broadcast is over for all at once."""
+    """When the last bit of each child's model has left its parent; a broadcast is over for all at once.
+
+    It begins with the first child that listens; who does later has of it what its own link gives.
+    """
     flows = [
         Flow(start_ns=max(begins_ns, each.free_ns), bits=8 * each.exchanged.down_bytes, rate=each.link.course("down"))
         for each in children
@@ -189,10 +226,10 @@ def _sent(children: Sequence[Child], begins_ns: int, shared: AnyShared) -> list[
     if not shared.broadcast:
         return fair_ends(flows, shared.down_rate)
     alone = fair_ends(flows, None)
-    bits = {child.exchanged.stream: 0 for child in children}
+    streams: dict[int, Flow] = {}
     for child, flow in zip(children, flows, strict=True):
-        bits[child.exchanged.stream] = max(bits[child.exchanged.stream], flow.bits)
-    begins_ns = min((flow.start_ns for flow in flows), default=begins_ns)
-    streams = [Flow(start_ns=begins_ns, bits=size, rate=None) for size in bits.values()]
-    over = dict(zip(bits, fair_ends(streams, shared.down_rate), strict=True))
+        one = streams.setdefault(child.exchanged.stream, replace(flow, rate=None))
+        first_ns, bits = min(one.start_ns, flow.start_ns), max(one.bits, flow.bits)
+        streams[child.exchanged.stream] = replace(one, start_ns=first_ns, bits=bits)
+    over = dict(zip(streams, fair_ends(list(streams.values()), shared.down_rate), strict=True))
     return [max(end, over[child.exchanged.stream]) for child, end in zip(children, alone, strict=True)]

@@ -15,6 +15,7 @@ from fedstrata.page import PageApp
 from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
+from fedstrata.tier_links import upload_wait
 from fedstrata.trust.credentials import GPS, load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
@@ -65,14 +66,17 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     backend = make_backend(options.lps_backend, log)
     revoked = tls.revoked if tls else None
     run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, revoked=revoked)
+    uploads = upload_wait(experiment, run.largest_payload_bytes)
     server = RpcServer(
         metrics.links,
         payload_bytes=run.largest_payload_bytes,
         children=experiment.device_count,
         tls=tls,
         guard=guard_of(tls, run.serving, metrics.refused, experiment.device_count),
+        uploads=uploads,
+        refused=metrics.refused,
     )
-    server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
+    server.add(add_GpsServiceServicer_to_server, GpsServicer(run, uploads), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
     page = LivePage(run)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready, PageApp(page.feed)) as status:

@@ -10,6 +10,7 @@ from fedstrata.quoting import brief, quoted
 from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
+from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.trust.guard import serial_shown
 from fedstrata.v1 import answers_pb2, rounds_pb2
@@ -23,9 +24,11 @@ from gps.status import status_of
 class GpsServicer(GpsServiceServicer):
     """What devices and LPSs ask of a run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, uploads: UploadWait = UPLOAD_WAIT) -> None:
+        """`uploads` says how long an aggregate within a stream is waited for."""
         self._run = run
         self._run_id = run.experiment.run_id
+        self._uploads = uploads
 
     def _check(self, run_id: str) -> None:
         check_run(self._run_id, run_id)
@@ -158,7 +161,8 @@ class GpsServicer(GpsServiceServicer):
 
     async def Attend(self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any) -> None:
         """Answer an LPS's asking and its aggregates of one cluster, one after the other, for as long as it stays."""
-        await ChildStream(self.FetchShared, self.SubmitAggregate, _asks_nothing).answer(requests, context)
+        stream = ChildStream(self.FetchShared, self.SubmitAggregate, _asks_nothing, self._uploads)
+        await stream.answer(requests, context)
 
     async def SubmitAnswers(
         self, requests: AsyncIterator[answers_pb2.BundlePart], context: Any
@@ -167,10 +171,14 @@ class GpsServicer(GpsServiceServicer):
         parts, run = aiter(requests), self._run
         header = await header_first(parts, "a bundle of answers")
         self._check(header.run_id)
+        if not 0 <= header.answers <= run.experiment.device_count:
+            raise PayloadError(f"{header.answers} answers announced, in a run of {run.experiment.device_count} devices")
         answers: dict[int, answers_pb2.Answer] = {}
+        left = header.answers
         async for part in parts:
-            if len(answers) >= header.answers:
+            if not left:
                 raise PayloadError(f"more answers than the {header.answers} announced")
+            left -= 1
             answers[part.answer.device_index] = part.answer.answer
         if run.serving.is_current(header.cluster_id, header.term):
             await run.asking.arrived(header, answers)

@@ -16,6 +16,7 @@ from fedstrata.process import first_of, folder, run_process, say_listening, serv
 from fedstrata.rpc.address import numbered_address
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
+from fedstrata.tier_links import upload_wait
 from fedstrata.trust.credentials import load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name
@@ -69,14 +70,17 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     guard = guard_of(tls, agent, metrics.refused, experiment.device_count)
     if guard is not None:
         agent.waits.is_shut_out = partial(guard.shuts_out, "device")
+    uploads = upload_wait(experiment, agent.model_bytes)
     server = RpcServer(
         metrics.links,
         payload_bytes=agent.model_bytes,
         children=experiment.device_count,
         tls=tls,
         guard=guard,
+        uploads=uploads,
+        refused=metrics.refused,
     )
-    server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters), SERVICE)
+    server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters, uploads), SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
         await server.start(options.listen)
         spare_what_is_loaded()

@@ -1,14 +1,17 @@
 """Who misses the deadline of an LPS round on the virtual clock: decided of each device as its answer or update comes.
 
+Where all share a link up it is decided of all at once, of what they have announced.
 Where devices are asked in the round there are two deadlines: of answers, from the round's beginning, and of updates,
 from when the LPS has heard of the plan, for which all LPSs wait for each other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.result import Uploaded
-from fedstrata.timeline import DeviceTimeline, Exchanged
+from fedstrata.timeline import Beside, DeviceTimeline, Exchanged
+from fedstrata.timeline_late import Missed, SharedRound
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -40,7 +43,33 @@ class Lateness:
             if name not in self.busy
         }
         self.there = devices.arrivals(opened.number, begins_ns, offered, free, indexes)
-        opened.is_late, opened.is_answer_late = self._is_late, self._is_answer_late
+        self.announced: dict[str, Exchanged] = {}  # over a shared link up, by all that the round then waited for
+        self._shared: SharedRound | None = None
+        if devices.shared.up_rate is None:
+            opened.is_late, opened.is_answer_late = self._is_late, self._is_answer_late
+        else:
+            self._shared = self._share(begins_ns, indexes)
+
+    def _share(self, begins_ns: int, indexes: Mapping[str, int]) -> SharedRound:
+        """Have the round wait for all before it is decided who is late."""
+        opened = self._opened
+        opened.announcing = Announcing(self._check_ever, self._find_late)
+        opened.is_answer_late = self._is_answer_never
+        if opened.asking is not None:
+            opened.asking.find_late = self._find_late_answers
+        return SharedRound(
+            devices=self._devices,
+            lps_round=opened.number,
+            begins_ns=begins_ns,
+            free=self._free,
+            there=self.there,
+            indexes=indexes,
+        )
+
+    def beside_of(self, taken: Collection[str]) -> Beside:
+        """Who was on the shared link up beside those whose updates the round has."""
+        updates = {name: each for name, each in self.announced.items() if name not in taken}
+        return Beside(updates=updates, answers=self._shared.late_answers if self._shared is not None else {})
 
     @property
     def ends_ns(self) -> int | None:
@@ -61,7 +90,8 @@ class Lateness:
         names = {self._indexes[name]: name for name in self.there}
         for flow in late:
             name, took_ns = names.get(flow.child), flow.down_ns + flow.compute_ns + flow.up_ns
-            if name is not None and self._has_missed(name, self._begins_ns + took_ns, flow):
+            if name is not None:
+                self._miss_answer(name, Missed(busy_ns=max(self._answers_end_ns, self._begins_ns + took_ns), flow=flow))
                 self._opened.intake.exclude(name)
 
     def _is_answer_late(self, name: str, answer: answers_pb2.Answer) -> bool:
@@ -85,12 +115,56 @@ class Lateness:
         """Whether what comes back at a time comes too late; if so, it is noted."""
         if back_ns <= self._deadline_at_ns:
             return False
-        self.busy[name], self.late[name] = back_ns, flow
-        self._missing.add(name)
+        self._miss(name, Missed(busy_ns=back_ns, flow=flow))
         return True
+
+    def _miss(self, name: str, missed: Missed) -> None:
+        self.busy[name], self.late[name] = missed.busy_ns, missed.flow
+        self._missing.add(name)
+
+    # --- over a shared link up ----------------------------------------------------------------
+
+    def _miss_answer(self, name: str, missed: Missed) -> None:
+        self._miss(name, missed)
+        if self._shared is not None:
+            self._shared.late_answers[name] = _asked_of(missed.flow)
+
+    def _is_answer_never(self, name: str, answer: answers_pb2.Answer) -> bool:
+        """False, since that is found out of all together. Raises PayloadError for one of more than 73 years."""
+        if self._shared is not None:
+            self._shared.check_ever(name, of_answer(answer).exchanged(self._opened.offer_to(name)), None)
+        return False
+
+    def _check_ever(self, name: str, uploaded: Uploaded) -> None:
+        if self._shared is not None:
+            self._shared.check_ever(name, uploaded.exchanged(self._opened.offer_to(name)), self._goes_on_ns)
+
+    def _find_late_answers(self, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:
+        if self._shared is None:
+            return ()
+        asked = {name: of_answer(each).exchanged(self._opened.offer_to(name)) for name, each in answers.items()}
+        missed = self._shared.missed_answers(asked, self._deadline_at_ns)
+        for name, each in missed.items():
+            self._miss_answer(name, each)
+        return missed.keys()
+
+    def _find_late(self, announced: Mapping[str, Uploaded]) -> Collection[str]:
+        if self._shared is None:
+            return ()
+        self.announced = {name: each.exchanged(self._opened.offer_to(name)) for name, each in announced.items()}
+        missed = self._shared.missed_updates(self.announced, self._deadline_at_ns, self._goes_on_ns)
+        for name, each in missed.items():
+            self._miss(name, each)
+        return missed.keys()
 
 
 def of_answer(answer: answers_pb2.Answer) -> Uploaded:
     """An answer in a round, as its sender's work says it later, without the update."""
     for_it = answer.trained_examples
     return Uploaded(up_bytes=0, work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))
+
+
+def _asked_of(flow: pb.Flow) -> Exchanged:
+    """What went to and fro for an answer, by what is noted of it."""
+    said = pb.Work(examples=flow.examples, answer_bytes=flow.answer_bytes, answer_examples=flow.answer_examples)
+    return Exchanged(down_bytes=flow.down_bytes, up_bytes=0, work=said, stream=flow.stream)

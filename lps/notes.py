@@ -21,7 +21,7 @@ class Notes:
         self._log = log
         self._bytes_before = (0, 0)
         self.exclusions: list[pb.Exclusion] = []
-        server.on_ban = self._note_ban
+        server.refused.on_ban = self._note_ban
 
     def go_on_from(self, report: gps_pb.ReportHeader) -> None:
         """Take up what an earlier life had noted."""

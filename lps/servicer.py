@@ -10,6 +10,7 @@ from fedstrata.quoting import quoted
 from fedstrata.rounds import RoundServer
 from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rpc.stream import header_first, write_all
+from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer
@@ -19,9 +20,16 @@ from lps.takeover import ModelSearch
 class LpsServicer(LpsServiceServicer):
     """Translates between messages and the clusters' rounds."""
 
-    def __init__(self, clusters: Mapping[str, RoundServer | ModelSearch], are_known: asyncio.Event) -> None:
+    def __init__(
+        self,
+        clusters: Mapping[str, RoundServer | ModelSearch],
+        are_known: asyncio.Event,
+        uploads: UploadWait = UPLOAD_WAIT,
+    ) -> None:
+        """`uploads` says how long an update within a stream is waited for."""
         self._clusters = clusters
         self._are_known = are_known
+        self._uploads = uploads
 
     async def _cluster(self, cluster_id: str) -> RoundServer | ModelSearch:
         """A cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
@@ -44,10 +52,16 @@ class LpsServicer(LpsServiceServicer):
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer a device's asking and its updates, one after the other, for as long as it stays."""
-        await ChildStream(self.FetchModel, self.SubmitUpdate, self._take_answer).answer(requests, context)
+        stream = ChildStream(
+            self.FetchModel, self.SubmitUpdate, self._take_answer, self._uploads, take_announced=self._take_announced
+        )
+        await stream.answer(requests, context)
 
     async def _take_answer(self, answer: pb.RoundAnswer) -> None:
         await (await self._cluster(answer.cluster_id)).answer(answer)
+
+    async def _take_announced(self, header: pb.UpdateHeader) -> None:
+        (await self._cluster(header.cluster_id)).announce(header)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""

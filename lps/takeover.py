@@ -243,6 +243,10 @@ class ModelSearch:
         """Pass an answer over: nobody is asked here."""
         check_run(self._run_id, message.run_id)
 
+    def announce(self, header: pb.UpdateHeader) -> None:
+        """Pass over what an update is: no round is open yet."""
+        check_run(self._run_id, header.run_id)
+
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
         """Nothing of any upload is here."""
         check_run(self._run_id, request.run_id)

@@ -8,7 +8,7 @@ from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.link import since_ns, until_ns
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
 from fedstrata.rounds.notes import MOST_COUNTED
-from fedstrata.timeline import DeviceTimeline, LpsTimeline
+from fedstrata.timeline import NOBODY, DeviceTimeline, LpsTimeline
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -132,6 +132,8 @@ class Times:
         if not self.is_on:
             return
         exchanged, lateness = self._server.exchanged(gathered), self._lateness
+        if lateness is not None:  # what an update was said to be counts, as who is late was worked out of it
+            exchanged = {name: lateness.announced.get(name, each) for name, each in exchanged.items()}
         times = self._devices.round(
             row.lps_round,
             report.now_ns,
@@ -141,6 +143,7 @@ class Times:
             there=lateness.there if lateness is not None else None,
             ends_ns=lateness.ends_ns if lateness is not None else None,
             goes_on_ns=self._goes_on_ns,
+            beside=lateness.beside_of(exchanged) if lateness is not None else NOBODY,
         )
         row.times.CopyFrom(times)
         report.now_ns = row.times.ends_ns

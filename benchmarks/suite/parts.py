@@ -96,7 +96,7 @@ def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]
     common = ("--work", str(work), "--devices", str(devices), "--rounds", str(rounds))
 
     def loop(kind: str) -> Measure:
-        words = (str(HERE / "loops.py"), *common, "--loop", kind)
+        words = ("-m", "benchmarks.loops", *common, "--loop", kind)
         return lambda: median_of(output_of(python(*words), timeout_s=120, folder=work), warm_up)
 
     def ours() -> float:
@@ -172,7 +172,7 @@ def deployment(setting: Setting) -> Iterator[Row]:
 def _echo(setting: Setting, devices: int, mb: float, rounds: int, repeats: int) -> dict[str, list[list[float]]]:
     """(seconds, peak MB) of each repeat, by side."""
     words = [
-        str(HERE / "echo.py"), "--json", "--devices", str(devices), "--mb", f"{mb:g}",
+        "-m", "benchmarks.echo", "--json", "--devices", str(devices), "--mb", f"{mb:g}",
         "--rounds", str(rounds), "--repeats", str(repeats),
     ]  # fmt: skip
     told: dict[str, list[list[float]]] = json.loads(
@@ -184,7 +184,7 @@ def _echo(setting: Setting, devices: int, mb: float, rounds: int, repeats: int) 
 def fold(setting: Setting) -> Iterator[Row]:
     """One update of 100 MB, sent, checked and folded exactly, beside a stream that is added and not checked."""
     mb = 10 if setting.is_quick else 100
-    words = [str(HERE / "fold.py"), "--json", "--mb", str(mb)]
+    words = ["-m", "benchmarks.fold", "--json", "--mb", str(mb)]
     told = json.loads(output_of(python(*words), timeout_s=120, folder=setting.new_folder()))
     aim = Aim(sense="at least", limit=0.7)
     yield Row(

@@ -4,7 +4,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedstrata.errors import PayloadError
+from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait, sender_of
 from fedstrata.v1 import rounds_pb2 as pb
+
+
+async def _refuse_announced(header: pb.UpdateHeader) -> None:
+    raise PayloadError("updates are not announced here; send them")
 
 
 @dataclass(frozen=True)
@@ -14,6 +20,8 @@ class ChildStream:
     fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
     take_answer: Callable[[pb.RoundAnswer], Awaitable[None]]
+    wait: UploadWait = UPLOAD_WAIT  # for what follows an update's header; between two exchanges nobody is in a hurry
+    take_announced: Callable[[pb.UpdateHeader], Awaitable[None]] = _refuse_announced
 
     async def answer(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer all that comes."""
@@ -25,6 +33,9 @@ class ChildStream:
             elif part.HasField("answer"):
                 await self.take_answer(part.answer)
                 asked = part.answer.then_fetch
+            elif part.HasField("announced"):
+                await self.take_announced(part.announced)
+                asked = part.announced.then_fetch
             else:
                 asked = await self._take(part, parts, context)
             del part  # while its sender waits for the next model, its update is not held
@@ -33,7 +44,7 @@ class ChildStream:
 
     async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
         """Take an update where others follow it; gives what its sender asks for then."""
-        update = _UpdateParts(first, parts)
+        update = _UpdateParts(first, Awaited(parts, self.wait, sender_of(first)))
         reply = await self.submit(update, context)
         async for part in update:
             del part  # of an update that was late or there already

@@ -1,6 +1,6 @@
 """A child's side of the rounds: it fetches models and submits updates, and goes on where a cut left off."""
 
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
 
 import grpc
@@ -204,17 +204,30 @@ class RoundClient:
             answer=answer,
             then_fetch=self._request(-1, b""),
         )
-        part = pb.UpdatePart(answer=message)
+        offered = await self._said(pb.UpdatePart(answer=message), "answer_cut", round_number)
+        return offered if offered is not None else await self.fetch(-1)
+
+    async def announce(self, update: Update) -> Offered:
+        """Say what an update is before it is sent, and wait for what comes after that; raises as `fetch` does."""
+        header = self._header(update, 0, then_fetch=self._request(update.round, update.base_digest))
+        offered = await self._said(pb.UpdatePart(announced=header), "announcement_cut", update.round)
+        return offered if offered is not None else await self.fetch(update.round, update.base_digest)
+
+    async def _said(self, part: pb.UpdatePart, cut: str, round_number: int) -> Offered | None:
+        """What is said to one part; None where nothing is, or the call was cut."""
+
+        def parts() -> Iterator[pb.UpdatePart]:
+            yield part
+            if part.HasField("announced"):
+                reach("upload", round_number)
+
         try:
-            offered = await self._read(
-                self._calls.exchange([part], timeout=self._timeout_s, wait_for_ready=self._waits)
-            )
+            return await self._read(self._calls.exchange(parts(), timeout=self._timeout_s, wait_for_ready=self._waits))
         except grpc.aio.AioRpcError as error:
             if not is_passing(error):
                 raise refusal(error) from None
-            self._log.debug("answer_cut", status=error.code().name, round=round_number)
-            offered = None
-        return offered if offered is not None else await self.fetch(-1)
+            self._log.debug(cut, status=error.code().name, round=round_number)
+            return None
 
     async def exchange(self, update: Update) -> Offered:
         """Send an update up and wait for what comes after it; raises as `submit` and `fetch` do."""
@@ -257,11 +270,9 @@ class RoundClient:
             await self._pause(backoff)
             offset = await self._locate(update.round)
 
-    def _parts(
-        self, update: Update, offset: int, then_fetch: pb.FetchModelRequest | None = None
-    ) -> Generator[pb.UpdatePart | bytes, None, None]:
+    def _header(self, update: Update, offset: int, then_fetch: pb.FetchModelRequest | None = None) -> pb.UpdateHeader:
         who = self.identity
-        header = pb.UpdateHeader(
+        return pb.UpdateHeader(
             run_id=who.run_id,
             child_id=who.child_id,
             cluster_id=who.cluster_id,
@@ -282,6 +293,11 @@ class RoundClient:
             roster_digest=update.roster_digest,
             unfit=update.unfit,
         )
+
+    def _parts(
+        self, update: Update, offset: int, then_fetch: pb.FetchModelRequest | None = None
+    ) -> Generator[pb.UpdatePart | bytes, None, None]:
+        header = self._header(update, offset, then_fetch)
         if update.unfit:
             yield pb.UpdatePart(header=header)
             return

@@ -101,7 +101,8 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
             raise PayloadError(f"LPS round {row.lps_round} is reported at a time that is none: {row.times.ends_ns} ns")
         flows = [*row.times.flows, *row.times.late]
         sizes = [row.times.next_bytes, *(size for flow in flows for size in _sizes(flow))]
-        if not all(0 <= size < MOST_COUNTED for size in sizes):
+        are_sent = all(flow.unsent_bytes <= flow.up_bytes + flow.answer_bytes for flow in flows)
+        if not (are_sent and all(0 <= size < MOST_COUNTED for size in sizes)):
             raise PayloadError(f"LPS round {row.lps_round} is reported with flows of sizes that are none")
         are_parts = all(0 <= took < LATEST_NS for flow in flows for took in _parts(flow))
         if not (are_parts and all(0 <= flow.away_ns <= flow.down_ns for flow in flows)):
@@ -121,7 +122,7 @@ def _can_be(carried: pb.Carried) -> bool:
 
 def _sizes(flow: pb.Flow) -> tuple[int, ...]:
     sent = (flow.down_bytes, flow.up_bytes, flow.answer_bytes)
-    return flow.child, *sent, flow.examples, flow.answer_examples, flow.stream
+    return flow.child, *sent, flow.unsent_bytes, flow.examples, flow.answer_examples, flow.stream
 
 
 def _parts(flow: pb.Flow) -> tuple[int, ...]:

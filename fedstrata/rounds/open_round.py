@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from fedstrata.errors import OffsetError
 from fedstrata.experiment import Encoding
+from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.asking import Asking
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.intake import Intake
@@ -29,8 +30,9 @@ class OpenRound:
     plan_version: int = 0
     begins_ns: int = 0  # at the GPS, on the virtual clock
     asking: Asking | None = None
+    announcing: Announcing | None = None  # on the virtual clock with a deadline, where the link up is shared
     masking: Masking | None = None  # under secure aggregation
-    # on the virtual clock with a deadline: whether an update would have missed it
+    # on the virtual clock with a deadline, where it is not: whether an update would have missed it
     is_late: Callable[[pb.UpdateHeader], bool] = lambda header: False
     is_answer_late: Callable[[str, answers_pb2.Answer], bool] = lambda child_id, answer: False  # likewise
 
@@ -63,14 +65,44 @@ class OpenRound:
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
         """The round's number, for whom it waits, and for what of theirs."""
-        if self.masking is None or self.masking.is_formed:
-            return self.number, self.intake.missing, "its update"
-        return self.number, self.masking.lacking, "its key for masks"
+        if self.masking is not None and not self.masking.is_formed:
+            return self.number, self.masking.lacking, "its key for masks"
+        if self.announcing is not None and not self.announcing.is_decided and not self.is_asking:
+            return self.number, self.announcing.lacking(self.intake.missing), "its update"
+        return self.number, self.intake.missing, "its update"
 
     @property
     def knows_masks(self) -> bool:
         """Whether children can be told whom to mask for, or need not be."""
         return self.masking is None or self.masking.is_formed
+
+    def has_news_for(self, request: pb.FetchModelRequest) -> bool:
+        """Whether there is something for a child that asks: a model, or what is said instead."""
+        child_id = request.child_id
+        if self.intake.is_closed or self.intake.state_of(child_id) is not ChildState.AWAITED or not self.knows_masks:
+            return False
+        if self.asking is not None and self.asking.holds_back(child_id, answered_round(request), self.number):
+            return False
+        is_sent = self.is_base_of(child_id, request.sent_round, request.sent_digest)
+        return not (is_sent and self.announcing is not None and self.announcing.holds_back(child_id))
+
+    def gathers(self, header: pb.UpdateHeader) -> bool:
+        """Whether an update is of this round, and the round gathers updates."""
+        is_ours = self.is_base_of(header.child_id, header.round, header.base_digest)
+        return is_ours and not self.intake.is_closed and not self.evaluate_only
+
+    def note_announced(self, header: pb.UpdateHeader) -> bool:
+        """Keep what a child that the round waits for announces; whether it was wanted.
+
+        Raises:
+            PayloadError: it can be no update of that child.
+        """
+        announcing, is_awaited = self.announcing, self.intake.state_of(header.child_id) is ChildState.AWAITED
+        if announcing is None or self.is_asking or not is_awaited or not self.gathers(header):
+            return False
+        self.intake.limits.check_measured(header.evaluations)
+        announcing.note(header)
+        return True
 
     def is_masked_for(self, header: pb.UpdateHeader) -> bool:
         """Whether an update is masked for those who are in the round now, or is not to be."""
@@ -137,7 +169,9 @@ def instead_of_model(opened: OpenRound, request: pb.FetchModelRequest) -> pb.Mod
     """What a child is told that has been in the open round before; None where it needs the model."""
     child_id, number = request.child_id, opened.number
     if opened.is_base_of(child_id, request.sent_round, request.sent_digest):
-        return pb.ModelPart(send_again=pb.SendAgain(round=number))
+        announcing = opened.announcing
+        is_first = announcing is not None and child_id not in announcing.announced
+        return pb.ModelPart(send_again=pb.SendAgain(round=number, announce=is_first))
     if opened.asking is None or answered_round(request) != number:
         return None
     if opened.asking.clusters is None:  # the answer was given to an earlier life of this parent

@@ -5,12 +5,10 @@ The LPS uses one for each cluster with devices as children, the GPS one with clu
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import aclosing
 from functools import partial
 from typing import Any
 
 from fedstrata.errors import (
-    ExcludedError,
     NotReadyError,
     NotServedError,
     PayloadError,
@@ -22,17 +20,18 @@ from fedstrata.fault_points import reach
 from fedstrata.link import HOLD_S, Changes, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
-from fedstrata.quoting import brief, quoted
+from fedstrata.quoting import quoted
 from fedstrata.rounds.child import ChildState
+from fedstrata.rounds.folding import fold_parts
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.offered import offered
-from fedstrata.rounds.open_round import OpenRound, answered_round
+from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.paced import arrived_answer, arriving
+from fedstrata.rounds.refusals import Refusals
 from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.roster import is_shown
 from fedstrata.rounds.terms import RoundTerms
 from fedstrata.rounds.turns import Turns
-from fedstrata.rounds.upload import Upload
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.timeline import Exchanged
@@ -50,7 +49,7 @@ class RoundServer:
         self._executor = executor
         self._round: OpenRound | None = None
         self._finished: str | None = None
-        self._banned: dict[str, str] = {}
+        self.refused = Refusals(log)
         self._know_end: set[str] = set()
         self._is_released = False
         self._changes = Changes()
@@ -58,7 +57,6 @@ class RoundServer:
         updates = exchange.updates()
         self.accepts_updates: Callable[[int], Acceptance] = lambda number: updates  # of a round up to the open one
         self.serves: Callable[[str], bool] = lambda child_id: True  # false of a child that another parent has now
-        self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
 
     # --- the parent's own calls ---------------------------------------------------------------
 
@@ -66,7 +64,7 @@ class RoundServer:
         """Let children fetch the round's model and answer."""
         opened.announce(self.exchange.run_id, self.exchange.link.down)
         opened.intake.on_void = partial(self._voided, opened)
-        for child_id in self._banned:  # before anybody is told of the round: nobody masks for them
+        for child_id in self.refused:  # before anybody is told of the round: nobody masks for them
             opened.intake.exclude(child_id)
         self._round = opened
         self.exchange.round_opened()
@@ -109,9 +107,14 @@ class RoundServer:
             for child_id in await opened.masking.without_key(self._changes, wait.deadline_s):
                 self._log.warning("no_key", child=child_id, round=opened.number)
                 intake.exclude(child_id)
+        if opened.announcing is not None:
+            for child_id in await opened.announcing.late(self._changes, lambda: intake.missing):
+                intake.exclude(child_id)
+                self._metrics.update("late")
+            self._changes.tell()
         while not await wait_until(intake.reported, lambda: intake.is_complete, wait.deadline_s):
             self._log.warning("deadline_reached", round=opened.number, missing=list(intake.exclude_late()))
-        intake.check_quorum(self._banned)
+        intake.check_quorum(self.refused.reasons)
         reach("aggregation", opened.number)
         return await intake.close()
 
@@ -125,13 +128,15 @@ class RoundServer:
         asking, intake = opened.asking, opened.intake
         if asking is None:
             return {}
-        for child_id in self._banned:
+        for child_id in self.refused:
             intake.exclude(child_id)
         await self._changes.wait_until(lambda: not asking.lacking(intake.missing), wait.deadline_s)
         for child_id in asking.lacking(intake.missing):
             self._log.warning("no_answer", child=child_id, round=opened.number, question=asking.question.name)
             intake.exclude(child_id)
-        intake.check_quorum(self._banned, still_awaited=True)
+        for child_id in asking.find_late({name: asking.answers[name] for name in intake.missing}):
+            intake.exclude(child_id)
+        intake.check_quorum(self.refused.reasons, still_awaited=True)
         return {child_id: asking.answers[child_id] for child_id in intake.missing if child_id in asking.answers}
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
@@ -153,7 +158,7 @@ class RoundServer:
 
     def has_refused(self, child_id: str) -> bool:
         """Whether a child was refused for the rest of the run."""
-        return child_id in self._banned
+        return child_id in self.refused
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
@@ -172,8 +177,7 @@ class RoundServer:
         """Hold the call until there is something for this child, then stream it."""
         check_run(self.exchange.run_id, request.run_id)
         child_id = request.child_id
-        if child_id in self._banned:
-            raise ExcludedError(f"{child_id} was refused: {self._banned[child_id]}")
+        self.refused.check(child_id)
         self._show_key(request)
         await self._changes.wait_until(lambda: self._is_released or self._has_news(request), HOLD_S)
         if self._finished is None and not self.serves(child_id):
@@ -193,12 +197,7 @@ class RoundServer:
     def _has_news(self, request: pb.FetchModelRequest) -> bool:
         if self._finished is not None or not self.serves(request.child_id):
             return True
-        opened, child_id = self._round, request.child_id
-        if opened is None or opened.intake.is_closed or opened.intake.state_of(child_id) is not ChildState.AWAITED:
-            return False
-        asking, answered = opened.asking, answered_round(request)
-        is_held_back = asking is not None and asking.holds_back(child_id, answered, opened.number)
-        return opened.knows_masks and not is_held_back
+        return self._round is not None and self._round.has_news_for(request)
 
     def _show_key(self, request: pb.FetchModelRequest) -> None:
         """Under secure aggregation, keep the key that a child shows with each asking."""
@@ -231,6 +230,24 @@ class RoundServer:
                 self._changes.tell()
         except PayloadError as error:
             self.ban(child_id, str(error))
+            raise
+
+    def announce(self, header: pb.UpdateHeader) -> None:
+        """Hear what a child's update is before it is sent; what is not asked for, or not any more, is passed over.
+
+        Raises:
+            PayloadError: it can be none; the child is refused.
+        """
+        check_run(self.exchange.run_id, header.run_id)
+        opened = self._round
+        try:
+            self.check_payload(header)
+            check_notes(header, is_timed=self.exchange.is_timed, moving=self.exchange.moving)
+            if opened is not None and opened.note_announced(header):
+                self._changes.tell()
+                reach("upload", opened.number)
+        except PayloadError as error:
+            self.ban(header.child_id, str(error))
             raise
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
@@ -267,6 +284,9 @@ class RoundServer:
         if opened is None or opened.is_asking or not self._is_awaited(opened, header):
             self._metrics.update("late")
             return False
+        if opened.announcing is not None and not opened.announcing.is_decided:
+            self.announce(header)  # of one that was cut before; its data is asked for once all have said theirs
+            return False
         intake = opened.intake
         intake.limits.check_measured(header.evaluations)
         try:
@@ -274,7 +294,8 @@ class RoundServer:
             if upload is None:
                 return True
             async with upload.until_superseded(upload.child_id):
-                await self._fold_chunks(opened, upload, parts)
+                turns = self._turns if self.exchange.transfers is None else None
+                await fold_parts(opened, upload, parts, turns)
                 await intake.finish(upload, header)
         except SupersededError:
             if not intake.is_closed:
@@ -284,33 +305,15 @@ class RoundServer:
         self._metrics.update("accepted")
         return True
 
-    async def _fold_chunks(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[pb.UpdatePart]) -> None:
-        """Add what follows an update's header to the sum; of what is not small each chunk in a turn of its own."""
-        if upload.codec.is_small or self.exchange.transfers is not None:
-            async for part in parts:  # on the real clock pieces are small, and wait for their links, not for turns
-                await self._fold(opened, upload, part)
-            return
-        async with aclosing(self._turns.of(upload.child_id, parts)) as taken:
-            async for part in taken:
-                await self._fold(opened, upload, part)
-                del part  # the next has to wait for its turn
-
-    async def _fold(self, opened: OpenRound, upload: Upload, part: Any) -> None:
-        if part.WhichOneof("part") != "data":
-            raise PayloadError("after its header an update has data only")
-        await opened.intake.fold(upload, part.data)
-        reach("upload", opened.number)
-
     def _is_awaited(self, opened: OpenRound, header: pb.UpdateHeader) -> bool:
         """Whether an update is for the open round and its sender has not been given up."""
-        is_ours = opened.is_base_of(header.child_id, header.round, header.base_digest)
-        if not is_ours or opened.intake.is_closed or opened.evaluate_only or not opened.is_masked_for(header):
+        if not opened.gathers(header) or not opened.is_masked_for(header):
             return False
         state = opened.intake.state_of(header.child_id)
         if state is None:
             raise UnknownChildError(f"{quoted(header.child_id)} is not of round {opened.number}")
-        if state is ChildState.EXCLUDED and header.child_id in self._banned:
-            raise ExcludedError(f"{header.child_id} was refused: {self._banned[header.child_id]}")
+        if state is ChildState.EXCLUDED:
+            self.refused.check(header.child_id)
         return state is not ChildState.EXCLUDED and opened.is_in_time(header)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
@@ -337,14 +340,6 @@ class RoundServer:
         opened.intake.accept_evaluation(evaluation.device_id, evaluation)
 
     def ban(self, child_id: str, reason: str) -> None:
-        """Refuse a child for the rest of the run; the round goes on without it, or stops by its quorum."""
-        opened = self._round
-        if opened is None or opened.intake.state_of(child_id) is None or child_id in self._banned:
-            return
-        if opened.intake.state_of(child_id) is ChildState.ACCEPTED:
-            return  # whoever says so now, the child's own update is in
-        self._banned[child_id] = reason = brief(reason)
-        self._log.warning("child_refused", child=child_id, round=opened.number, reason=reason)
-        self.on_ban(child_id, reason)
-        opened.intake.exclude(child_id)
-        self._changes.tell()
+        """Refuse a child for the rest of the run."""
+        if self.refused.refuse(self._round, child_id, reason):
+            self._changes.tell()

@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fedstrata.descriptors import connections_allowed
-from fedstrata.errors import AddressError, FedstrataError, OutdatedError, PayloadError, TooManyCallsError
+from fedstrata.errors import AddressError, FedstrataError, OutdatedError, PayloadError, StalledError, TooManyCallsError
 from fedstrata.heap import keep_for_chunks
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
@@ -19,6 +19,7 @@ from fedstrata.rpc.address import joined_address, split_address
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
 from fedstrata.rpc.undecoded import check_decoded
+from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 from fedstrata.trust.credentials import server_credentials
@@ -60,9 +61,13 @@ log = EventLog("rpc")
 class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
     """Answers a FedstrataError with its status and reason, anything else with INTERNAL and a logged traceback."""
 
-    def __init__(self, *, is_guarded: bool) -> None:
-        """`is_guarded`: a guard refuses bytes that are no message, once it knows whose they are."""
+    def __init__(self, *, is_guarded: bool, uploads: UploadWait, refused: Callable[[str], None]) -> None:
+        """`is_guarded`: a guard refuses bytes that are no message, once it knows whose they are. `uploads` says how
+        long what is streamed up is waited for, and `refused` is told of what is given up.
+        """
         self._check = _nothing if is_guarded else check_decoded
+        self._uploads = uploads
+        self._refused = refused
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -74,11 +79,13 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         if handler.unary_unary:
             return handler._replace(unary_unary=_answering(handler.unary_unary, details.method, self._check))
         if handler.stream_unary:
-            return handler._replace(stream_unary=_reading(_answering(handler.stream_unary, details.method)))
+            upload = _telling_of_stalled(handler.stream_unary, self._refused)
+            return handler._replace(stream_unary=_reading(_answering(upload, details.method), self._uploads))
         if handler.unary_stream:
             return handler._replace(unary_stream=_streaming(handler.unary_stream, details.method, self._check))
         if handler.stream_stream:
-            return handler._replace(stream_stream=_reading(_streaming(handler.stream_stream, details.method)))
+            session = _telling_of_stalled(handler.stream_stream, self._refused)
+            return handler._replace(stream_stream=_reading(_streaming(session, details.method)))
         return handler
 
 
@@ -86,8 +93,24 @@ def _nothing(request: Any) -> None:
     pass
 
 
-def _reading(behaviour: Any) -> Any:
-    """A handler of a stream whose parts are held by nobody but itself."""
+def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
+    """A handler of a stream that tells when an upload is given up."""
+    if isasyncgenfunction(behaviour):  # reflection, which takes no uploads
+        return behaviour
+
+    async def run(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await behaviour(requests, context)
+        except StalledError:
+            refused("stalled")
+            raise
+
+    return run
+
+
+def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
+    """A handler of a stream whose parts are held by nobody but itself; of an upload from its first part to its end,
+    each of them is waited for as long as `uploads` says."""
     if isasyncgenfunction(behaviour):
 
         async def yielding(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
@@ -97,7 +120,8 @@ def _reading(behaviour: Any) -> Any:
         return yielding
 
     async def run(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        return await behaviour(Parts(context), context)
+        parts = Parts(context)
+        return await behaviour(parts if uploads is None else Awaited(parts, uploads), context)
 
     return run
 
@@ -178,17 +202,23 @@ class RpcServer:
         children: int = MANY_CHILDREN,
         tls: TlsFiles | None = None,
         guard: Guard | None = None,
+        uploads: UploadWait = UPLOAD_WAIT,
+        refused: Callable[[str], None] = _nothing,
     ) -> None:
         """`payload_bytes` is the size of the largest payload that a child sends up; 0 where it is not known.
 
         `children` is how many there may be; `tls` is this server's certificate, with which goes the `guard` that knows
-        what callers may do by theirs.
+        what callers may do by theirs. `uploads` says how long an upload is waited for, and `refused` is told why one
+        was given up.
         """
         keep_for_chunks()
         self._tls = tls
         self._children = children
         options = (*SERVER_OPTIONS, *bounds(connections_allowed(), children), *sent_ahead(payload_bytes))
-        interceptors = [ErrorTable(is_guarded=guard is not None), *([guard] if guard else [])]
+        interceptors = [
+            ErrorTable(is_guarded=guard is not None, uploads=uploads, refused=refused),
+            *([guard] if guard else []),
+        ]
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]

@@ -6,6 +6,9 @@ import asyncio
 import socket
 import ssl
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from fedstrata.errors import CertificateError
 from fedstrata.link import Backoff
@@ -13,11 +16,13 @@ from fedstrata.rpc.address import split_address
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name, server_name
 
-GREETING_S = 5.0  # for one connection
+GREETING_S = 5.0  # for one connection, from its beginning to its end
 GREETING_BYTES = 1 << 14
 HUNG_UP_TRIES = 3  # a server that is just ending hangs up, too
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)  # and an empty SETTINGS frame
 OF_TLS = (b"\x15\x03", b"\x16\x03")  # how an alert and a handshake begin
+
+Result = TypeVar("Result")
 
 
 class _HungUpError(Exception):
@@ -51,43 +56,97 @@ def certificate_of(address: str, tls: TlsFiles, parent: Name) -> bytes:
     Raises:
         OSError: nobody answers, or with another. CertificateError: this process's own files cannot be read.
     """
-    # Not over the socket itself: one that is reset meanwhile would stay open in ssl's hands.
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    wrapped = tls.client_context().wrap_bio(incoming, outgoing, server_hostname=server_name(parent))
-    until = time.monotonic() + GREETING_S
-    with socket.create_connection(split_address(address), timeout=GREETING_S) as connection:
+    with _connected(*split_address(address)) as connection:
+        wrapped = connection.by_tls(tls.client_context(), server_name(parent))
+        return ssl.DER_cert_to_PEM_cert(wrapped.getpeercert(binary_form=True) or b"").encode()
+
+
+class _Connection:
+    """A connection on which a greeting takes so long in all, however little at a time the server says."""
+
+    def __init__(self, raw: socket.socket, until: float) -> None:
+        self._raw = raw
+        self._until = until
+        # Not over the socket itself: one that is reset meanwhile would stay open in ssl's hands.
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+
+    def send(self, data: bytes) -> None:
+        """Say something. Raises OSError."""
+        self._raw.settimeout(self._left_s())
+        self._raw.sendall(data)
+
+    def receive(self, most: int = GREETING_BYTES) -> bytes:
+        """What is said next; nothing where the server hangs up. Raises OSError."""
+        self._raw.settimeout(self._left_s())
+        return self._raw.recv(most)
+
+    def _left_s(self) -> float:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"a greeting takes longer than {GREETING_S:g} s")
+        return left_s
+
+    def by_tls(self, context: ssl.SSLContext, hostname: str | None = None) -> ssl.SSLObject:
+        """TLS over it, once the server has shown its certificate. Raises OSError, of which ssl's errors are."""
+        wrapped = context.wrap_bio(self._incoming, self._outgoing, server_hostname=hostname)
+        self._done(wrapped.do_handshake)
+        return wrapped
+
+    def is_spoken_to(self, wrapped: ssl.SSLObject) -> bool:
+        """Whether the server says something by TLS, and does not hang up. Raises OSError."""
+        try:
+            return bool(self._done(lambda: wrapped.read(1)))
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            return False
+
+    def _done(self, step: Callable[[], Result]) -> Result:
+        """Do what reads and writes by TLS, as often as it takes."""
         while True:
             try:
-                wrapped.do_handshake()
-                break
+                done = step()
             except ssl.SSLWantReadError:
-                if (left_s := until - time.monotonic()) <= 0:
-                    raise TimeoutError(f"{parent} takes longer than {GREETING_S:g} s to greet") from None
-                connection.settimeout(left_s)
-                connection.sendall(outgoing.read())
-                if not (said := connection.recv(GREETING_BYTES)):
-                    raise ConnectionResetError(f"{parent} hangs up") from None
-                incoming.write(said)
-    return ssl.DER_cert_to_PEM_cert(wrapped.getpeercert(binary_form=True) or b"").encode()
+                self._flush()
+            except ssl.SSLError:
+                with suppress(OSError):  # why it is refused, as far as the server hears it
+                    self._flush()
+                raise
+            else:
+                self._flush()
+                return done
+            if said := self.receive():
+                self._incoming.write(said)
+            else:
+                self._incoming.write_eof()
+
+    def _flush(self) -> None:
+        if said := self._outgoing.read():
+            self.send(said)
+
+
+@contextmanager
+def _connected(host: str, port: int) -> Iterator[_Connection]:
+    until = time.monotonic() + GREETING_S
+    with socket.create_connection((host, port), timeout=GREETING_S) as raw:
+        yield _Connection(raw, until)
 
 
 def _greet(host: str, port: int, tls: TlsFiles | None, parent: Name) -> str | None:
-    with socket.create_connection((host, port), timeout=GREETING_S) as connection:
+    with _connected(host, port) as connection:
         if tls is not None:
             return _greet_by_tls(connection, tls, parent)
-        connection.sendall(PREFACE)
-        heard = connection.recv(len(OF_TLS[0]))
+        connection.send(PREFACE)
+        heard = connection.receive(len(OF_TLS[0]))
     if heard in OF_TLS or (not heard and _speaks_tls(host, port)):
         return "speaks TLS, and this process has no certificate; give it a folder with --tls"
     return None
 
 
-def _greet_by_tls(connection: socket.socket, tls: TlsFiles, parent: Name) -> str | None:
+def _greet_by_tls(connection: _Connection, tls: TlsFiles, parent: Name) -> str | None:
     try:
-        with tls.client_context().wrap_socket(connection, server_hostname=server_name(parent)) as wrapped:
-            if not wrapped.recv(1):
-                raise _HungUpError
-            return None
+        wrapped = connection.by_tls(tls.client_context(), server_name(parent))
+        if not connection.is_spoken_to(wrapped):
+            raise _HungUpError
+        return None
     except ssl.SSLCertVerificationError as error:
         return f"shows a certificate that {tls.folder} does not vouch for: {error.verify_message}; is it of this run?"
     except (
@@ -106,10 +165,8 @@ def _speaks_tls(host: str, port: int) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
-        with (
-            socket.create_connection((host, port), timeout=GREETING_S) as connection,
-            context.wrap_socket(connection),
-        ):
+        with _connected(host, port) as connection:
+            connection.by_tls(context)
             return True
     except OSError:  # of which ssl's errors are
         return False

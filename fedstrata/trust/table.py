@@ -79,7 +79,7 @@ def _attended(claims: Claims) -> Claims:
     """Of a stream that asks, answers and sends in turn."""
 
     def of(part: Any) -> Iterator[Claim]:
-        for kind in ("header", "fetch", "answer"):
+        for kind in ("header", "fetch", "answer", "announced"):
             if part.HasField(kind):
                 yield from claims(getattr(part, kind))
 

@@ -149,10 +149,12 @@ class GoOn(_message.Message):
     def __init__(self, round: _Optional[int] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class SendAgain(_message.Message):
-    __slots__ = ("round",)
+    __slots__ = ("round", "announce")
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
     round: int
-    def __init__(self, round: _Optional[int] = ...) -> None: ...
+    announce: bool
+    def __init__(self, round: _Optional[int] = ..., announce: _Optional[bool] = ...) -> None: ...
 
 class SendModel(_message.Message):
     __slots__ = ("round",)
@@ -167,18 +169,20 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class UpdatePart(_message.Message):
-    __slots__ = ("header", "data", "fetch", "answer", "small")
+    __slots__ = ("header", "data", "fetch", "answer", "announced", "small")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     FETCH_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_FIELD_NUMBER: _ClassVar[int]
     SMALL_FIELD_NUMBER: _ClassVar[int]
     header: UpdateHeader
     data: bytes
     fetch: FetchModelRequest
     answer: RoundAnswer
+    announced: UpdateHeader
     small: bytes
-    def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., answer: _Optional[_Union[RoundAnswer, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., answer: _Optional[_Union[RoundAnswer, _Mapping]] = ..., announced: _Optional[_Union[UpdateHeader, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
 
 class RoundAnswer(_message.Message):
     __slots__ = ("run_id", "child_id", "cluster_id", "round", "answer", "then_fetch")
@@ -408,7 +412,7 @@ class Carried(_message.Message):
     def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ..., is_answer: _Optional[bool] = ...) -> None: ...
 
 class Flow(_message.Message):
-    __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns", "away_ns", "answer_bytes", "answer_examples")
+    __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns", "away_ns", "answer_bytes", "answer_examples", "unsent_bytes")
     CHILD_FIELD_NUMBER: _ClassVar[int]
     DOWN_BYTES_FIELD_NUMBER: _ClassVar[int]
     UP_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -420,6 +424,7 @@ class Flow(_message.Message):
     AWAY_NS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
     ANSWER_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    UNSENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     child: int
     down_bytes: int
     up_bytes: int
@@ -431,7 +436,8 @@ class Flow(_message.Message):
     away_ns: int
     answer_bytes: int
     answer_examples: int
-    def __init__(self, child: _Optional[int] = ..., down_bytes: _Optional[int] = ..., up_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., stream: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., away_ns: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_examples: _Optional[int] = ...) -> None: ...
+    unsent_bytes: int
+    def __init__(self, child: _Optional[int] = ..., down_bytes: _Optional[int] = ..., up_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., stream: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., away_ns: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_examples: _Optional[int] = ..., unsent_bytes: _Optional[int] = ...) -> None: ...
 
 class LinkBytes(_message.Message):
     __slots__ = ("link", "direction", "kind", "end", "bytes")

@@ -158,11 +158,23 @@ class Wire:
         async for part in self.fetch(message.then_fetch):
             yield part
 
+    async def _announce(self, header: pb.UpdateHeader) -> AsyncIterator[Any]:
+        if self._cut_up and self._cut_up.pop(0) == 0:
+            raise cut_off()
+        async with answered():
+            self.server.announce(header)
+        async for part in self.fetch(header.then_fetch):
+            yield part
+
     async def exchange(self, parts: Iterator[pb.UpdatePart | bytes], **options: object) -> AsyncIterator[Any]:
         """An update or an answer and what comes after it, as a device's session has them in one."""
         first = next(iter(parts))
         if isinstance(first, pb.UpdatePart) and first.HasField("answer"):
             async for part in self._answer(first.answer):
+                yield part
+            return
+        if isinstance(first, pb.UpdatePart) and first.HasField("announced"):
+            async for part in self._announce(first.announced):
                 yield part
             return
         reply = await self.submit(chain([first], parts))

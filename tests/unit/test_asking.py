@@ -1,7 +1,9 @@
 """Questions in global rounds: LPSs bundle what their devices answer, and the round's plan is made of it, once."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from fedstrata.timeline import LpsTimeline
 from fedstrata.v1 import answers_pb2 as pb
 from gps.asking import Asking
 from gps.journal import BEFORE
+from gps.servicer import GpsServicer
 
 ASKING = ("method={name: ifca, clusters: 2}", "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
 FIRST, SECOND = {0: (1.0, 2.0), 1: (3.0, 1.0)}, {2: (0.5, 0.5), 3: (2.0, 1.0), 4: (1.0, 2.0)}  # losses by device
@@ -208,3 +211,21 @@ async def test_a_method_that_makes_no_plan_ends_the_run_with_its_name_and_leaves
         await setting.plan()
     assert setting.gps.plans.planned_rounds == 0
     assert [device.device_id for device in setting.gps.plans.members("lps-0")] == IDS[:2]
+
+
+@pytest.mark.parametrize(("announced", "read"), [(1 << 31, 1), (-1, 1), (2, 4)])
+async def test_an_lps_can_neither_announce_nor_send_more_answers_than_there_can_be(announced: int, read: int) -> None:
+    count = 0
+
+    async def endless() -> AsyncIterator[pb.BundlePart]:
+        nonlocal count
+        header = pb.BundleHeader(run_id="run-1", answers=announced)
+        yield pb.BundlePart(header=header)
+        for number in range(2, 1000):  # always the same device's
+            count = number
+            yield pb.BundlePart(answer=pb.DeviceAnswer(device_index=0))
+
+    run: Any = SimpleNamespace(experiment=SimpleNamespace(run_id="run-1", device_count=5))
+    with pytest.raises(PayloadError, match="announced"):
+        await GpsServicer(run).SubmitAnswers(endless(), None)
+    assert max(count, 1) == read

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstrata.clock_checks import announces_updates
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.link_settings import LinkTimes
@@ -228,12 +229,22 @@ def test_a_virtual_deadline_goes_with_questions_in_rounds() -> None:
     assert parse_experiment(TIMED, overrides=asking).is_timed
 
 
-def test_a_virtual_deadline_goes_by_own_links_up() -> None:
-    late = ("clock=virtual", "deadlines.lps.deadline_s=3")
-    assert parse_experiment(PLAIN, overrides=[*late, "links.shared.device-lps={down_rate: 1Mbit/s}"]).is_timed
-    for shared in ("{up_rate: 1Mbit/s}", "{down_rate: 1Mbit/s, broadcast: true}"):
-        said = refusal(PLAIN, *late, f"links.shared.device-lps={shared}")
-        assert "deadlines.lps.deadline_s on clock: virtual goes by each device's own link up" in said
+@pytest.mark.parametrize(
+    ("shared", "announces"),
+    [
+        ("{up_rate: 1Mbit/s}", True),
+        ("{down_rate: 1Mbit/s}", False),
+        ("{down_rate: 1Mbit/s, broadcast: true}", False),
+        ("{up_rate: 1Mbit/s, down_rate: 1Mbit/s, broadcast: true}", True),
+    ],
+)
+def test_a_virtual_deadline_goes_with_what_is_shared_and_over_a_shared_link_up_updates_are_announced(
+    shared: str, announces: bool
+) -> None:
+    late = ("clock=virtual", "deadlines.lps.deadline_s=3", f"links.shared.device-lps={shared}")
+    assert announces_updates(parse_experiment(PLAIN, overrides=late)) == announces
+    for other in ("deadlines.lps.deadline_s=null", "clock=real", "clock=none"):
+        assert not announces_updates(parse_experiment(PLAIN, overrides=[*late, other]))
 
 
 def test_a_real_board_has_no_virtual_time() -> None:

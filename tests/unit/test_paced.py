@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 from rounds_setting import PART, RUN_ID
 from test_transfers import MS, SetTime, transfers
 
+from fedstrata.errors import SupersededError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
@@ -134,3 +136,29 @@ async def test_an_update_without_bytes_still_takes_its_latency() -> None:
 
     await clock.run(send())
     assert clock.now == 70 * MS
+
+
+async def test_who_is_given_up_half_way_leaves_a_shared_link_to_the_others_within_a_piece() -> None:
+    clock, names, codec = SetTime(), ("device-000", "device-001"), PayloadCodec(LAYOUT, "float32")
+    server, _ = opened(clock, "shared: {device-lps: {up_rate: 8Mbit/s}}")  # a kilobyte a millisecond
+    sums = OneSum(LAYOUT.size, dict.fromkeys(names, 1))
+    intake = Intake(children=names, sums=sums, wait=TierDeadline(quorum_ratio=0.5))
+    model = ModelInMemory(LAYOUT, np.arange(LAYOUT.size, dtype=np.float32))
+    server.open(OpenRound.of_one(model, number=1, global_round=1, intake=intake))
+
+    async def parts() -> AsyncIterator[pb.UpdatePart]:
+        for start in range(0, SIZE, 10_000):
+            yield pb.UpdatePart(data=np.ones(LAYOUT.size, np.float32).tobytes()[start : start + 10_000])
+
+    async def send(name: str) -> None:
+        payload = payload_header(codec, name=PART, num_examples=1)
+        header = pb.UpdateHeader(run_id=RUN_ID, child_id=name, round=1, payload=payload)
+        with pytest.raises(SupersededError):  # what is summed up of one that is given up voids the sum
+            await server.submit(header, parts())
+        assert 100 * MS <= clock.now < 125 * MS
+        assert (await server.submit(header, parts())).accepted == (name == names[0])
+
+    clock.call_at(100 * MS, lambda: intake.exclude(names[1]))
+    await clock.run(*(send(name) for name in names))
+    # sent again from then on, and alone: in 300 ms
+    assert 400 * MS < clock.now < 450 * MS

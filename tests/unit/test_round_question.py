@@ -161,7 +161,7 @@ async def test_an_answer_that_is_none_costs_its_sender_the_run_and_the_others_go
 ) -> None:
     server = asking_server(tmp_path, TierDeadline(quorum_ratio=0.5))
     refused: list[tuple[str, str]] = []
-    server.on_ban = lambda child_id, why: refused.append((child_id, why))
+    server.refused.on_ban = lambda child_id, why: refused.append((child_id, why))
     gathering = asyncio.create_task(server.gather_answers())
     await asyncio.sleep(0)
     with pytest.raises(PayloadError, match=reason):

@@ -145,7 +145,7 @@ async def test_a_child_that_voids_the_sum_again_and_again_is_refused_and_the_oth
 async def test_a_refused_half_upload_leaves_no_trace(tmp_path: Path) -> None:
     server, total = server_of(tmp_path, children={"a": 2, "b": 2}, wait=TierDeadline(quorum_ratio=0.5))
     refused: list[tuple[str, str]] = []
-    server.on_ban = lambda child_id, reason: refused.append((child_id, reason))
+    server.refused.on_ban = lambda child_id, reason: refused.append((child_id, reason))
     await submit(server, "a", vector(4.0))
     with pytest.raises(PayloadError, match="finite"):
         await submit(server, "b", vector(1.0, 2.0, float("inf")))

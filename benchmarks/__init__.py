@@ -1,0 +1,1 @@
+"""What produced the numbers in the documents: each `python -m benchmarks.NAME`, from the repository's root."""

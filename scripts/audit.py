@@ -1,0 +1,142 @@
+"""Looks among published findings for those in the packages of constraints.txt, by pip-audit and osv.dev: `make check`.
+
+Findings are an error, unless scripts/audit_allowed.txt has them with a reason. Where the service cannot be asked, as
+without a network, one line says that nothing was looked for, and that is none.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+OSV = "https://api.osv.dev/v1/query"
+REACHED_S = 5.0  # for each step of a first request
+GIVEN_UP_S = 8.0  # for all of it: to look a name up takes as long as the system lets it
+AUDITED_S = 60.0  # two hundred requests, one after the other
+OF_SERVICE = (
+    "/_service/",
+    "vulnerability feed",
+)  # in what pip-audit says when it is not answered, or not as it expects
+GREETING = "import sys, requests; requests.head(sys.argv[1], timeout=float(sys.argv[2]))"
+
+
+class NotAuditedError(Exception):
+    """Nobody could be asked, or not all that was wanted."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One published finding in one package."""
+
+    package: str
+    version: str
+    names: frozenset[str]  # of the finding: CVE-…, GHSA-…, PYSEC-…
+    fixed_in: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        fix = f"fixed in {', '.join(self.fixed_in)}" if self.fixed_in else "no version has it fixed"
+        return f"{self.package} {self.version}: {', '.join(sorted(self.names))}, {fix}: {self.text}"
+
+
+def main() -> None:
+    """The command: exit code 1 for findings, 2 where the audit itself has failed."""
+    parser = argparse.ArgumentParser(prog="audit", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--constraints", type=Path, default=ROOT / "constraints.txt")
+    parser.add_argument("--allowed", type=Path, default=ROOT / "scripts" / "audit_allowed.txt")
+    parser.add_argument("--osv-url", default=OSV)
+    asked = parser.parse_args()
+    try:
+        check_reached(asked.osv_url)
+        findings, count = parsed(audited(asked.constraints, asked.osv_url))
+        lines, is_clean = judged(findings, allowed_in(asked.allowed.read_text()))
+    except NotAuditedError as error:
+        print(f"audit: findings in packages were not looked for: {error}")
+        return
+    except (OSError, ValueError) as error:
+        print(f"audit: {' '.join(str(error).split())[-300:]}", file=sys.stderr)
+        sys.exit(2)
+    print("".join(f"audit: {line}\n" for line in lines), end="")
+    print(f"audit: {count} packages looked up, {len(findings)} findings")
+    sys.exit(not is_clean)
+
+
+def check_reached(url: str) -> None:
+    """Find out in seconds whether the service is there. Raises NotAuditedError."""
+    words = [sys.executable, "-c", GREETING, url, str(REACHED_S)]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=GIVEN_UP_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotAuditedError(f"{url} cannot be reached within {GIVEN_UP_S:g} s") from None
+    if said.returncode:
+        raise NotAuditedError(f"{url} cannot be reached")
+
+
+def audited(constraints: Path, url: str) -> str:
+    """What pip-audit says of pinned packages. Raises NotAuditedError where the service fails, ValueError otherwise."""
+    words = [sys.executable, "-m", "pip_audit", "--requirement", str(constraints), "--no-deps", "--disable-pip"]
+    words += ["--vulnerability-service", "osv", "--osv-url", url, "--timeout", str(int(REACHED_S))]
+    words += ["--format", "json", "--progress-spinner", "off"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=AUDITED_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotAuditedError(f"{url} takes longer than {AUDITED_S:g} s") from None
+    if not said.stdout.lstrip().startswith("{"):
+        last = said.stderr.strip().rpartition("\n")[2]
+        if any(sign in said.stderr for sign in OF_SERVICE):
+            raise NotAuditedError(f"{url} fails: {last[-200:]}")
+        raise ValueError(last or "pip-audit says nothing")
+    return said.stdout
+
+
+def parsed(said: str) -> tuple[list[Finding], int]:
+    """The findings in what pip-audit has said, and how many packages it has looked up. Raises ValueError."""
+    looked_up = [one for one in json.loads(said)["dependencies"] if "skip_reason" not in one]
+    if not looked_up:
+        raise ValueError("pip-audit has looked no package up")
+    return [finding for one in looked_up for finding in _findings(one)], len(looked_up)
+
+
+def _findings(dependency: Mapping[str, Any]) -> Iterator[Finding]:
+    for one in dependency["vulns"]:
+        yield Finding(
+            package=dependency["name"],
+            version=dependency["version"],
+            names=frozenset([one["id"], *one["aliases"]]),
+            fixed_in=tuple(one["fix_versions"]),
+            text=" ".join(one["description"].split())[:120],
+        )
+
+
+def allowed_in(text: str) -> dict[tuple[str, str], str]:
+    """Why a finding in a package is let pass, by both their names. Raises ValueError."""
+    reasons = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            package, name, reason, *_ = *line.split(maxsplit=2), "", "", ""
+            if not reason:
+                raise ValueError(f"line {number} of what is allowed: {line!r}; expected a package, a finding and why")
+            reasons[package, name] = reason
+    return reasons
+
+
+def judged(findings: Sequence[Finding], allowed: Mapping[tuple[str, str], str]) -> tuple[list[str], bool]:
+    """A line for each finding, and for each that is allowed and not there any more; and whether all are allowed."""
+    lines, is_clean, left = [], True, dict(allowed)
+    for finding in findings:
+        keys = [(finding.package, name) for name in finding.names if (finding.package, name) in allowed]
+        is_clean &= bool(keys)
+        lines.append(f"{finding}; {f'allowed: {allowed[keys[0]]}' if keys else 'update it, or allow it with a reason'}")
+        for key in keys:
+            left.pop(key, None)
+    lines += [f"{name} is allowed in {package}, and not found any more" for package, name in left]
+    return lines, is_clean
+
+
+if __name__ == "__main__":
+    main()

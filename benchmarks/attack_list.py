@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from benchmarks import drippers
 from benchmarks.attackers import (
     GPS,
     HEALTH,
@@ -77,7 +78,7 @@ def reported(lps_id: str, cluster: str) -> Callable[[Target], Any]:
 def registered(lps_id: str) -> Callable[[Target], Any]:
     """An LPS that says that it listens where nobody does."""
     return lambda target: gps_service_pb2.RegisterLpsRequest(
-        lps_id=lps_id, address="127.0.0.1:9", experiment_sha256=target.experiment_sha256
+        lps_id=lps_id, address="127.0.0.1:9", experiment_sha256=target.experiment.digest
     )
 
 
@@ -88,6 +89,7 @@ WHERE = of_run(rounds_pb2.LocateUpdateRequest, child_id="device-001", cluster_id
 FAILED = of_run(gps_service_pb2.ReportFailureRequest, lps_id="lps-0", reason="an attack")
 LONG = enroll("x" * 500_000)
 OUT, INS, MEM, SPARE, OTHER = "outsider", "stranger of the run", "member", "spare LPS", "other authority"
+OWN, ITS = "member of lps-0", "LPS"
 ATTACKS: tuple[tuple[str, str, Attack], ...] = (
     (OUT, "`StopRun` in the clear", calls("gps", RUN + "StopRun", STOP)),
     (OUT, "100 silent connections to the GPS", silent("gps")),
@@ -206,6 +208,10 @@ ATTACKS: tuple[tuple[str, str, Attack], ...] = (
         calls("gps", GPS + "ReportFailure", FAILED),
     ),
     (OUT, "connections opened and closed, a hundred at once", come_and_go_in_crowds),
+    (OWN, "100 updates of a round that is over, a byte of each now and then", drippers.updates),
+    (ITS, "the same of aggregates", drippers.aggregates),
+    (ITS, "100 bundles of answers, one of which comes now and then", drippers.bundles),
+    (ITS, "100 reports, a byte of each now and then", drippers.reports),
 )
 
 # What somebody who has no certificate can do where nobody has one; of the run it knows its id, and who is in it.

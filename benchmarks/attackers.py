@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from fedstrata.experiment import load_experiment
+from fedstrata.experiment import Experiment, load_experiment
 from fedstrata.rpc.address import split_address
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.credentials import channel_credentials, checked_as
@@ -25,7 +25,9 @@ HEALTH = "/grpc.health.v1.Health/"
 NAMES = {
     "stranger of the run": Name("device", "device-010"),  # by the run's authority, of nobody in its experiment
     "member": Name("device", "device-009"),
+    "member of lps-0": Name("device", "device-006"),  # of the cluster that the LPS serves that is attacked
     "spare LPS": Name("lps", "lps-7"),
+    "LPS": Name("lps", "lps-0"),  # with the certificate of the one that serves the first cluster
     "other authority": Name("operator"),
 }
 MANY = 100
@@ -40,7 +42,7 @@ class Target:
     lps: str
     http: dict[str, str]  # of the GPS and of the LPS that serves the first cluster
     run_id: str
-    experiment_sha256: str  # which whoever has the file knows
+    experiment: Experiment  # which whoever has the file knows
     authority: Authority | None  # None of a run in the clear
 
     @classmethod
@@ -52,8 +54,8 @@ class Target:
         http = {tier: other_port(pids[tier], than=grpc) for tier, grpc in (("gps", gps), ("lps", lps))}
         run_id = next(e["run_id"] for e in _events(run / "logs" / "gps.log") if e["event"] == "serving")
         place = run / "state" / "tls" / "authority"
-        digest = load_experiment(run / "experiment.yaml").digest
-        return cls(gps, lps, http, run_id, digest, Authority.load(place) if place.exists() else None)
+        experiment = load_experiment(run / "experiment.yaml")
+        return cls(gps, lps, http, run_id, experiment, Authority.load(place) if place.exists() else None)
 
 
 def _events(log: Path) -> list[dict[str, Any]]:

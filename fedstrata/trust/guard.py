@@ -1,7 +1,7 @@
 """Stands before a server's calls and lets through what the table allows the caller's certificate."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import isasyncgenfunction
@@ -21,6 +21,7 @@ from fedstrata.errors import (
 from fedstrata.quoting import quoted
 from fedstrata.rpc.undecoded import check_decoded
 from fedstrata.trust.files import PEM, TlsFiles
+from fedstrata.trust.lookout import LOOK_S, Lookout
 from fedstrata.trust.names import Peer, Role
 from fedstrata.trust.outdated import Outdated
 from fedstrata.trust.revoked import Revoked
@@ -57,15 +58,19 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
     def __init__(
         self, domain: str, place: Place, refused: Callable[[str], None], *,
         revoked: Callable[[], Revoked] = Revoked, shares: Shares | None = None, outdated: Outdated | None = None,
+        look_every_s: float = LOOK_S,
     ) -> None:  # fmt: skip
         """`domain` is the one of the server's own certificate; `refused` is told the reason of each refusal; `revoked`
-        and `outdated` say whose certificates count no more, and `shares` how many calls an identity may make."""
+        and `outdated` say whose certificates count no more, and `shares` how many calls an identity may make. Calls
+        under way are looked through every so often for those of who is revoked.
+        """
         self._domain = domain
         self._revoked = revoked
         self._outdated = outdated
         self._shares = shares or Shares(MANY_CHILDREN)
         self._place = place
         self._refused = refused
+        self._lookout = Lookout(lambda caller: self._invalid(caller) is None, self._check_valid, look_every_s)
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -114,13 +119,26 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         """A block in which the first message of a call under way is read."""
         return self._shares.reading(caller.peer)
 
+    def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """A block of a call under way, which ends with NotAllowedError soon after its caller is revoked."""
+        return self._lookout.over(caller)
+
+    def check_sent(self, caller: Caller) -> None:
+        """Send somebody nothing more whose certificate counts no more. Raises NotAllowedError, OutdatedError."""
+        self._check_valid(caller)
+        self._check_outdated(caller)
+
     def _check_valid(self, caller: Caller) -> None:
+        if (found := self._invalid(caller)) is not None:
+            raise self.refusal(*found)
+
+    def _invalid(self, caller: Caller) -> tuple[str, str] | None:
+        """Why a caller is refused whatever it calls, in a word and in a line."""
         try:
             why = self._revoked().why(caller.peer, caller.certificate)
         except CertificateError as error:
-            raise self.refusal("certificate", str(error)) from None
-        if why is not None:
-            raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
+            return "certificate", str(error)
+        return None if why is None else ("revoked", f"{why}; ask who runs this for a new certificate")
 
     def _check_outdated(self, caller: Caller) -> None:
         if self._outdated is None:
@@ -238,6 +256,21 @@ class _Check:
         await self.message(caller, message)
         return message
 
+    def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """A block of the call, which ends soon after its caller is revoked."""
+        return self._guard.over(caller)
+
+    async def replies(self, caller: Caller, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        """What a handler has to say, to a caller as long as its certificate counts."""
+        async with aclosing(replies):
+            while True:
+                async with self._guard.over(caller):
+                    reply = await anext(replies, None)
+                if reply is None:
+                    return
+                self._guard.check_sent(caller)
+                yield reply
+
     async def message(self, caller: Caller, message: Any) -> None:
         check_decoded(message)
         if self._rule is not None:
@@ -252,14 +285,16 @@ def _guarded(behaviour: Any, check: _Check) -> Any:
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
             with check.caller(context) as caller:
                 request = await check.only_message(caller, requests)
-                async for reply in behaviour(request, context):
+                async for reply in check.replies(caller, behaviour(request, context)):
                     yield reply
 
         return stream
 
     async def run(requests: Any, context: Context) -> Any:
         with check.caller(context) as caller:
-            return await behaviour(await check.only_message(caller, requests), context)
+            request = await check.only_message(caller, requests)
+            async with check.over(caller):
+                return await behaviour(request, context)
 
     return run
 
@@ -270,14 +305,15 @@ def _guarded_stream(behaviour: Any, check: _Check) -> Any:
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
             with check.caller(context) as caller:
-                async for reply in behaviour(_Checked(requests, check, caller), context):
+                async for reply in check.replies(caller, behaviour(_Checked(requests, check, caller), context)):
                     yield reply
 
         return stream
 
     async def run(requests: Any, context: Context) -> Any:
         with check.caller(context) as caller:
-            return await behaviour(_Checked(requests, check, caller), context)
+            async with check.over(caller):
+                return await behaviour(_Checked(requests, check, caller), context)
 
     return run
 

@@ -73,7 +73,9 @@ class Served:
         self.authority.issue([Name("gps")], self.folder / "server")
         tls = TlsFiles.load(self.folder / "server")
         told = self.metrics.refused
-        self.guard = Guard(tls.me.domain, Clusters(), told, revoked=self._revoked, outdated=self._outdated())
+        self.guard = Guard(
+            tls.me.domain, Clusters(), told, revoked=self._revoked, outdated=self._outdated(), look_every_s=0.05
+        )
         self.server = RpcServer(self.metrics.links, tls=tls, guard=self.guard)
         for service in SERVICES[:3]:  # health and reflection are there
             self.server.add(self._register, service, service.full_name)

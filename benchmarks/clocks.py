@@ -1,6 +1,8 @@
 """The same run on the virtual and on the real clock: how far apart their rounds are, and how much faster one is.
 
-python -m benchmarks.clocks [EXPERIMENT] [--set KEY=VALUE ...]
+    python -m benchmarks.clocks [EXPERIMENT] [--set KEY=VALUE ...]
+
+Says by how much the rounds missed each other, and whether all models have equal bits.
 """
 
 import argparse

@@ -5,16 +5,16 @@
 One row a draw: what was killed where, whether it came about, whether the run completed, whether every
 `model_sha256` and `personal_sha256` is that of the undisturbed run. Ends with exit code 1 if any draw differs. With
 `--hidden 16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as
-`fedstrata run --set` does, for instance to another method or a topology. On the virtual clock timeline.csv is compared,
-too, and who was left out of what:
+that of `fedstrata run` does, for instance to another method or a topology. On the virtual clock timeline.csv is
+compared, too, and who was left out of what:
 
-    python -m benchmarks.kill_matrix --set 'method={name: ifca, clusters: 2}' --set topology.lps=2 --draws 20 ...
-    python -m benchmarks.kill_matrix --set 'method={name: ditto}' --set topology.lps=2 --draws 20 ...
-    python -m benchmarks.kill_matrix --set 'secure_aggregation={min_devices: 3}' --draws 20 ...
+    python -m benchmarks.kill_matrix --set 'method={name: ifca, clusters: 2}' --set topology.lps=2 --draws 20 --out DIR
+    python -m benchmarks.kill_matrix --set 'method={name: ditto}' --set topology.lps=2 --draws 20 --out DIR
+    python -m benchmarks.kill_matrix --set 'secure_aggregation={min_devices: 3}' --draws 20 --out DIR
     python -m benchmarks.kill_matrix --experiment benchmarks/kill_matrix_clock.yaml \\
-        --device-processes 1 2 5 --draws 10 ...
+        --device-processes 1 2 5 --draws 10 --out DIR
     python -m benchmarks.kill_matrix --experiment benchmarks/kill_matrix_moves.yaml \\
-        --device-processes 1 2 5 --draws 10 ...
+        --device-processes 1 2 5 --draws 10 --out DIR
 
 An `--experiment` of one's own has six devices on two LPSs, and three global rounds of two LPS rounds. With several
 `--device-processes` the undisturbed run is made with each, the draws with each in turn, and all are compared.

@@ -19,7 +19,7 @@ Point = Literal[
     "profile_relay",  # GPS: inside the stream of others' answers to a device; device: a part of one has arrived
     "relevance",  # GPS: an answer before training is noted and its sender not told; device: one is about to be sent
     "grouping",  # GPS: the clusters are computed and not written
-    "upload",  # parent: part of an update has been folded; child: part of it has been sent
+    "upload",  # parent: part of an update has been folded, or one was announced; child: either has been sent
     "download",  # parent: part of a model has been sent; child: part of it has arrived
     "aggregation",  # parent: a round is complete and its mean not written
     "state_write",  # GPS, LPS: a file is half written

@@ -310,6 +310,14 @@ async def test_an_answer_in_a_stream_of_aggregates_is_refused_with_the_call_for_
     assert "by SubmitAnswers" in str(error)
 
 
+async def test_an_aggregate_that_is_announced_is_refused(tiers: Tiers) -> None:
+    header = rounds_pb2.UpdateHeader(run_id=RUN_ID, child_id="lps-0", cluster_id="lps-0")
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        error = await refused(GpsServiceStub(gps).Attend(iter([rounds_pb2.UpdatePart(announced=header)])).read())
+    assert isinstance(error, PayloadError)
+    assert "updates are not announced here; send them" in str(error)
+
+
 async def test_a_message_larger_than_a_chunk_is_refused_before_it_is_read(tiers: Tiers) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await submit(tiers, rounds_pb2.UpdatePart(data=bytes(3 << 20)))

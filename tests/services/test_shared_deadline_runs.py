@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from disturbed import assert_same, disturbed
 from every_method import EXPERIMENT, OPTIONS
+from test_spanning import weights_sha256
 from tiers import run_in_process, small
 
 from fedstrata.experiment import Experiment, parse_experiment
@@ -153,3 +154,27 @@ def test_whatever_is_killed_who_answers_late_is_late_to_the_nanosecond(
     out = disturbed(experiment.to_yaml(), ASKED_FAULTS, processes, tmp_path)
     assert_same(out, calm)
     assert (out / "energy.csv").read_bytes() == (calm / "energy.csv").read_bytes()
+
+
+# --- masked updates -----------------------------------------------------------------------------------------
+
+MASKED = (
+    "partition={kind: iid, devices: 5, examples_per_device: 60}", "method=fedavg", "clock=virtual",
+    "training.global_rounds=2", "training.lps_rounds_per_global_round=1", "compute={per_example: 2ms}",
+    "links={device-lps: {preset: lte}, overrides: [{devices: [4], preset: lte, up_rate: 12kbit/s}], "
+    "shared: {device-lps: {up_rate: 120kbit/s}}}",
+)  # fmt: skip
+
+
+def test_a_late_device_is_out_before_others_mask_for_it_and_nothing_is_summed_up_twice(tmp_path: Path) -> None:
+    # masked updates are twice as large, so that they have twice as long
+    changes = {3: (), 6: ("secure_aggregation={min_devices: 3}",)}
+    plain, masked = (
+        run_in_process(
+            small(*MASKED, *more, f"deadlines.lps={{deadline_s: {seconds}, quorum_ratio: 0.3}}"),
+            tmp_path / str(seconds),
+        ).folder
+        for seconds, more in changes.items()
+    )
+    assert excluded(masked) == excluded(plain) == {("device-004", "round 1"), ("device-004", "round 2")}
+    assert weights_sha256(masked) == weights_sha256(plain)

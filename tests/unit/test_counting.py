@@ -116,6 +116,15 @@ async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Lin
     assert link.counts(link.at_parent) == expected
 
 
+async def test_an_update_that_is_announced_counts_as_one(link: Link) -> None:
+    part = pb.UpdatePart(announced=pb.UpdateHeader(run_id="r"))
+    channel, counting = open_channel(link.server.address, link.at_child)
+    async with channel:
+        stream = LpsServiceStub(counting).Attend(iter([part]), timeout=10)  # type: ignore[no-untyped-call]
+        assert [answer async for answer in stream] == []
+    assert link.counts(link.at_parent)["up", "update"] == part.ByteSize() + FRAME_BYTES
+
+
 @pytest.mark.parametrize(("asked", "kind"), [("losses", "losses"), ("x" * 80, "answer")])
 async def test_an_answer_counts_under_the_name_of_its_question_and_one_nobody_asked_under_answer(
     link: Link, asked: str, kind: str

@@ -54,6 +54,12 @@ def test_a_device_that_is_away_or_busy_takes_nothing_meanwhile() -> None:
     assert joules(megabyte(0, away_ns=S // 2))[0] == 1.05978  # 0.5 s of base less
 
 
+def test_what_a_deadline_has_broken_off_counts_as_far_as_it_had_left() -> None:
+    flow = megabyte(0)
+    flow.unsent_bytes = 500_000
+    assert joules(flow)[2] == 4.32964  # 4 * 438.39 + 2 * 1288.04 mJ
+
+
 def test_own_radios_and_watts_by_profile_and_device() -> None:
     own = ("energy.radios={slow: {up: 1J/Mbit, down: 500mJ/Mbit, base: 100mW}}", "energy.radio=slow")
     assert joules(megabyte(0), *own) == [4.1, 21.6, 8.2]

@@ -303,6 +303,8 @@ def test_of_a_device_that_will_move_its_new_lps_has_nothing_to_say_yet(tmp_path:
         (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(answer_bytes=-1)]), "flows of sizes that are none"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow()] * 9), "9 flows of a round reported"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(up_bytes=-1)]), "flows of sizes that are none"),
+        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(unsent_bytes=-1)]), "flows of sizes that are none"),
+        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(up_bytes=5, unsent_bytes=6)]), "flows of sizes that are none"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(down_ns=5, away_ns=6)]), "took as long as none can"),
         (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(child=99)]), "the link of a device that there is not"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(child=99)]), "the link of a device that there is not"),

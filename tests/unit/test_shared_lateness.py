@@ -234,6 +234,7 @@ def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline(
     # the answers of those in time took a second, since the third's was under way, too
     assert [(flow.child, flow.up_ns) for flow in times.flows] == [(0, 2 * S)]
     assert [(flow.child, flow.unsent_bytes) for flow in times.late] == [(1, 900), (2, 400)]
+    assert times.late[0].up_ns == S + S * 6 // 5  # and so did that of who was late with its update
 
 
 def test_an_lps_that_is_back_after_the_plan_works_the_same_out() -> None:

@@ -236,6 +236,7 @@ def attended(device_id: str, *, then: str = "") -> Iterator[Any]:
     yield rounds_pb2.UpdatePart(header=header, small=b"1234")
     answer = rounds_pb2.RoundAnswer(child_id=device_id, cluster_id=OWN, then_fetch=then_fetch)
     yield rounds_pb2.UpdatePart(answer=answer)
+    yield rounds_pb2.UpdatePart(announced=header)
 
 
 ATTEND = "/fedstrata.v1.LpsService/Attend"
@@ -248,7 +249,7 @@ async def test_a_device_that_speaks_for_itself_is_heard_to_the_end(served: Serve
     assert len(served.heard) == len(parts) + 1  # the small payload is a part of its own
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 async def test_one_message_in_anothers_name_ends_a_session_that_began_well(served: Served, number: int) -> None:
     good, bad = list(attended("device-000")), list(attended("device-007"))
     async with served.channel_of(Name("device", "device-000")) as channel:
@@ -256,7 +257,7 @@ async def test_one_message_in_anothers_name_ends_a_session_that_began_well(serve
     assert heard == "Attend in the name of 'device-007': the caller is device/device-000"
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
 async def test_what_is_asked_for_next_is_asked_for_in_ones_own_name(served: Served, number: int) -> None:
     part = list(attended("device-000", then="device-007"))[number]
     async with served.channel_of(Name("device", "device-000")) as channel:

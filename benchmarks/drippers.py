@@ -27,7 +27,7 @@ def dripping(at: str, path: str, first: Message, drip: Any) -> Attack:
         begin = first(attacker.target).SerializeToString()
 
         async def one(channel: grpc.aio.Channel) -> None:
-            call = channel.stream_stream(path)()
+            call = channel.stream_stream(path, None, None)(None)
             try:
                 await call.write(begin)
                 while not call.done():

@@ -219,7 +219,15 @@ class Supervisor:
             self._failure.set_result(error)
 
     async def stop(self) -> None:
-        """End all processes: asked first, killed after a bounded wait."""
+        """End all processes: asked first, killed after a bounded wait; cancelled meanwhile, it does so all the same."""
+        ending = asyncio.ensure_future(self._end())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
+
+    async def _end(self) -> None:
         for process in self._processes:
             process.terminate()
         if not self._jobs:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -185,6 +186,29 @@ async def test_stop_leaves_nothing_not_even_what_ignores_it(
     await supervisor.stop()
     assert process.pid is None
     assert all(is_gone(pid) for pid in pids if pid)
+
+
+async def test_who_is_cancelled_while_it_stops_leaves_nothing_either(folder: Path, supervisor: Supervisor) -> None:
+    told, released = Path("told"), Path("released")
+    asked = "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: pathlib.Path('told').touch())\n"
+    write_module("lingers", asked, LISTENS, "while not pathlib.Path('released').exists(): time.sleep(0.01)\n")
+    process = supervisor.start(ProcessSpec(name="lingers", command=("lingers",), endpoints=ENDPOINTS))
+    await asyncio.wait_for(process.addresses(), DEADLINE_S)
+    stopping = asyncio.create_task(supervisor.stop())
+    await asyncio.wait_for(asyncio.to_thread(_until_there, told), DEADLINE_S)
+    stopping.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)  # lets it hear of that
+    assert not stopping.done()
+    released.touch()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(stopping, DEADLINE_S)
+    assert process.pid is None
+
+
+def _until_there(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
 
 
 async def test_stop_right_after_start_leaves_nothing(folder: Path, supervisor: Supervisor) -> None:

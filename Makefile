@@ -23,7 +23,7 @@ demo: setup ## run experiments/digits.yaml on this machine, to a finished record
 test: setup ## unit, service and chart tests: no root, no Kubernetes
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
+test-runs: setup ## whole runs side by side, in many processes, killed, with new certificates; benchmarks, small: ten minutes
 	$(BIN)/python -m pytest tests/services -m runs --numprocesses auto --dist loadfile
 
 test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more
@@ -59,7 +59,7 @@ release: setup ## wheel, source archive, packed chart and images of the last com
 kind-up: ## a kind cluster on this machine with locally built images loaded
 	scripts/kind-up
 
-check: setup ## lint, format, types, import contracts, generated files
+check: setup ## lint, format, types (of benchmarks, too), import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS ?= .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-runs test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
+.PHONY: help setup demo test check format protos test-runs test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,6 +25,9 @@ test: setup ## unit, service and chart tests: no root, no Kubernetes
 
 test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
 	$(BIN)/python -m pytest tests/services -m runs --numprocesses auto --dist loadfile
+
+test-benchmarks: setup ## every benchmark by its command, as small as it goes: five minutes
+	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks
 
 test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more
 	$(BIN)/python -m pytest tests/services -m kills
@@ -59,7 +62,7 @@ release: setup ## wheel, source archive, packed chart and images of the last com
 kind-up: ## a kind cluster on this machine with locally built images loaded
 	scripts/kind-up
 
-check: setup ## lint, format, types, import contracts, findings in packages
+check: setup ## lint, format, types (of benchmarks, too), import contracts, findings in packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

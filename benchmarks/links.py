@@ -11,8 +11,9 @@ import asyncio
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -20,14 +21,19 @@ from benchmarks.link_ends import End, measured
 from fedstrata.link_calendar import Flow, fair_ends
 from fedstrata.process import run_loop
 
+CASES = ((0.1, 1.2), (1, 1.2), (10, 1.2), (100, 1.2), (500, 1.2), (10, 0.4), (100, 0.4), (1, 0.08))  # Mbit/s, s
 HEADER_BYTES = 112  # of a model or an update: what the link carries is ten kilobytes with it
 
 
-async def rates(rounds: int) -> None:
+def cases_of(mbits: Sequence[float]) -> list[tuple[float, float]]:
+    """Rates and how long transfers take, of some rates or of all."""
+    return [(mbit, seconds) for mbit, seconds in CASES if mbit in mbits or not mbits]
+
+
+async def rates(rounds: int, mbits: Sequence[float]) -> None:
     """One link after the other, from 0.1 to 500 Mbit/s, and small payloads."""
     print("one link                  expected      median error          worst      answered")
-    cases = [(0.1, 1.2), (1, 1.2), (10, 1.2), (100, 1.2), (500, 1.2), (10, 0.4), (100, 0.4), (1, 0.08)]
-    for mbit, seconds in cases:
+    for mbit, seconds in cases_of(mbits):
         size = int(mbit * 1e6 * seconds / 8) // 8 * 8
         if seconds < 0.1:
             size -= HEADER_BYTES  # of ten kilobytes it is more than one in a hundred
@@ -152,15 +158,17 @@ async def lateness() -> list[float]:
     return late
 
 
-PARTS = {"rates": rates, "latency": latency, "many": many, "shared": shared}
+Part = Callable[[int], Awaitable[None]]
+PARTS: Mapping[str, Part] = {"latency": latency, "many": many, "shared": shared}
 
 
 async def main(options: argparse.Namespace) -> None:
     """Print what was asked for, and how late timers are on this machine meanwhile."""
     print(f"load average {', '.join(f'{each:.1f}' for each in os.getloadavg())}, {os.cpu_count()} cores")
-    for part in options.parts or PARTS:
+    parts: dict[str, Part] = {"rates": partial(rates, mbits=options.mbit), **PARTS}
+    for part in options.parts or parts:
         timers = asyncio.create_task(lateness())
-        await PARTS[part](options.rounds)
+        await parts[part](options.rounds)
         timers.cancel()
         late = sorted(await timers)
         middle, most = late[len(late) // 2], late[-len(late) // 20]
@@ -169,6 +177,7 @@ async def main(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
+    parser.add_argument("parts", nargs="*", choices=["rates", *PARTS, []])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mbit", type=float, nargs="+", default=[], help="of `rates` these alone")
     run_loop(main(parser.parse_args()))

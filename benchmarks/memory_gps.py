@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.memory import EXAMPLES, LIMIT_MODELS, Child, Who, enrol, resident_mb
+from benchmarks.memory import CONSTANT_MB, EXAMPLES, LIMIT_MODELS, Child, Who, enrol, resident_mb
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.metrics import LinkMeter
@@ -28,8 +28,6 @@ from fedstrata.rpc.client import open_channel
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
-
-CONSTANT_MB = 30.0
 
 
 def experiment_of(clusters: int, model_mb: float) -> Experiment:

@@ -1,6 +1,7 @@
 """A round of a hundred devices with each method, beside FedAvg's: seconds, and CPU time by tier.
 
-`python -m benchmarks.methods [--rounds 12] [--only ifca ...]` needs Fashion-MNIST and no network. Seconds depend on
+`python -m benchmarks.methods [--rounds 12] [--only ifca ...]` needs Fashion-MNIST and no network, unless an
+`--experiment` of one's own has other data. Seconds depend on
 what else the machine does; CPU time hardly does, so that its ratio is what counts where the machine is not idle.
 """
 
@@ -49,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12, help="of each method; the first is left out of CPU time")
     parser.add_argument("--only", nargs="*", default=[name for name in NAMES if name != "fedavg"], choices=NAMES)
+    parser.add_argument("--experiment", type=Path, default=EXPERIMENT)
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one run")
     options = parser.parse_args()
     print(f"load average {', '.join(f'{each:.1f}' for each in os.getloadavg())}, {os.cpu_count()} cores\n")
@@ -58,7 +60,8 @@ def main() -> None:
         for method in ("fedavg", *options.only):
             place = Path(folder) / method
             place.mkdir()
-            seen = observe(EXPERIMENT, place, settings=settings_of(method, options.rounds), timeout_s=options.timeout)
+            settings = settings_of(method, options.rounds)
+            seen = observe(options.experiment, place, settings=settings, timeout_s=options.timeout)
             plain = plain or seen
             print(row(method, seen, plain), flush=True)
     print(f"\nload average {', '.join(f'{each:.1f}' for each in os.getloadavg())} at the end")

@@ -46,9 +46,9 @@ def advantage(members: Matrix, others: Matrix, shared: Matrix) -> float:
     return float(roc_auc_score([1] * len(members) + [0] * len(others), inside))
 
 
-def attacked(rows: Matrix) -> dict[tuple[float | None, int], list[float]]:
+def attacked(rows: Matrix, sizes: Sequence[int]) -> dict[tuple[float | None, int], list[float]]:
     """By ε and size of the device, for each seed, of raw pixels in rows, shape (N, d)."""
-    found: dict[tuple[float | None, int], list[float]] = {(e, size): [] for e in EPSILONS for size in SIZES}
+    found: dict[tuple[float | None, int], list[float]] = {(e, size): [] for e in EPSILONS for size in sizes}
     for seed in SEEDS:
         order = np.random.default_rng([seed, 0x617474]).permutation(len(rows))
         others = rows[order[-OTHERS:]]
@@ -59,18 +59,18 @@ def attacked(rows: Matrix) -> dict[tuple[float | None, int], list[float]]:
     return found
 
 
-def attack() -> dict[str, dict[float, list[float]]]:
+def attack(sizes: Sequence[int]) -> dict[str, dict[float, list[float]]]:
     """Print a row a size, a column an ε; gives what the figure shows."""
     train = load_dataset(DataSettings(name="fashion-mnist")).train
     there = np.isin(train.labels, CLOTHES)
     rows = np.asarray(train.inputs[np.flatnonzero(there)[:20000]], np.float64).reshape(20000, -1)
-    found = attacked(rows)
+    found = attacked(rows, sizes)
     names = {epsilon: "no noise" if epsilon is None else f"ε {epsilon:g}" for epsilon in EPSILONS}
     print(f"| examples of the device | {' | '.join(names.values())} |\n|---:|{'---:|' * len(EPSILONS)}")
-    for size in SIZES:
+    for size in sizes:
         said = [f"{fmean(found[e, size]):.2f} ± {stdev(found[e, size]):.2f}" for e in EPSILONS]
         print(f"| {size} | {' | '.join(said)} |")
-    return {names[e]: {size: found[e, size] for size in SIZES} for e in EPSILONS}
+    return {names[e]: {size: found[e, size] for size in sizes} for e in EPSILONS}
 
 
 def drawn(table: str) -> dict[str, dict[float, tuple[float, float]]]:
@@ -141,11 +141,12 @@ def main() -> None:
     parser.add_argument("what", choices=["attack", "draw", "updates"])
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--figure", type=Path, required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="examples of the attacked device")
     asked = parser.parse_args()
     if asked.what == "attack":
-        told = attack()
+        told = attack(asked.sizes)
         lines = {name: {n: (fmean(v), stdev(v)) for n, v in points.items()} for name, points in told.items()}
-        figure(lines, asked.figure, across="examples of the device", up="area under the ROC curve", ticks=SIZES)
+        figure(lines, asked.figure, across="examples of the device", up="area under the ROC curve", ticks=asked.sizes)
     else:
         if asked.table is None:
             parser.error(f"{asked.what} needs the table")

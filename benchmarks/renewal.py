@@ -38,7 +38,7 @@ def renew(run: Path, *words: str) -> None:
 def train(run: Path, options: argparse.Namespace, steps: Sequence[tuple[str, ...]]) -> dict[str, Any]:
     """One run, with the steps of a rotation at even distances in its rounds; gives its summary."""
     due = {options.rounds * (number + 1) // (len(steps) + 2): step for number, step in enumerate(steps)}
-    words = ("run", str(HERE / "hundred.yaml"), "--out", str(run), "--json")
+    words = ("run", str(options.experiment), "--out", str(run), "--json")
     changes = ("--set", f"training.global_rounds={options.rounds}", "--device-processes", str(options.processes))
     command = (sys.executable, "-m", "emulator", *words, *changes)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
@@ -56,6 +56,7 @@ def train(run: Path, options: argparse.Namespace, steps: Sequence[tuple[str, ...
 def main() -> None:
     """Print a line a run."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("experiment", nargs="?", type=Path, default=HERE / "hundred.yaml")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--processes", type=int, default=10)
     options = parser.parse_args()

@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 
-CASES = [(0.1, 1.2), (1, 1.2), (10, 1.2), (100, 1.2), (500, 1.2), (10, 0.4), (100, 0.4), (1, 0.08)]
+from benchmarks.links import cases_of
+
 MTU, ASK = 1500, 8
 
 
@@ -54,13 +55,14 @@ def main() -> None:
     """Print one line a rate."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mbit", type=float, nargs="+", default=[], help="these rates alone")
     options = parser.parse_args()
     if {name for _, name in socket.if_nameindex()} - {"lo"}:
         sys.exit("this limits loopback: start it with `unshare --net`, in a namespace that has nothing else")
     tc("ip", "link", "set", "lo", "up", "mtu", str(MTU))
     print(f"load average {', '.join(f'{each:.1f}' for each in os.getloadavg())}, {os.cpu_count()} cores")
     print("one link by tc tbf   expected      median error          worst")
-    for mbit, seconds in CASES:
+    for mbit, seconds in cases_of(options.mbit):
         shape(mbit)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             threading.Thread(target=serve, args=(listener,), daemon=True).start()

@@ -20,18 +20,21 @@ from fedstrata.trust.authority import Authority
 from fedstrata.trust.names import Name
 
 HERE = Path(__file__).parent
-DEVICES = 20
 Measured = dict[str, float]  # by what was measured, in seconds
 Work = Callable[[Path, bool], Measured]
 
 
-def hundred(folder: Path, has_tls: bool) -> Measured:
-    """A global round of a hundred devices: wall time, and the CPU of all processes."""
-    seen = observe(HERE / "hundred.yaml", folder, timeout_s=600, has_tls=has_tls)
-    return {"hundred, s a round": seen.round_s, "hundred, CPU s a round": sum(seen.cpu_s.values())}
+def trained(name: str) -> Work:
+    """A global round of an experiment: wall time, and the CPU of all processes."""
+
+    def work(folder: Path, has_tls: bool) -> Measured:
+        seen = observe(HERE / f"{name}.yaml", folder, timeout_s=600, has_tls=has_tls)
+        return {f"{name}, s a round": seen.round_s, f"{name}, CPU s a round": sum(seen.cpu_s.values())}
+
+    return work
 
 
-def echo(mb: float, rounds: int) -> Work:
+def echo(mb: float, rounds: int, devices: int = 20) -> Work:
     """A round of echo: wall time, and the CPU of the server and all devices, their start included."""
 
     def work(folder: Path, has_tls: bool) -> Measured:
@@ -39,10 +42,10 @@ def echo(mb: float, rounds: int) -> Work:
         if has_tls:
             authority = Authority.new("echo")
             authority.issue([Name("lps", "lps-0")], folder / "server")
-            authority.issue([Name("device", "device-000", "device-019")], folder / "device")
+            authority.issue([Name("device", "device-000", f"device-{devices - 1:03d}")], folder / "device")
             os.environ[TLS] = str(folder)
         before = _cpu_of_children()
-        seconds, _ = measure("echo", DEVICES, int(mb * 1e6) // 40 * 40, rounds)
+        seconds, _ = measure("echo", devices, int(mb * 1e6) // 40 * 40, rounds)
         return {f"echo {mb:g} MB, s a round": seconds, f"echo {mb:g} MB, CPU s in all": _cpu_of_children() - before}
 
     return work
@@ -58,8 +61,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--only", choices=["hundred", "echo"])
+    parser.add_argument("--quick", action="store_true", help="ten devices, and small echoes: whether it works")
     options = parser.parse_args()
-    works: dict[str, list[Work]] = {"hundred": [hundred], "echo": [echo(0.1, 100), echo(10, 10)]}
+    works: dict[str, list[Work]] = {"hundred": [trained("hundred")], "echo": [echo(0.1, 100), echo(10, 10)]}
+    if options.quick:
+        works = {"hundred": [trained("ten")], "echo": [echo(0.1, 5, devices=3)]}
     for work in [one for name, group in works.items() for one in group if options.only in (None, name)]:
         load, pairs = os.getloadavg()[0], []
         for _ in range(options.pairs):

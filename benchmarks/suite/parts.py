@@ -21,6 +21,7 @@ TRAINING = {"ten": (10, 20, 40), "hundred": (100, 5, 10)}
 PART_S = 180.0  # once a part has taken that long, it is not repeated further
 # Rounds and repeats by MB: small ones take some twenty rounds to come up to speed, and their ratios lie far apart.
 ECHO = {0.1: (200, 7), 1.0: (40, 3), 10.0: (6, 2)}
+QUICK_ECHO = {0.1: (40, 1)}
 Measure = Callable[[], float]
 
 
@@ -145,9 +146,10 @@ def ten(setting: Setting) -> Iterator[Row]:
 
 def echo(setting: Setting) -> Iterator[Row]:
     """Rounds of 20 devices that return what they got, beside plain grpcio."""
-    for mb, (rounds, repeats) in list(ECHO.items())[: 1 if setting.is_quick else None]:
-        told = _echo(setting, 20, mb, rounds, 1 if setting.is_quick else repeats)
-        work = f"20 devices × {mb:g} MB"
+    devices, works = (5, QUICK_ECHO) if setting.is_quick else (20, ECHO)
+    for mb, (rounds, repeats) in works.items():
+        told = _echo(setting, devices, mb, rounds, repeats)
+        work = f"{devices} devices × {mb:g} MB"
         for place, unit in enumerate(("s a round", "server's peak MB")):
             ours, theirs = ([pair[place] for pair in told[side]] for side in ("fedstrata", "floor"))
             aim = Aim(sense="at most", limit=1.5) if place == 0 else None

@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from emulator.cli import app
+from emulator.sweep_file import load_sweep
 from fedstrata.experiment import parse_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -141,3 +142,12 @@ def test_the_settings_of_commands_go_with_their_files(where: str, words: list[st
         return
     changes = [value for option, value in pairwise(words) if option == "--set"]
     parse_experiment(file.read_text(encoding="utf-8"), overrides=changes)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.yaml")), ids=lambda file: file.name)
+def test_the_experiments_of_benchmarks_are_valid(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    if "\ncells:" in text:
+        load_sweep(file)
+    else:
+        parse_experiment(text)

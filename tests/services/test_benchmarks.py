@@ -1,0 +1,282 @@
+"""Every benchmark by its command, as small as it goes: it ends well and prints its table.
+
+Figures are not looked at: they are those of a busy machine and of next to no work. Where a benchmark is more than what
+is done of it here, the reason stands beside it.
+"""
+
+import ast
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import loops
+from benchmarks.attacks import HEAD
+from benchmarks.suite.document import BEGIN, END
+from benchmarks.suite.machine import described
+from benchmarks.suite.observed import TIERS
+from benchmarks.suite.results import Point, Results, Row
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 400  # of what takes seconds on a quiet machine
+N = r"[-+−]?\d[\d.]*(?:e[-+]\d+)?"  # a figure, whichever
+SWEEP = """
+base:
+  name: small
+  partition:
+    kind: tasks
+    tasks:
+      - {name: low, labels: [0, 1, 2, 3, 4], devices: 2, examples_per_device: 40}
+      - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 40}
+  method: {name: one_shot, clusters: 2}
+  clock: virtual
+  links: {device-lps: {preset: lte}}
+  training: {global_rounds: 2, lps_rounds_per_global_round: 1, local_steps: 1}
+seeds: [3, 4]
+cells: {one_shot: {}}
+"""
+OTHER_ENDS = {"floor", "link_ends"}  # echo and links start them
+
+# By name: how it is started, and what lines it prints.
+COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
+    "attacks": (
+        # of some seventy attacks one, on a run of 90 rounds in place of 3,000
+        "attacks --only 15",
+        [rf"quiet: {N} rounds in {N} s, .*", re.escape(HEAD.splitlines()[0]),
+         r"\| 15 \| stranger of the run \| .*", "the run: the same models; .*"],
+    ),
+    "clock_cost": (
+        "clock_cost benchmarks/clocks.yaml --repeat 1",
+        [rf"clock: virtual +{N} s, +{N} s of CPU, .*", rf"clock: none +{N} s, .*",
+         rf"virtual time: {N} hours; equal bits of all models: True", rf"the clock's share: {N} % .*"],
+    ),
+    "clocks": (
+        "clocks --set training.global_rounds=1",
+        [f"LPS rounds: median {N} %, worst {N} %", "equal bits of all models: True",
+         f"links.csv: {N} of {N} outside"],
+    ),
+    "corrections": (
+        "corrections --devices 2 --pairs 1",
+        [rf"momentum {momentum}: +{name} +{N} ms, {N} of plain" for momentum in (0.0, 0.9)
+         for name in ("plain", "same", "own")],
+    ),
+    "echo": (
+        "echo --devices 3 --mb 0.1 --rounds 2 --repeats 1",
+        [r" devices +MB +fedstrata s +floor s +ratio .*", rf" +3 +0.1( +{N}){{5}}"],
+    ),
+    "exponential_rounds": (
+        "exponential_rounds --devices 3 --rounds 5 --most-apart 80",
+        [rf"T_min \+ H_m / mu = {N} s with m = 3", rf"seed 0: 5 rounds, mean {N} s, {N} %"],
+    ),
+    "fold": (
+        "fold --mb 1 --rounds 3",
+        [rf"1 MB: fedstrata {N} GB/s, raw stream {N} GB/s, ratio {N}"],
+    ),
+    "grouping": (
+        "grouping {folder}/small.yaml",
+        [r"\|  \| one_shot \|", rf"\|  \| {N} ± {N} \|"],
+    ),
+    "kill_matrix": (
+        # one draw of the documents' fifty
+        "kill_matrix --draws 1 --hidden 16 --out {folder}/kills",
+        ["undisturbed models [0-9a-f]{64}", "1 of 1 undisturbed runs agree", "0 . 0 True .*",
+         "1 of 1 draws gave the models of the undisturbed run"],
+    ),
+    "landmarks": (
+        "landmarks --devices 20 --landmarks 10",
+        [f"20 devices, minority 0.1, all pairs in {N} s", f"exact against the true tasks: ARI {N}",
+         f"10 landmarks, draw 4: ARI {N} against exact, .*"],
+    ),
+    "links": (
+        "links rates latency many shared --rounds 1 --mbit 100",
+        [f" +100 Mbit/s (down|up) .* ms +{N} ms +{N} % +{N} ms +{N} ms", f"latency 50 ms up  : median {N} ms, .*",
+         f"  up   {N} of 20 within 2 %; .*", f"  beside max-min: median {N} %, worst {N} %",
+         f"  timers meanwhile: median {N} ms late, .*"],
+    ),
+    "masks": (
+        "masks --devices 3 --mb 0.01 --rounds 2 --repeats 1",
+        [" devices +MB +grid s +masked s", f" +100 +0.01 +{N} +{N}",
+         " devices +MB +plain s +masked s +ratio .*", f" +3 +0.01( +{N}){{5}}"],
+    ),
+    "memory": (
+        "memory --model-mb 20 --children 2",
+        ["children  streams .*", rf" +2 +1( +{N}){{5}}"],
+    ),
+    "memory_devices": (
+        "memory_devices --devices 1 --examples 60 --shape 1 8 8",
+        [f"mlp, 1 devices in a process: {N} MiB; asked for {N} MiB"],
+    ),
+    "memory_gps": (
+        "memory_gps --model-mb 20 --clusters 2",
+        ["clusters  shared MB .*", rf" +2( +{N}){{4}}"],
+    ),
+    "methods": (
+        "methods --experiment benchmarks/ten.yaml --rounds 4 --only ifca",
+        [r"\| method \| .*", rf"\| fedavg( \| {N}){{6}} \|", rf"\| ifca( \| {N}){{6}} \|"],
+    ),
+    "open_pages": (
+        "open_pages --pages 2 --stalled 1 --pairs 1 --devices 4 --rounds 3",
+        [f"without: {N} ms a global round, .*; with 2: .*", f"round_s: median ratio {N}, .*", "gps_cpu_s: median .*"],
+    ),
+    "privacy attack": (
+        "privacy attack --sizes 5 20 --figure {folder}/attack.svg",
+        [r"\| examples of the device \| no noise \| ε 64 \| ε 16 \|", rf"\| 20( \| {N} ± {N}){{3}} \|"],
+    ),
+    "privacy draw": ("privacy draw {folder}/profiles.md --figure {folder}/profiles.svg", []),
+    "privacy updates": ("privacy updates {folder}/table.csv --figure {folder}/updates.svg", []),
+    "renewal": (
+        "renewal benchmarks/ten.yaml --rounds 30 --processes 2",
+        [f"quiet: {N} s, certificates taken 0, .*", f"renewed: {N} s, certificates taken {N}, .*"],
+    ),
+    "stacked_cnn": (
+        "stacked_cnn --devices 2 --repeats 1",
+        [f" *{way}: +{N} ms of CPU a step; bits .*" for way in ("one by one", "vmap", "unfolded")],
+    ),
+    "suite": (
+        # hundred and growth are what ten is, with more devices; echo is above, start a whole run once more;
+        # deployment has Flower beside it, which is not here
+        "suite --quick --only ten fold --json {folder}/bench.json",
+        [".* commit .*", f"(ten|fold): {N} s", r"│ ten .*stacked loop.*", r"│ fold .*raw stream.*"],
+    ),
+    "tls": (
+        # training over TLS beside training in the clear is what renewal and methods do
+        "tls --quick --pairs 1 --only echo",
+        [f"echo 0.1 MB, {unit}: {N} with TLS, {N} without, ratio .*" for unit in ("s a round", "CPU s in all")],
+    ),
+}  # fmt: skip
+for kind in ("one-by-one", "stacked", "parts"):
+    COMMANDS[f"loops {kind}"] = (
+        f"loops --work {{folder}} --devices 2 --rounds 2 --loop {kind}",
+        [rf'{{"seconds": \[{N}, {N}\], "accuracy": {N}}}'],
+    )  # fmt: skip
+
+
+def printed_by(command: Sequence[str], exit_codes: Sequence[int] = (0,)) -> str:
+    """What a benchmark prints, by a command of this environment from the repository's root."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        try:
+            told, _ = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode in exit_codes, told
+    return told
+
+
+def module(words: str, folder: Path) -> list[str]:
+    return [sys.executable, "-m", *f"benchmarks.{words.format(folder=folder)}".split()]
+
+
+def check(told: str, lines: Sequence[str]) -> None:
+    for line in lines:
+        assert re.search(f"^{line}$", told, re.MULTILINE), f"no line like {line}:\n{told}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With what some of them read."""
+    (tmp_path / "small.yaml").write_text(SWEEP, encoding="utf-8")
+    draws = np.random.default_rng(0)
+    np.save(tmp_path / "inputs.npy", draws.normal(0, 1, (2, 40, 784)).astype(np.float32))
+    np.save(tmp_path / "labels.npy", draws.integers(0, 10, (2, 40)))
+    head = "| minority | vectors-5-none | vectors-5-16 | vectors-5-64 |\n|---|---:|---:|---:|\n"
+    (tmp_path / "profiles.md").write_text(
+        f"{head}| 0.1 | 1.00 ± 0.00 | −0.10 ± 0.05 | 0.90 ± 0.02 |\n", encoding="utf-8"
+    )
+    with (tmp_path / "table.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["cell", "measure", "mean", "std"])
+        for cell in ("update-8", "sum-8", "local", "none"):
+            writer.writerow([cell, "device_mean_accuracy", 0.5, 0.1])
+    return tmp_path
+
+
+@pytest.mark.benchmarks
+@pytest.mark.timeout(TIMEOUT_S + 30)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_benchmark_ends_well_with_its_table(name: str, folder: Path) -> None:
+    words, lines = COMMANDS[name]
+    check(printed_by(module(words, folder)), lines)
+    assert all((folder / place).stat().st_size for place in re.findall(r"--figure {folder}/(\S+)", words))
+
+
+@pytest.mark.benchmarks
+@pytest.mark.timeout(TIMEOUT_S + 30)
+def test_a_sweep_that_is_killed_goes_on_and_its_runs_are_timed_on_other_links(folder: Path) -> None:
+    told = printed_by(module("sweeps {folder}/small.yaml --out {folder}/out", folder))
+    check(told, [f"in one go: 2 runs, 2 of 2 complete: {N} s, .*", "gone on: .*", "the tables are the same"])
+    words = "time_to_accuracy {folder}/out/whole --link LTE= --link Slow=links.device-lps.preset=nb-iot"
+    told = printed_by(module(f"{words} --levels 1 --out {{folder}}/times.svg", folder))
+    row = rf"\| one_shot( \| {N} ± {N}){{3}} \|"
+    check(told, ["LTE, seconds", r"\| cell \| grouped \| 1 % \| in all \|", row, "Slow, seconds"])
+    assert (folder / "times.svg").stat().st_size
+
+
+@pytest.mark.benchmarks
+@pytest.mark.timeout(TIMEOUT_S + 30)
+def test_a_soak_compares_two_runs(folder: Path) -> None:
+    """Two dozen rounds are the fewest that it can compare; so few are no measure of growth, and code 1 says that."""
+    told = printed_by(module("soak --rounds 24 --every 10 --out {folder}/soak", folder), [0, 1])
+    check(told, ["run +kind +quantity +first .*", "killed +gps +rss_kb .*", "2 kills; the 3 models are the same in .*"])
+
+
+@pytest.mark.benchmarks
+@pytest.mark.timeout(TIMEOUT_S + 30)
+def test_what_tc_shapes_is_timed_where_a_namespace_can_be_had(folder: Path) -> None:
+    words = module("shaped_by_tc --rounds 1 --mbit 100", folder)
+    check(printed_by(words, [1]), ["this limits loopback: start it with .*"])
+    alone = ["unshare", "--net"]
+    if (
+        not shutil.which("tc")
+        or not shutil.which("unshare")
+        or subprocess.run([*alone, "true"], check=False).returncode
+    ):
+        pytest.skip("needs root, tc and a network namespace of its own")
+    check(printed_by([*alone, *words]), ["one link by tc tbf .*", f" +100 Mbit/s +{N} ms +{N} ms +{N} % +{N} ms"])
+
+
+@pytest.mark.benchmarks
+def test_the_suites_results_are_put_into_a_document(folder: Path) -> None:
+    row = Row(part="echo", measured="some work", unit="s", ours=[1.0], other="another", theirs=[2.0])
+    cost = dict.fromkeys(TIERS, 1.0)
+    point = Point(axis="devices", devices=1, model_mb=1, lps=1, wall_s=1, cpu_s=cost, peak_mb=cost)
+    Results(machine=described(None, folder), rows=[row], points=[point]).write(folder / "bench.json")
+    (folder / "document.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n", encoding="utf-8")
+    words = "suite --draw {folder}/bench.json --figure {folder}/cost.svg --document {folder}/document.md"
+    check(printed_by(module(words, folder)), ["│ echo +│ some work .*"])
+    check(
+        (folder / "document.md").read_text(encoding="utf-8"),
+        ["before", r"\| some work \| s \| .*", r"!\[Cost .*", "after"],
+    )
+    assert (folder / "cost.svg").stat().st_size
+
+
+# --- none is forgotten --------------------------------------------------------------------------------------
+
+
+def test_every_benchmark_is_started_here() -> None:
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__name__ ==" in path.read_text("utf-8")}
+    programs |= {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
+    others = re.findall(r'"(\w+) [^"]*--', Path(__file__).read_text("utf-8").partition("def folder(")[2])
+    assert {name.split()[0] for name in COMMANDS} | set(others) | OTHER_ENDS == programs
+
+
+def test_what_peers_import_of_loops_is_there() -> None:
+    """Peers run in an environment of their own, where nothing here starts them."""
+    for path in (ROOT / "benchmarks" / "peers").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "loops":
+                assert all(hasattr(loops, each.name) for each in node.names)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,15 @@ VALUES: dict[str, Any] = {
 PERSISTENT: dict[str, Any] = {"gps": {"persistence": {"enabled": True}}}
 
 
+def pytest_configure() -> None:
+    """The Kubernetes client leaves its sockets to the garbage collector, after the last test, too."""
+    warnings.filterwarnings("ignore", category=pytest.PytestUnraisableExceptionWarning)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.cluster)
         item.add_marker(pytest.mark.timeout(600))
-        # the Kubernetes client leaves its sockets to the garbage collector
         item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 

@@ -108,6 +108,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> object:
     return asyncio.run(models_of(EXPERIMENT, tmp_path_factory.mktemp("links"), lambda proxy: None))
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     "disturb",
     [

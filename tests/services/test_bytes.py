@@ -51,6 +51,7 @@ def test_the_last_status_and_the_record_say_the_same_bytes(finished: FinishedRun
     assert last["bytes"] == summary["summary"]["bytes"]
 
 
+@pytest.mark.runs
 def test_the_processes_serve_the_counts_that_the_record_adds_up(big_run: BigRun) -> None:
     counts: Counts = Counter()
     for address in big_run.http.values():
@@ -62,6 +63,7 @@ def test_the_processes_serve_the_counts_that_the_record_adds_up(big_run: BigRun)
     assert children == {key[:3]: count for key, count in counts.items() if key[3] == "parent" and count}
 
 
+@pytest.mark.runs
 @pytest.mark.skipif(not shutil.which("ss"), reason="needs ss of iproute2, which shows the kernel's counts")
 @pytest.mark.parametrize(("child", "parent", "link"), [("device", "lps", "device-lps"), ("lps", "gps", "lps-gps")])
 def test_the_kernel_counts_the_same_within_two_percent(big_run: BigRun, child: str, parent: str, link: str) -> None:

@@ -29,6 +29,7 @@ def gps(file: Path, tmp_path: Path) -> Iterator[Program]:
         yield program
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_who_is_stopped_before_the_run_is_over_ends_as_if_the_signal_had_killed_it(
     file: Path, gps: Program, tmp_path: Path, number: signal.Signals, code: int
@@ -45,6 +46,7 @@ def test_who_is_stopped_before_the_run_is_over_ends_as_if_the_signal_had_killed_
             assert program.end() == code, program.log_path.read_text()
 
 
+@pytest.mark.runs
 def test_who_is_stopped_after_the_run_ends_with_exit_code_0(file: Path, gps: Program, tmp_path: Path) -> None:
     address = gps.addresses()["grpc"]
     to_gps = ("--experiment", str(file), "--gps", address)

@@ -24,7 +24,7 @@ test: setup ## unit, service and chart tests: no root, no Kubernetes
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
-	$(BIN)/python -m pytest tests/services -m runs --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile
 
 test-benchmarks: setup ## every benchmark by its command, as small as it goes: five minutes
 	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks

@@ -144,6 +144,7 @@ async def send(channels: dict[str, Any], method: MethodDescriptor, sent: list[by
     return grpc.StatusCode.OK, ""
 
 
+@pytest.mark.runs
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("experiment", [EXPERIMENT, WITH_PROFILES], ids=["oracle", "with profiles"])
 def test_no_message_makes_a_server_fault_hang_or_grow(tmp_path: Path, experiment: Experiment) -> None:

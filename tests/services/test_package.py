@@ -95,6 +95,7 @@ def test_examples_are_listed_and_checked_in_an_empty_folder(command: Path, empty
     assert not list(empty.iterdir())
 
 
+@pytest.mark.runs
 def test_an_example_runs_in_an_empty_folder(command: Path, empty: Path) -> None:
     said = output_of(command, "run", "digits", "--set", "training.global_rounds=1", "--quiet", cwd=empty)
     assert "digits completed" in said

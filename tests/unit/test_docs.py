@@ -368,6 +368,7 @@ def test_the_ci_script_is_executable_bash() -> None:
 # --- the example of own code --------------------------------------------------------------------------------
 
 
+@pytest.mark.runs
 def test_the_example_of_own_code_runs_and_finds_the_tasks(tmp_path: Path) -> None:
     text = text_of("docs/methods.md")
     (tmp_path / "own.py").write_text(blocks(text, "python")[0], encoding="utf-8")

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -229,6 +230,15 @@ def _keep_traceback(error: Exception) -> str:
     return path
 
 
+def _end_with(codes: list[int]) -> None:
+    """End at once with a code, if there is one, all that was printed told."""
+    for code in codes:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
 def main() -> None:
     """The `fedstrata` command."""
     # SIGTERM ends a command as Ctrl-C does, and code of one's own is found beside where one stands
@@ -237,7 +247,7 @@ def main() -> None:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     ended: list[int] = []
-    atexit.register(lambda: [os._exit(code) for code in ended])  # the first to be registered is the last to be called
+    atexit.register(_end_with, ended)  # the first to be registered is the last to be called
     code = execute(sys.argv[1:])
     if code == EXIT_INTERRUPTED:
         # a signal that came while code was made from text, as data classes are, would have the interpreter of

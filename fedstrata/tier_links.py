@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from fedstrata.experiment import Experiment
+from fedstrata.link import payload_timeout_s
 from fedstrata.link_calendar import BEFORE, DEVICE_ASKED, DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP
 from fedstrata.link_course import AnyLink, AnyShared, LinkCourse, LinkCourses
 from fedstrata.link_rates import AnyRate, fastest, longest_ns
 from fedstrata.link_settings import SharedRates
-from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
+from fedstrata.rpc.uploads import LATER_S, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
 
 PIECE_NS = 10_000_000  # of link time: what a payload that is not small is cut into
@@ -101,17 +102,18 @@ def lps_links(experiment: Experiment) -> TierLinks:
 
 
 def upload_wait(experiment: Experiment, payload_bytes: int) -> UploadWait:
-    """How long a parent waits for what comes up: on the real clock, beneath which boards may have links as slow as the
-    configured ones, as much longer as the callers' own deadlines are."""
+    """How long a parent waits for what comes up: longer than its children do; they wait longer on the real clock, too,
+    beneath which boards may have links as slow as the configured ones."""
+    wait = UploadWait(first_s=payload_timeout_s(max(payload_bytes, CHUNK_BYTES)) + LATER_S)
     if not experiment.is_paced:
-        return UPLOAD_WAIT
+        return wait
     devices = experiment.device_count
     slowest_s = max(
         links.slowest_s(number, payload_bytes, devices)
         for links in (device_links(experiment), lps_links(experiment))
         for number in range(devices)
     )
-    return replace(UPLOAD_WAIT, first_s=UPLOAD_WAIT.first_s + slowest_s)
+    return replace(wait, first_s=wait.first_s + slowest_s)
 
 
 def _lps_number(name: str) -> int | None:

@@ -36,11 +36,15 @@ class Announcing:
         """Whether a child has said it and waits for the others."""
         return not self.is_decided and child_id in self.announced
 
-    async def late(self, changes: Changes, missing: Callable[[], Iterable[str]]) -> Collection[str]:
+    async def late(
+        self, changes: Changes, missing: Callable[[], Iterable[str]], is_over: Callable[[], bool]
+    ) -> Collection[str]:
         """Wait until all children that the round waits for have said it; gives those who are late.
 
-        The others may send from then on.
+        The others may send from then on. Where the round is over before, as too few are left for it, nobody is late.
         """
-        await changes.wait_until(lambda: not self.lacking(missing()), None)
+        await changes.wait_until(lambda: is_over() or not self.lacking(missing()), None)
         self.is_decided = True
+        if is_over():
+            return ()
         return self.find_late({child_id: self.announced[child_id] for child_id in missing()})

@@ -108,7 +108,8 @@ class RoundServer:
                 self._log.warning("no_key", child=child_id, round=opened.number)
                 intake.exclude(child_id)
         if opened.announcing is not None:
-            for child_id in await opened.announcing.late(self._changes, lambda: intake.missing):
+            late = await opened.announcing.late(self._changes, lambda: intake.missing, lambda: intake.is_complete)
+            for child_id in late:
                 intake.exclude(child_id)
                 self._metrics.update("late")
             self._changes.tell()

@@ -11,10 +11,11 @@ from typing import Any
 from google.protobuf.message import Message
 
 from fedstrata.errors import StalledError
-from fedstrata.link import SLOWEST_BYTES_PER_S
+from fedstrata.link import SLOWEST_BYTES_PER_S, payload_timeout_s
 from fedstrata.quoting import quoted
 from fedstrata.tensors import CHUNK_BYTES
 
+LATER_S = 10.0  # than a sender gives up by itself
 SENDERS = ("child_id", "device_id", "cluster_id")  # what headers call who sends an upload
 
 
@@ -22,11 +23,11 @@ SENDERS = ("child_id", "device_id", "cluster_id")  # what headers call who sends
 class UploadWait:
     """For how long an upload is waited for in all: at first, and longer by what has come.
 
-    That is a minute, in which a link comes back or a process that was stopped goes on, and a chunk on the slowest link
-    that deadlines allow for; and half as fast as that has to come what comes. Senders give up earlier by themselves.
+    That is as long as its sender's own deadline, of a chunk or of the server's largest payload, and ten seconds; and
+    half as fast as deadlines allow for has to come what comes. So senders give up earlier by themselves.
     """
 
-    first_s: float = 60.0 + CHUNK_BYTES / SLOWEST_BYTES_PER_S
+    first_s: float = payload_timeout_s(CHUNK_BYTES) + LATER_S
     least_bytes_per_s: float = SLOWEST_BYTES_PER_S / 2
     clock: Callable[[], float] = time.monotonic
 

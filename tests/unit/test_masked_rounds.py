@@ -31,6 +31,7 @@ from fedstrata.rounds import (
     RoundTerms,
     Update,
 )
+from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.roster import MOST_KEYS
 from fedstrata.settings import MOST_MASKED
 from fedstrata.store import ModelFile, write_model
@@ -283,13 +284,16 @@ def replace_quorum(ratio: float) -> TierDeadline:
     return TierDeadline(quorum_ratio=ratio)
 
 
-async def test_a_round_stops_where_too_few_are_left_to_hide_among(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_announced", [False, True])
+async def test_a_round_stops_where_too_few_are_left_to_hide_among(tmp_path: Path, is_announced: bool) -> None:
     parent = Parent.of(tmp_path, IDS[:3], wait=replace_quorum(0.1))
+    if is_announced:  # who is left never hears of the model, and announces nothing
+        parent.server.opened().announcing = Announcing(lambda child_id, uploaded: None, lambda announced: ())
     gathering = asyncio.create_task(parent.server.gather())
     await asyncio.sleep(0)
     parent.server.ban(IDS[0], "a test")
     with pytest.raises(RunStoppedError, match=r"2 of 3 devices are left .*min_devices is 3 .device-000 was refused"):
-        await gathering
+        await asyncio.wait_for(gathering, 60)
 
 
 async def test_a_sum_in_which_masks_do_not_cancel_stops_the_run_and_is_no_model(tmp_path: Path) -> None:

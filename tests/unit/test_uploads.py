@@ -11,6 +11,7 @@ from rounds_setting import RUN_ID, bytes_of, header_of, server_of, vector
 
 from fedstrata.errors import StalledError
 from fedstrata.experiment import parse_experiment
+from fedstrata.link import payload_timeout_s
 from fedstrata.metrics import LinkMeter
 from fedstrata.rounds import RoundServer
 from fedstrata.rounds.child_stream import ChildStream
@@ -242,7 +243,10 @@ def test_where_boards_may_have_links_as_slow_as_the_configured_ones_an_upload_is
     links = "links={device_lps: {up_rate: 8kbit/s, down_rate: 1Gbit/s}}"
     text = "name: slow\npartition: {kind: iid, devices: 3, examples_per_device: 10}\n"
     real = parse_experiment(text, overrides=["clock=real", links])
-    assert upload_wait(parse_experiment(text, overrides=["clock=virtual", links]), 10_000) is UPLOAD_WAIT
+    virtual = parse_experiment(text, overrides=["clock=virtual", links])
+    assert upload_wait(virtual, 10_000) == UPLOAD_WAIT
+    for size in (10_000, 10_000_000):  # nobody is given up who would not give up before
+        assert upload_wait(virtual, size).first_s > payload_timeout_s(size)
     waited = upload_wait(real, 10_000)  # 10 kB at 1 kB/s, and a header of 4 KiB
     assert waited.first_s == pytest.approx(UPLOAD_WAIT.first_s + 14.1, abs=0.1)
     assert waited.least_bytes_per_s == UPLOAD_WAIT.least_bytes_per_s

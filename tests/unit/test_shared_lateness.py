@@ -76,7 +76,10 @@ class SharedRounds:
                 opened.announcing.note(header)
                 self.taken[name] = Uploaded.of(header).exchanged(opened.offer_to(name))
         assert opened.announcing is not None
-        late = sorted(asyncio.run(opened.announcing.late(Changes(), lambda: opened.intake.missing)))
+        intake = opened.intake
+        late = sorted(
+            asyncio.run(opened.announcing.late(Changes(), lambda: intake.missing, lambda: intake.is_complete))
+        )
         self.taken = {name: self.taken[name] for name in awaited if name not in late}
         self.report.lps_rounds.add(lps_round=opened.number)
         self.times.of_round(self.report, cast(Any, None), self.members)

@@ -109,7 +109,17 @@ def answers_there(
     beside: Sequence[Flow] = (),
 ) -> list[int]:
     """When the answer of each child is at its parent that has the model since a time; `beside` as in `round_times`."""
-    flows, address = answers_of(children, had), asked_address(address)
+    return _up_there(children, answers_of(children, had), asked_address(address), shared, beside)
+
+
+def _up_there(
+    children: Sequence[Child],
+    flows: Sequence[Flow],
+    address: Sequence[int],
+    shared: AnyShared,
+    beside: Sequence[Flow],
+) -> list[int]:
+    """When what each child sends up is at its parent; `beside` is what others have on the link."""
     sent = fair_ends([*flows, *beside], shared.up_rate)[: len(flows)]
     return [
         end + latency_of(child.link, flow.start_ns, address, child.index, UP)
@@ -162,12 +172,7 @@ def round_times(
 
     `beside` is what others have on the link up that is shared.
     """
-    uploads = updates_of(children, ways)
-    sent = fair_ends([*uploads, *beside], shared.up_rate)[: len(uploads)]
-    back = [
-        end + latency_of(child.link, upload.start_ns, address, child.index, UP)
-        for child, upload, end in zip(children, uploads, sent, strict=True)
-    ]
+    back = _up_there(children, updates_of(children, ways), address, shared, beside)
     ends_ns = max(back, default=begins_ns) if ends_ns is None else ends_ns
     # What children say of an answer need not show in when a round ends.
     said_ns = sum(child.busy_ns + way.up_ns for child, way in zip(children, ways, strict=True))

@@ -6,6 +6,7 @@ from when the LPS has heard of the plan, for which all LPSs wait for each other.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 
 from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.open_round import OpenRound
@@ -44,32 +45,33 @@ class Lateness:
         }
         self.there = devices.arrivals(opened.number, begins_ns, offered, free, indexes)
         self.announced: dict[str, Exchanged] = {}  # over a shared link up, by all that the round then waited for
-        self._shared: SharedRound | None = None
+        self._late_answers: dict[str, Exchanged] = {}  # what they sent over it whose answers came too late
         if devices.shared.up_rate is None:
             opened.is_late, opened.is_answer_late = self._is_late, self._is_answer_late
         else:
-            self._shared = self._share(begins_ns, indexes)
+            self._share(begins_ns, indexes)
 
-    def _share(self, begins_ns: int, indexes: Mapping[str, int]) -> SharedRound:
+    def _share(self, begins_ns: int, indexes: Mapping[str, int]) -> None:
         """Have the round wait for all before it is decided who is late."""
         opened = self._opened
-        opened.announcing = Announcing(self._check_ever, self._find_late)
-        opened.is_answer_late = self._is_answer_never
-        if opened.asking is not None:
-            opened.asking.find_late = self._find_late_answers
-        return SharedRound(
+        shared = SharedRound(
             devices=self._devices,
             lps_round=opened.number,
             begins_ns=begins_ns,
             free=self._free,
             there=self.there,
             indexes=indexes,
+            late_answers=self._late_answers,
         )
+        opened.announcing = Announcing(partial(self._check_ever, shared), partial(self._find_late, shared))
+        opened.is_answer_late = partial(self._is_answer_never, shared)
+        if opened.asking is not None:
+            opened.asking.find_late = partial(self._find_late_answers, shared)
 
     def beside_of(self, taken: Collection[str]) -> Beside:
         """Who was on the shared link up beside those whose updates the round has."""
         updates = {name: each for name, each in self.announced.items() if name not in taken}
-        return Beside(updates=updates, answers=self._shared.late_answers if self._shared is not None else {})
+        return Beside(updates=updates, answers=self._late_answers)
 
     @property
     def ends_ns(self) -> int | None:
@@ -126,33 +128,26 @@ class Lateness:
 
     def _miss_answer(self, name: str, missed: Missed) -> None:
         self._miss(name, missed)
-        if self._shared is not None:
-            self._shared.late_answers[name] = _asked_of(missed.flow)
+        self._late_answers[name] = _asked_of(missed.flow)
 
-    def _is_answer_never(self, name: str, answer: answers_pb2.Answer) -> bool:
+    def _is_answer_never(self, shared: SharedRound, name: str, answer: answers_pb2.Answer) -> bool:
         """False, since that is found out of all together. Raises PayloadError for one of more than 73 years."""
-        if self._shared is not None:
-            self._shared.check_ever(name, of_answer(answer).exchanged(self._opened.offer_to(name)), None)
+        shared.check_ever(name, of_answer(answer).exchanged(self._opened.offer_to(name)), None)
         return False
 
-    def _check_ever(self, name: str, uploaded: Uploaded) -> None:
-        if self._shared is not None:
-            self._shared.check_ever(name, uploaded.exchanged(self._opened.offer_to(name)), self._goes_on_ns)
+    def _check_ever(self, shared: SharedRound, name: str, uploaded: Uploaded) -> None:
+        shared.check_ever(name, uploaded.exchanged(self._opened.offer_to(name)), self._goes_on_ns)
 
-    def _find_late_answers(self, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:
-        if self._shared is None:
-            return ()
+    def _find_late_answers(self, shared: SharedRound, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:
         asked = {name: of_answer(each).exchanged(self._opened.offer_to(name)) for name, each in answers.items()}
-        missed = self._shared.missed_answers(asked, self._deadline_at_ns)
+        missed = shared.missed_answers(asked, self._deadline_at_ns)
         for name, each in missed.items():
             self._miss_answer(name, each)
         return missed.keys()
 
-    def _find_late(self, announced: Mapping[str, Uploaded]) -> Collection[str]:
-        if self._shared is None:
-            return ()
+    def _find_late(self, shared: SharedRound, announced: Mapping[str, Uploaded]) -> Collection[str]:
         self.announced = {name: each.exchanged(self._opened.offer_to(name)) for name, each in announced.items()}
-        missed = self._shared.missed_updates(self.announced, self._deadline_at_ns, self._goes_on_ns)
+        missed = shared.missed_updates(self.announced, self._deadline_at_ns, self._goes_on_ns)
         for name, each in missed.items():
             self._miss(name, each)
         return missed.keys()

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from shared_deadline import NAMES, S, shared_experiment
 
 from fedstrata.errors import PayloadError
-from fedstrata.experiment import parse_experiment
 from fedstrata.link import Changes
 from fedstrata.methods import Moment, Question
 from fedstrata.rounds import Intake, OpenRound
@@ -21,17 +21,6 @@ from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members
 from lps.times import Times, lps_wait
 
-S = 10**9
-TEXT = """
-name: shared
-partition: {kind: iid, devices: 3, examples_per_device: 10}
-method: fedavg
-clock: virtual
-links: {shared: {device-lps: {up_rate: 24kbit/s}}}
-compute: {per_example: 10ms}
-deadlines: {lps: {deadline_s: 1, quorum_ratio: 0.3}}
-"""
-NAMES = ("device-000", "device-001", "device-002")
 SAME, SLOW = (0, 0, 0), (0, 0, 50)  # examples: half a second for the third
 Sizes = tuple[int, int, int]
 
@@ -40,7 +29,7 @@ class SharedRounds:
     """LPS rounds of three devices, which announce updates of so many bytes, trained on so many examples."""
 
     def __init__(self, *overrides: str, busy_ns: Mapping[int, int] | None = None) -> None:
-        self.experiment = parse_experiment(TEXT, overrides=overrides)
+        self.experiment = shared_experiment(*overrides)
         members = [
             Member(device_id=name, device_index=index, busy_ns=(busy_ns or {}).get(index, 0))
             for index, name in enumerate(NAMES)
@@ -188,7 +177,7 @@ def test_a_model_of_their_own_is_broadcast_from_when_the_first_of_its_devices_li
     from fedstrata.timeline import DeviceTimeline
 
     shared = "links={shared: {device-lps: {down_rate: 16kbit/s, broadcast: true}}}"
-    devices = DeviceTimeline(parse_experiment(TEXT, overrides=[shared]))
+    devices = DeviceTimeline(shared_experiment(shared))
     offered = {
         name: Exchanged(down_bytes=2_000, up_bytes=0, work=pb.Work(), stream=stream)
         for name, stream in zip(NAMES, (0, 1, 1), strict=True)

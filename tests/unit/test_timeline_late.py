@@ -6,25 +6,14 @@ from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
+from shared_deadline import NAMES, S, shared_experiment
 
-from fedstrata.experiment import parse_experiment
 from fedstrata.link_calendar import Flow, carried_by, fair_ends
 from fedstrata.link_rates import AnyRate, Course
 from fedstrata.timeline import Beside, DeviceTimeline, Exchanged
 from fedstrata.timeline_late import Missed, SharedRound
 from fedstrata.v1 import rounds_pb2 as pb
 
-S = 10**9
-TEXT = """
-name: late
-partition: {kind: iid, devices: 3, examples_per_device: 100}
-method: fedavg
-clock: virtual
-links: {shared: {device-lps: {up_rate: 24kbit/s}}}
-compute: {per_example: 10ms}
-deadlines: {lps: {deadline_s: 1, quorum_ratio: 0.3}}
-"""
-NAMES = ("device-000", "device-001", "device-002")
 # The third trains for half a second longer than the two others, and its update is twice as large.
 SENT = {
     name: Exchanged(down_bytes=0, up_bytes=size, work=pb.Work(examples=examples))
@@ -35,7 +24,7 @@ SENT = {
 def shared_round(*overrides: str, there: Mapping[str, int] | None = None) -> SharedRound:
     """A round that begins at zero, in which all have the model then."""
     return SharedRound(
-        devices=DeviceTimeline(parse_experiment(TEXT, overrides=overrides)),
+        devices=DeviceTimeline(shared_experiment(*overrides)),
         lps_round=0,
         begins_ns=0,
         free=dict.fromkeys(NAMES, 0),
@@ -122,7 +111,7 @@ def test_answers_share_the_link_until_their_deadline() -> None:
 
 
 def test_a_round_row_has_the_others_as_the_late_one_let_them_through() -> None:
-    experiment = parse_experiment(TEXT)
+    experiment = shared_experiment()
     devices, indexes = DeviceTimeline(experiment), {name: index for index, name in enumerate(NAMES)}
     taken = {name: SENT[name] for name in NAMES[:2]}
     beside = Beside(updates={NAMES[2]: SENT[NAMES[2]]})

@@ -3,11 +3,9 @@
 import asyncio
 from typing import Any
 
-import grpc
-
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
-from fedstrata.rpc.client import open_channel, until_reached
+from fedstrata.rpc.client import Channel, open_channel, until_reached
 from fedstrata.trust.credentials import GPS
 from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import TlsFiles
@@ -23,7 +21,7 @@ class Channels:
         self._meter = meter
         self._tls = tls
         self._gps_address = gps_address
-        self._channels: list[grpc.aio.Channel] = []
+        self._channels: list[Channel] = []
         self._gps = GpsServiceStub(self._open(gps_address, GPS))
         self._lps: dict[tuple[str, str], Any] = {}
         self._reached: set[tuple[str, str]] = set()

@@ -3,8 +3,6 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import grpc
-
 from fedstrata.clock.tier_links import device_links
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
@@ -14,7 +12,7 @@ from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import CALL_S, HOLD_S, Backoff, payload_timeout_s
 from fedstrata.rpc.answers import answer_parts, arrays_of, largest_bytes, payload_bytes
-from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, is_passing, refusal
+from fedstrata.rpc.client import CallError, ask, call_through_upgrade, call_until_answered, is_passing, refusal
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -83,7 +81,7 @@ class GpsLink:
                 if await _fold_answers(call, question, fold, heard):
                     return heard
                 backoff.reset()
-            except grpc.aio.AioRpcError as error:
+            except CallError as error:
                 if not is_passing(error):
                     raise refusal(error) from None
                 await backoff.pause()

@@ -5,10 +5,8 @@ import asyncio
 import json
 import sys
 
-import grpc
-
 from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
-from fedstrata.rpc.client import plain_or_secure
+from fedstrata.rpc.client import CallError, plain_or_secure
 from fedstrata.trust.credentials import GPS, load_tls
 from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.names import Name
@@ -45,7 +43,7 @@ async def probe(options: argparse.Namespace) -> int:
     except (CertificateError, NotServedError) as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except grpc.aio.AioRpcError as error:
+    except CallError as error:
         if not status.run_id:
             why = await why_refused(options.gps, tls, GPS)
             print(f"error: {why or f'no answer from {options.gps}: {error.details()}'}", file=sys.stderr)

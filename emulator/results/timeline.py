@@ -1,13 +1,9 @@
-"""A finished run on the virtual clock: timeline.csv as values, and accuracy over virtual time."""
+"""A finished run on the virtual clock: timeline.csv as values."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
-
-if TYPE_CHECKING:
-    from emulator.results.record import RunRecord
 
 Tier = Literal["before", "lps", "gps"]
 Seconds = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
@@ -58,22 +54,3 @@ class TimelineRow:
 
 
 TIMELINE_ROW, VIRTUAL = TypeAdapter(TimelineRow), TypeAdapter(Virtual)
-
-
-def accuracy_over_time(record: "RunRecord") -> list[tuple[float, float]]:
-    """Virtual seconds and mean accuracy over the LPSs' models, each as it was last measured, once all have been."""
-    ready: Mapping[tuple[str | None, int | None], float] = {
-        (row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"
-    }
-    measured = sorted(
-        (ready[row.lps_id, row.lps_round], row.lps_id, row.accuracy)
-        for row in record.rounds
-        if row.accuracy is not None and (row.lps_id, row.lps_round) in ready
-    )
-    latest: dict[str, float] = {}
-    points: dict[float, float] = {}
-    for at_s, lps_id, accuracy in measured:
-        latest[lps_id] = accuracy
-        if len(latest) == len(record.summary.by_lps):
-            points[at_s] = sum(latest.values()) / len(latest)
-    return list(points.items())

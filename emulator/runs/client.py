@@ -5,13 +5,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-import grpc
-
 from emulator.runs.incoming import IncomingRecord
 from fedstrata.errors import AddressError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import printable
-from fedstrata.rpc.client import is_passing, plain_or_secure, until_reached
+from fedstrata.rpc.client import CallError, is_passing, plain_or_secure, until_reached
 from fedstrata.trust.credentials import GPS
 from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -59,7 +57,7 @@ class RunClient:
                 async for status in stream:
                     empty_streams = 0
                     yield status
-            except grpc.aio.AioRpcError as error:
+            except CallError as error:
                 self._pass_over(error)
         raise AddressError(f"the GPS at {self._address} accepts calls but says nothing; look into its log")
 
@@ -79,7 +77,7 @@ class RunClient:
                     async for part in parts:
                         incoming.add(part.name, part.data)
                     incoming.finish()
-            except grpc.aio.AioRpcError as error:
+            except CallError as error:
                 self._pass_over(error)
             else:
                 return
@@ -92,14 +90,14 @@ class RunClient:
     async def _answered(self, call: Awaitable[T]) -> T:
         try:
             return await call
-        except grpc.aio.AioRpcError as error:
+        except CallError as error:
             raise self._refused(error) from None
 
-    def _pass_over(self, error: grpc.aio.AioRpcError) -> None:
+    def _pass_over(self, error: CallError) -> None:
         """Nothing if asking again helps; AddressError otherwise."""
         if not is_passing(error):
             raise self._refused(error) from None
 
-    def _refused(self, error: grpc.aio.AioRpcError) -> AddressError:
+    def _refused(self, error: CallError) -> AddressError:
         reason = printable(error.details() or "")[:500]
         return AddressError(f"the GPS at {self._address} answered {error.code().name}: {reason}")

@@ -12,8 +12,7 @@ from emulator.results.report.comparison import Columns, Series
 from emulator.results.report.page import write_page
 from emulator.results.report.style import inline_svg
 from emulator.results.report.tables import Markup, html, table
-from emulator.results.report.virtual_time import Curve, write_panels
-from emulator.results.timeline import accuracy_over_time
+from emulator.results.report.virtual_time import Curve, accuracy_over_time, write_panels
 from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import COSTS_SAID, SweepResults
 from emulator.sweeps.results import Table as TextTable

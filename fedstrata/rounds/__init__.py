@@ -7,10 +7,10 @@ from fedstrata.rounds.limits import ChildLimits
 from fedstrata.rounds.mask_keys import KeyRing, Masking
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound
-from fedstrata.rounds.parent_stream import ParentStream
 from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.server import RoundServer
 from fedstrata.rounds.terms import RoundTerms
+from fedstrata.rpc.session import ParentStream
 
 __all__ = [
     "ChildLimits",

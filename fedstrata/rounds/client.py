@@ -3,8 +3,6 @@
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
 
-import grpc
-
 from fedstrata.clock.calendar import UP
 from fedstrata.clock.tier_links import TierLinks
 from fedstrata.errors import ParentAwayError, PayloadError
@@ -16,7 +14,7 @@ from fedstrata.rounds.download import Download, are_of_one_model
 from fedstrata.rounds.exchanged import Identity, Masker, Offered, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
-from fedstrata.rpc.client import is_passing, refusal
+from fedstrata.rpc.client import CallError, StatusCode, is_passing, refusal
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
@@ -75,7 +73,7 @@ class RoundClient:
             offset = self._partial.offset if self._partial else 0
             try:
                 reply = await self._fetch_once(sent_round, sent_digest)
-            except grpc.aio.AioRpcError as error:
+            except CallError as error:
                 if not is_passing(error):
                     raise refusal(error) from None
                 self._log.debug("fetch_cut", status=error.code().name, offset=offset)
@@ -223,7 +221,7 @@ class RoundClient:
 
         try:
             return await self._read(self._calls.exchange(parts(), timeout=self._timeout_s, wait_for_ready=self._waits))
-        except grpc.aio.AioRpcError as error:
+        except CallError as error:
             if not is_passing(error):
                 raise refusal(error) from None
             self._log.debug(cut, status=error.code().name, round=round_number)
@@ -237,9 +235,9 @@ class RoundClient:
         parts = self._parts(update, 0, then_fetch=self._request(update.round, update.base_digest))
         try:
             answer = await self._read(self._calls.exchange(parts, timeout=self._timeout_s, wait_for_ready=self._waits))
-        except grpc.aio.AioRpcError as error:
+        except CallError as error:
             is_sent = getgeneratorstate(parts) == GEN_CLOSED
-            is_elsewhere = error.code() is grpc.StatusCode.OUT_OF_RANGE  # the parent has a part of it already
+            is_elsewhere = error.code() is StatusCode.OUT_OF_RANGE  # the parent has a part of it already
             if not is_elsewhere and not is_passing(error):
                 raise refusal(error) from None
             self._log.debug("exchange_cut", status=error.code().name, round=update.round)
@@ -263,8 +261,8 @@ class RoundClient:
                     self._parts(update, offset), timeout=self._timeout_s, wait_for_ready=self._waits
                 )
                 return reply
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.OUT_OF_RANGE and not is_passing(error):
+            except CallError as error:
+                if error.code() is not StatusCode.OUT_OF_RANGE and not is_passing(error):
                     raise refusal(error) from None
                 self._log.debug("submit_cut", status=error.code().name, round=update.round)
             await self._pause(backoff)
@@ -332,8 +330,8 @@ class RoundClient:
             try:
                 reply = await self._calls.locate(request, timeout=CALL_S, wait_for_ready=self._waits)
                 return int(reply.offset) if reply.current_round == round_number else 0
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.NOT_FOUND:
+            except CallError as error:
+                if error.code() is StatusCode.NOT_FOUND:
                     return 0
                 if not is_passing(error):
                     raise refusal(error) from None

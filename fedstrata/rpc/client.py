@@ -36,6 +36,9 @@ from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 
 Reply = TypeVar("Reply")
+CallError = grpc.aio.AioRpcError  # how a failed call is raised; the other rooms know gRPC by this name alone
+Channel = grpc.aio.Channel
+StatusCode = grpc.StatusCode
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -10,7 +10,7 @@ from emulator.estimates.check_times import Payloads, expected_times, print_times
 from emulator.results.compare import compare
 from emulator.results.record import RunRecord, load_record
 from emulator.results.report.page import document_of
-from emulator.results.timeline import accuracy_over_time
+from emulator.results.report.virtual_time import accuracy_over_time
 from emulator.runs.progress import progress_line, status_fields
 from emulator.sweeps.file import sweep_of
 from emulator.sweeps.folder import records_of

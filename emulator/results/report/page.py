@@ -7,7 +7,7 @@ from typing import Any
 
 from emulator.results.labels import label_picture
 from emulator.results.record import RunRecord, load_record, summary_fields
-from emulator.results.timeline import accuracy_over_time
+from emulator.results.report.virtual_time import accuracy_over_time
 from emulator.results.waits import parts_by_tier, picture, read_waits
 from fedstrata.errors import OutputError
 from fedstrata.page import page_with, relevance_part, round_values

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from emulator.results.record import RunRecord
 from emulator.results.report.style import COLOURS, drawing, save, shorten
 
 if TYPE_CHECKING:
@@ -71,3 +72,22 @@ def _draw(axes: "Axes", curves: Mapping[str, Sequence[Curve]], title: str, names
     axes.grid(axis="y")
     axes.set_title(title)
     axes.set_xlabel(f"virtual time, {unit}")
+
+
+def accuracy_over_time(record: RunRecord) -> list[tuple[float, float]]:
+    """Virtual seconds and mean accuracy over the LPSs' models, each as it was last measured, once all have been."""
+    ready: Mapping[tuple[str | None, int | None], float] = {
+        (row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"
+    }
+    measured = sorted(
+        (ready[row.lps_id, row.lps_round], row.lps_id, row.accuracy)
+        for row in record.rounds
+        if row.accuracy is not None and (row.lps_id, row.lps_round) in ready
+    )
+    latest: dict[str, float] = {}
+    points: dict[float, float] = {}
+    for at_s, lps_id, accuracy in measured:
+        latest[lps_id] = accuracy
+        if len(latest) == len(record.summary.by_lps):
+            points[at_s] = sum(latest.values()) / len(latest)
+    return list(points.items())

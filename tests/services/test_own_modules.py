@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, dropout
 
 from device.training import DROPOUT
-from emulator.record import RunRecord
+from emulator.results.record import RunRecord
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment, load_experiment
 from fedstrata.partitions import device_data

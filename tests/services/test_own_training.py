@@ -16,7 +16,7 @@ from tiers import run_in_process, small
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from emulator.record import RunRecord
+from emulator.results.record import RunRecord
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import device_data
 

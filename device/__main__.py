@@ -19,6 +19,7 @@ from device.compute_thread import Bench  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
 from device.stacked.training import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
+from device.trial import try_out  # noqa: E402
 from device.work import DeviceProcess, noise_of  # noqa: E402
 from fedstrata.datasets import load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
@@ -57,7 +58,9 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     check_partition(experiment, dataset)  # who cannot have its data is not ready, not even for a moment
     method = make_method(experiment)
     architectures = Architectures(experiment, method)
-    _ = architectures.all  # own code that fails does so now
+    asked = (experiment.model, *(entry.model for entry in experiment.architectures))
+    for settings, architecture in zip(asked, architectures.all, strict=True):  # own code that fails does so now
+        try_out(settings, architecture.model, dataset, experiment.seed)
     metrics.links.questions = frozenset(question.name for question in method.questions())
     if experiment.privacy is not None:
         noise_of(experiment, "", state)  # who cannot seal its noise is not ready

@@ -37,7 +37,7 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
     if are_elsewhere:
         raise ExperimentError("partition.kind local: the data lie on the boards; take an experiment with a data set")
     limit_threads()
-    model = build_model(experiment.model, dataset_info(experiment.data))
+    model = build_model(experiment.model, dataset_info(experiment.data)).of_run(experiment.seed)
     return TrainingJob(
         model=model,
         start=make_method(experiment).initial(model, 0),

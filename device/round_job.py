@@ -136,7 +136,14 @@ class RoundJob:
 
     async def _local(self) -> Outcome:
         with own_code_of(self._host.method, "do its local work"):
-            return await self._host.method.local(self.work)
+            outcome = await self._host.method.local(self.work)
+            weights, size = outcome.weights, self.work.model.layout.size
+            if weights.shape != (size,) or weights.dtype != np.float32:
+                raise PluginError(
+                    f"method {self._host.method.options.name} gave weights of {weights.dtype} and shape "
+                    f"{tuple(weights.shape)}; Outcome.weights are float32 of shape ({size},), as work.start"
+                )
+        return outcome
 
     async def _train(self) -> answers_pb2.Answer | Update:
         self._outcome = outcome = await self._local()

@@ -18,7 +18,7 @@ from device.evaluation import Evaluation, EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
 from fedstrata.datasets import Dataset, Examples, Pixels
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Measurement, Method, Question, Trained
 from fedstrata.models import Model
@@ -146,11 +146,11 @@ class DeviceWork:
     ) -> None:
         """`group` is that of devices which train at about the same time; `made` keeps what `once` has made."""
         self._host = host
-        self._data = data
         self._group = group
         self._made = made if made is not None else {}
         self.model = host.architectures.at(device_index, global_round).model
         self.examples: Examples | Pixels = data.train
+        self.held_out: Examples | Pixels = data.test
         self.device_index = device_index
         self.seed = host.experiment.seed
         self.lps_round = lps_round
@@ -200,13 +200,13 @@ class DeviceWork:
         job = TrainingJob(
             model=self.model,
             start=start,
-            examples=self._data.train if on is None else on,
+            examples=self.examples if on is None else on,
             training=training,
             seed=self.seed,
             device_index=self.device_index,
             lps_round=max(0, self.lps_round),
             global_round=self.global_round,
-            held_out=self._data.test if is_measured else None,
+            held_out=self.held_out if is_measured else None,
             correct=correct,
             beside=beside,
             stream=stream,
@@ -220,7 +220,7 @@ class DeviceWork:
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | Pixels | None = None) -> Measurement:
         """What weights do on the held-out examples, on those that the device trains on, or on those given as `on`."""
-        examples = (self._data.train if on_own else self._data.test) if on is None else on
+        examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples)
         return _measurement(await self._host.bench.evaluate(job, self._group))
 
@@ -238,6 +238,13 @@ class DeviceWork:
     async def outputs(self, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         """What weights say of inputs before the softmax, shape (n, num_classes)."""
         return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
+
+    async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
+        """Return some arithmetic's result, computed in turn, as `fedstrata.methods.Work` says."""
+        if trained_examples < 0:
+            raise PluginError(f"trained_examples is {trained_examples}: the examples gone through, 0 or more")
+        self.trained_examples += trained_examples
+        return await self._host.bench.compute(arithmetic)
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Some arithmetic's result, made where it is first asked for."""

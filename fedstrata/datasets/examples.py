@@ -103,6 +103,12 @@ class Dataset:
     num_classes: int
 
     def __post_init__(self) -> None:
+        for name, examples in (("train", self.train), ("test", self.test)):
+            if not isinstance(examples, Examples | Pixels):
+                raise DataError(
+                    f"{name} must be Examples or Pixels, not {type(examples).__name__}; put the inputs and labels into "
+                    "NumPy arrays and make Examples(inputs=..., labels=...) of them"
+                )
         if self.train.input_shape != self.test.input_shape:
             raise DataError(
                 f"training examples have shape {self.train.input_shape} and test examples "

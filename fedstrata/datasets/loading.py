@@ -83,6 +83,7 @@ def _load_own(settings: DataSettings) -> Dataset:
         raise PluginError(f"data set {settings.name} failed with {describe(error)}") from error
     if not isinstance(dataset, Dataset):
         raise PluginError(
-            f"data set {settings.name} must return a fedstrata.datasets.Dataset, not {type(dataset).__name__}"
+            f"data set {settings.name} must return a fedstrata.datasets.Dataset, not {type(dataset).__name__}; make "
+            "Dataset(train=Examples(inputs=..., labels=...), test=..., num_classes=...) of it"
         )
     return dataset

@@ -78,6 +78,7 @@ class Work(Protocol):
 
     model: "Model"
     examples: "Examples | Pixels"  # its own, to train on
+    held_out: "Examples | Pixels"  # its own, to measure on and never to train on
     device_index: int
     seed: int
     lps_round: int  # counted from 0; -1 before training
@@ -125,6 +126,13 @@ class Work(Protocol):
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:
         """What weights say of inputs (n, *input_shape) before the softmax, float32 of shape (n, num_classes)."""
+
+    async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
+        """Return some arithmetic's result, computed on the one thread on which the devices of a process train in turn.
+
+        A training of the method's own says how many examples it goes through, each as often as it does: clocks and
+        energy take them for as many of `train`.
+        """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Some arithmetic's result, made where it is first asked for and kept while the process lives."""

@@ -78,7 +78,7 @@ class Model:
     # The widths from input to classes where the model is dense layers with ReLU between and nothing else, tensors
     # in order: such models can be trained many at once. Empty for any other model.
     dense: tuple[int, ...] = ()
-    # Of a model with dropout: as `logits`, with masks drawn from a generator, which is what is trained.
+    # Of a model that draws in training, as for dropout: as `logits`, with draws from a generator.
     dropping: "DroppingLogits | None" = None
 
     def __post_init__(self) -> None:
@@ -114,6 +114,10 @@ class Model:
             dense=dense,
             dropping=dropping,
         )
+
+    def of_run(self, seed: int) -> Self:
+        """The model in a run of this seed: the same, unless it has something beside its weights that a seed draws."""
+        return self
 
     def logits_in_training(self, rng: np.random.Generator) -> "Logits":
         """What a local step computes: `logits`, or, with dropout, what is left of it by the next draws of `rng`."""

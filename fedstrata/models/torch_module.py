@@ -1,22 +1,30 @@
 """A model from a torch module, for architectures of one's own. All three tiers then need torch."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from fedstrata.errors import ExperimentError
 from fedstrata.models.model import Model, tensors_of
 from fedstrata.tensors import Flat, Layout
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+
+_turn = threading.RLock()  # torch has one generator for all threads, and a module one mode and one set of weights
 
 
 def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterable[str]) -> Model:
-    """The model that a torch module describes; gps and lps build it too, so they need torch with it.
+    """Return the model that a torch module describes; gps and lps build it too, so they need torch with it.
 
-    Its arithmetic is the module's forward through `torch.func.functional_call`, its tensors the module's
-    parameters, its initial weights what `module_factory()` draws from torch's generator, seeded. Refused is what
-    would make a result depend on more than weights and inputs: running statistics, dropout.
+    The model computes the module's forward with the weights that it is given: in training mode in a local step, in
+    eval mode where it is measured. What the module draws from torch's generator, such as the masks of dropout, is a
+    function of seed, device, round and step. The model's tensors are the parameters that train. Parameters with
+    `requires_grad=False` and buffers with `persistent=False` do not train and do not travel: every device has those
+    that `module_factory()` gives under the experiment's seed. A module with running statistics is refused.
 
     Args:
         module_factory: makes the module anew; may draw from torch's global generator and from nothing else.
@@ -24,28 +32,87 @@ def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterabl
     """
     module = _seeded(module_factory, seed=0)
     _check(module)
-    layout = Layout.of({name: parameter.shape for name, parameter in module.named_parameters()})
+    layout = Layout.of({name: parameter.shape for name, parameter in _training(module)})
 
     def initial(seed: int) -> Flat:
         made = _seeded(module_factory, seed)
-        return layout.flatten({name: parameter.detach().numpy() for name, parameter in made.named_parameters()})
+        return layout.flatten({name: parameter.detach().numpy() for name, parameter in _training(made)})
 
-    def logits(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
+    forward = _Forward(module)
+    return _ModuleModel(
+        layout=layout,
+        shared=tensors_of(layout, shared),
+        initial=initial,
+        logits=forward.measured,
+        dropping=forward.trained,
+        module_factory=module_factory,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ModuleModel(Model):
+    """A model that computes a torch module's forward."""
+
+    module_factory: "Callable[[], torch.nn.Module]"
+
+    def of_run(self, seed: int) -> Self:
+        """The same model, with what its module has beside the weights drawn by this seed."""
+        forward = _Forward(_seeded(self.module_factory, seed))
+        return replace(self, logits=forward.measured, dropping=forward.trained)
+
+
+class _Forward:
+    """A module's forward with weights from outside: a function of its arguments, whichever thread calls it."""
+
+    def __init__(self, module: "torch.nn.Module") -> None:
+        self._module = module
+
+    def measured(self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
+        """The logits in eval mode."""
+        return self._computed(weights, inputs, is_training=False, seed=0)
+
+    def trained(
+        self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", rng: "np.random.Generator"
+    ) -> "torch.Tensor":
+        """The logits in training mode, by the draws that follow from the next one of `rng`."""
+        return self._computed(weights, inputs, is_training=True, seed=int(rng.integers(1 << 63)))
+
+    def _computed(
+        self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", *, is_training: bool, seed: int
+    ) -> "torch.Tensor":
         from torch.func import functional_call
 
-        outputs: torch.Tensor = functional_call(module, dict(weights), (inputs,))
+        with _turn, _drawing(seed):
+            if self._module.training != is_training:
+                self._module.train(is_training)
+            outputs: torch.Tensor = functional_call(self._module, dict(weights), (inputs,))
         return outputs
 
-    return Model(layout=layout, shared=tensors_of(layout, shared), initial=initial, logits=logits)
+
+@contextmanager
+def _drawing(seed: int) -> "Iterator[None]":
+    """Draw from torch's generator by this seed, and leave the generator as it was."""
+    import torch
+
+    # 2 µs, where torch.random.fork_rng and torch.manual_seed, which look for GPUs, take 100
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(before)
 
 
 def _seeded(module_factory: "Callable[[], torch.nn.Module]", seed: int) -> "torch.nn.Module":
-    """A new module drawn from this seed; torch's generator is left as it was."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    """A new module drawn from this seed."""
+    with _turn, _drawing(seed):
         return module_factory()
+
+
+def _training(module: "torch.nn.Module") -> "Iterator[tuple[str, torch.nn.Parameter]]":
+    """The parameters that train, by name."""
+    return ((name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad)
 
 
 def _check(module: "torch.nn.Module") -> None:
@@ -58,12 +125,9 @@ def _check(module: "torch.nn.Module") -> None:
             f"the module keeps {', '.join(kept)} beside its parameters, which do not travel; use a normalisation "
             "without running statistics, and register constants with persistent=False"
         )
-    for name, parameter in parameters.items():
+    training = dict(_training(module))
+    if not training:
+        raise ExperimentError("no parameter of the module trains: requires_grad is False for all; set it for some")
+    for name, parameter in training.items():
         if parameter.dtype != torch.float32:
             raise ExperimentError(f"parameter {name} is {parameter.dtype}; weights are float32")
-    random = [name for name, part in module.named_modules() if isinstance(part, torch.nn.modules.dropout._DropoutNd)]
-    if random:
-        raise ExperimentError(
-            f"the module has dropout ({', '.join(random)}), which draws from torch's global generator: the same "
-            "experiment would not give the same bits; leave it out"
-        )

@@ -46,7 +46,7 @@ class Architectures:
         from fedstrata.datasets import dataset_info
         from fedstrata.models import build_model
 
-        model = build_model(settings, dataset_info(self._experiment.data))
+        model = build_model(settings, dataset_info(self._experiment.data)).of_run(self._experiment.seed)
         return Architecture(model, streams_of(self._experiment, self._method, model))
 
     def check(self) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
 
 from emulator.commands import main as cli
 from fedstrata.datasets import Dataset, DatasetInfo, Examples, Pixels, dataset_info, load_dataset
@@ -74,6 +76,9 @@ def test_a_data_set_refuses_parts_that_do_not_belong_together() -> None:
         Dataset(train=examples(), test=examples(), num_classes=1)
     with pytest.raises(DataError, match="the test data holds no examples"):
         Dataset(train=examples(), test=examples(0), num_classes=2)
+    torchs = TensorDataset(torch.ones(4, 1, 2), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(DataError, match=r"test must be Examples or Pixels, not TensorDataset; put the inputs"):
+        Dataset(train=examples(), test=torchs, num_classes=2)  # type: ignore[arg-type]
 
 
 # --- digits and what the servers know ----------------------------------------------------------------------
@@ -408,7 +413,7 @@ def test_a_folder_without_its_files_or_with_damaged_ones_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     ("body", "error", "message"),
     [
-        ("return 3", PluginError, "must return a fedstrata.datasets.Dataset, not int"),
+        ("return 3", PluginError, "must return a fedstrata.datasets.Dataset, not int; make Dataset.train=Examples"),
         ("return 1 / 0", PluginError, "failed with ZeroDivisionError: division by zero"),
         ("raise DataError('the sensor is off')", DataError, "the sensor is off"),
         ("return made(3)", DataError, r"shape \(3,\) in 2 classes, but .* declare \(2,\) in 2"),

@@ -1,9 +1,10 @@
 """One LPS round at a device: what it answers, trains and sends, and what it keeps for the next round."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -137,6 +138,91 @@ async def test_arithmetic_that_is_done_once_is_done_once_for_all_rounds_of_a_pro
     works = [DeviceWork(host, data, 1, made=made, lps_round=number) for number in (-1, 0, 1)]
     assert await asyncio.gather(*(work.once("spectrum", make) for work in works)) == [1, 1, 1]
     assert await works[0].once("another", make) == 2
+
+
+class OwnTraining(Method):
+    """Adds one to all weights, and says that it has gone through eighty examples; tells its process who computes."""
+
+    computed: ClassVar[list[tuple[str, int]]] = []  # thread, and how many others compute at the time
+    computing = 0
+
+    def channels(self, model: Any) -> Any:
+        return all_layers(model, Reach.CLUSTER)
+
+    async def local(self, work: Work) -> Outcome:
+        weights = await work.compute(lambda: self.trained(work.start), trained_examples=80)
+        return Outcome(weights=weights, train_loss=0.5)
+
+    def trained(self, weights: Flat) -> Flat:
+        OwnTraining.computing += 1
+        OwnTraining.computed.append((threading.current_thread().name, OwnTraining.computing))
+        added = weights + np.float32(1)
+        OwnTraining.computing -= 1
+        return added
+
+
+async def test_a_training_of_a_methods_own_is_done_in_turn_on_the_training_thread_and_each_time_anew() -> None:
+    host, OwnTraining.computed[:] = host_of("fedavg", own=OwnTraining), []
+    data = device_data(host.experiment, host.dataset, 1)
+    works = [DeviceWork(host, data, 1, received=[np.float32([number])], lps_round=0) for number in range(20)]
+    outcomes = await asyncio.gather(*(host.method.local(work) for work in works))
+    assert [each.weights.tolist() for each in outcomes] == [[number + 1] for number in range(20)]
+    assert OwnTraining.computed == [("arithmetic_0", 1)] * 20
+    assert [work.trained_examples for work in works] == [80] * 20
+    assert (await works[0].compute(lambda: 1), await works[0].compute(lambda: 2)) == (1, 2)
+
+
+@pytest.mark.parametrize(("clock", "least_ns"), [("virtual", 0), ("real", 80_000_000)])
+async def test_examples_of_a_training_of_a_methods_own_take_their_time_on_the_clock(clock: str, least_ns: int) -> None:
+    host = host_of("fedavg", own=OwnTraining, clock=clock, compute="{per_example: 1ms}")
+    sent = await job_of(host, host.model.initial(7)).begin()
+    assert isinstance(sent, Update)
+    assert sent.work is not None
+    assert (sent.work.examples, sent.work.answer_examples) == (80, 0)
+    assert sent.work.computed_ns >= least_ns
+    np.testing.assert_allclose(values_of(sent), 1, rtol=0, atol=1e-6)
+
+
+async def test_examples_trained_on_before_an_answer_are_said_with_it() -> None:
+    class Asked(OwnTraining):
+        questions, answer, plan = Norms.questions, Norms.answer, Norms.plan
+
+    host = host_of("fedavg", own=Asked, clock="virtual", compute="{per_example: 1ms}")
+    sent = await job_of(host, host.model.initial(7)).begin()
+    assert isinstance(sent, Answer)
+    assert sent.trained_examples == 80
+
+
+async def test_less_than_no_trained_examples_are_refused() -> None:
+    host = host_of("fedavg")
+    work = DeviceWork(host, device_data(host.experiment, host.dataset, 1), 1)
+    with pytest.raises(PluginError, match="trained_examples is -1: the examples gone through, 0 or more"):
+        await work.compute(lambda: 1, trained_examples=-1)
+
+
+def test_a_methods_work_has_the_examples_that_the_device_measures_on() -> None:
+    host = host_of("fedavg")
+    data = device_data(host.experiment, host.dataset, 1)
+    assert DeviceWork(host, data, 1).held_out is data.test
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.zeros(3, np.float32), r"method own:Method gave weights of float32 and shape \(3,\); .* of shape \(310,\)"),
+        (np.zeros(310), r"gave weights of float64 and shape \(310,\)"),
+        ([1.0], "failed to do its local work, with AttributeError: 'list' object has no attribute 'shape'"),
+    ],
+    ids=["shape", "dtype", "list"],
+)
+async def test_weights_of_another_model_are_no_outcome(weights: Any, message: str) -> None:
+    class Wrong(OwnTraining):
+        async def local(self, work: Work) -> Outcome:
+            return Outcome(weights=weights, train_loss=0.5)
+
+    host = host_of("fedavg", own=Wrong)
+    with pytest.raises(PluginError, match=message):
+        await job_of(host, host.model.initial(7)).begin()
 
 
 def test_before_training_a_device_starts_from_the_initial_weights() -> None:

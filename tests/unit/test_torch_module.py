@@ -1,0 +1,238 @@
+"""Models of torch modules: both modes, draws that seed, device and round address, and parameters that do not train."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy, dropout
+
+from device.evaluation import BATCH_EXAMPLES, evaluate, outputs
+from device.training import DROPOUT, TrainingJob, limit_threads, train
+from fedstrata.datasets import Examples
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import SgdSettings, TrainingSettings
+from fedstrata.models import Model, from_module
+
+SEED, DEVICE, LPS_ROUND = 7, 2, 3
+RATE, MOMENTUM = 0.2, 0.5
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(dropout(self.first(inputs.flatten(1)).relu(), 0.5, self.training))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.last = nn.LSTM(8, 6, num_layers=2, dropout=0.5, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.rows(inputs.reshape(-1, 8, 8))[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.last = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        rows = inputs.reshape(-1, 8, 8)
+        return self.last(self.rows(rows, rows, rows)[0].mean(1))
+
+
+class Encoder(nn.Module):
+    def __init__(self, rate: float = 0.1) -> None:
+        super().__init__()
+        self.rows, self.last = nn.TransformerEncoderLayer(8, 2, 16, rate, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.rows(inputs.reshape(-1, 8, 8)).mean(1))
+
+
+class Half(nn.Module):
+    """The first layer does not train, nor does a vector beside it; the last begins as rows of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16).requires_grad_(False), nn.Linear(16, 10)
+        self.register_buffer("scales", torch.rand(16), persistent=False)
+        with torch.no_grad():
+            self.last.bias.copy_(self.first.bias[:10])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(inputs.flatten(1)).tanh() * self.scales)
+
+
+DRAWING = [Functional, Recurrent, Attention, Encoder]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    limit_threads()
+
+
+def examples(number: int = 50) -> Examples:
+    rng = np.random.default_rng(5)
+    return Examples(inputs=rng.random((number, 1, 8, 8), np.float32), labels=rng.integers(0, 10, number))
+
+
+def job(model: Model, **changes: object) -> TrainingJob:
+    """Two epochs of four batches, the last of them smaller."""
+    optimiser = SgdSettings(learning_rate=RATE, momentum=MOMENTUM)
+    given = {
+        "model": model,
+        "start": model.initial(SEED),
+        "examples": examples(),
+        "training": TrainingSettings(local_epochs=2, batch_size=16, optimiser=optimiser),
+        "seed": SEED,
+        "device_index": DEVICE,
+        "lps_round": LPS_ROUND,
+        "global_round": 0,
+    }
+    return TrainingJob(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def plainly_trained(make: Callable[[], nn.Module]) -> tuple[nn.Module, float]:
+    """The same by torch alone: a module under the seed, its own optimiser, and a seed for each step's draws."""
+    torch.manual_seed(SEED)
+    module = make()
+    sgd = torch.optim.SGD([each for each in module.parameters() if each.requires_grad], RATE, MOMENTUM)
+    orders = np.random.default_rng([SEED, DEVICE, LPS_ROUND])
+    seeds = np.random.default_rng([SEED, DEVICE, LPS_ROUND, DROPOUT])
+    data, losses = examples(), []
+    for _ in range(2):
+        order = orders.permutation(50)
+        for batch in (order[start : start + 16] for start in range(0, 50, 16)):
+            torch.manual_seed(int(seeds.integers(1 << 63)))
+            loss = cross_entropy(module(torch.tensor(data.inputs[batch])), torch.tensor(data.labels[batch]))
+            sgd.zero_grad()
+            loss.backward()
+            sgd.step()
+            losses += [loss.item()] * len(batch)
+    return module, sum(losses) / len(losses)
+
+
+def trainable(module: nn.Module) -> NDArray[np.float32]:
+    return torch.cat([each.detach().reshape(-1) for each in module.parameters() if each.requires_grad]).numpy()
+
+
+# --- draws ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [*DRAWING, Half])
+def test_a_module_trains_and_is_measured_as_by_plain_pytorch(make: Callable[[], nn.Module]) -> None:
+    model = from_module(make, shared=[]).of_run(SEED)
+    found = train(job(model))
+    module, loss = plainly_trained(make)
+    assert found.weights.tobytes() == trainable(module).tobytes()
+    assert found.train_loss == pytest.approx(loss, abs=1e-6)
+    with torch.no_grad():
+        logits = module.eval()(torch.tensor(examples().inputs))
+    measured = evaluate(model, found.weights, examples())
+    assert measured.correct == int((logits.argmax(1) == torch.tensor(examples().labels)).sum())
+    assert measured.loss_sum == pytest.approx(
+        float(cross_entropy(logits, torch.tensor(examples().labels), reduction="sum")), abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("make", DRAWING)
+def test_the_same_job_draws_the_same_whoever_trains_between_and_another_job_draws_otherwise(
+    make: Callable[[], nn.Module],
+) -> None:
+    model = from_module(make, shared=[])
+    first = train(job(model))
+    torch.manual_seed(1)  # whatever else has drawn in this process
+    before = torch.get_rng_state()
+    train(job(model, device_index=9))
+    assert train(job(model)).weights.tobytes() == first.weights.tobytes()
+    assert torch.equal(torch.get_rng_state(), before)
+    rng = np.random.default_rng([SEED, DEVICE, LPS_ROUND, DROPOUT])
+    weights, inputs = views(model), torch.tensor(examples().inputs)
+    logits = model.logits_in_training(rng)
+    assert not torch.equal(logits(weights, inputs), logits(weights, inputs))
+
+
+def views(model: Model) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(view) for name, view in model.layout.views(model.initial(SEED)).items()}
+
+
+def test_without_draws_training_and_measuring_are_one() -> None:
+    inputs = torch.tensor(examples().inputs)
+    for model in (from_module(lambda: Encoder(0.0), shared=[]), from_module(no_dropout, shared=[])):
+        trained = model.logits_in_training(np.random.default_rng(0))(views(model), inputs)
+        torch.testing.assert_close(trained, model.logits(views(model), inputs), rtol=0, atol=1e-6)
+
+
+def no_dropout() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Dropout(p=0))
+
+
+def test_a_module_that_draws_where_it_is_measured_is_measured_by_the_same_draws_each_time() -> None:
+    class Always(Functional):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.last(dropout(self.first(inputs.flatten(1)).relu()))  # training=True, whatever the mode
+
+    model = from_module(Always, shared=[])
+    weights = model.initial(SEED)
+    assert evaluate(model, weights, examples()) == evaluate(model, weights, examples())
+
+
+def test_threads_that_train_and_measure_with_one_module_get_what_each_gets_alone() -> None:
+    model = from_module(Functional, shared=[])
+    jobs = [job(model, device_index=device, start=model.initial(device)) for device in range(4)]
+    alone = [(train(each).weights.tobytes(), evaluate(model, each.start, examples())) for each in jobs]
+
+    def together(each: TrainingJob) -> tuple[bytes, object]:
+        return train(each).weights.tobytes(), evaluate(model, each.start, examples())
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(5):
+            assert list(threads.map(together, jobs)) == alone
+
+
+def test_outputs_of_many_examples_are_those_of_the_module_in_eval_mode() -> None:
+    model = from_module(Functional, shared=[])
+    inputs = examples(BATCH_EXAMPLES + 2).inputs
+    torch.manual_seed(SEED)
+    module = Functional().eval()
+    with torch.no_grad():
+        expected = module(torch.tensor(inputs)).numpy()
+    np.testing.assert_allclose(outputs(model, model.initial(SEED), inputs), expected, rtol=0, atol=1e-6)
+
+
+# --- what does not train -------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_train_is_no_tensor_of_the_model_and_comes_from_the_runs_seed() -> None:
+    model = from_module(Half, shared=["last"])
+    assert {tensor.name: tensor.shape for tensor in model.layout.tensors} == {
+        "last.weight": (10, 16),
+        "last.bias": (10,),
+    }
+    assert model.shared == ("last.weight", "last.bias")
+    inputs = torch.tensor(examples().inputs)
+    for seed in (SEED, 8):
+        torch.manual_seed(seed)
+        module = Half()
+        of_run = model.of_run(seed)
+        weights = {"last.weight": module.last.weight.detach(), "last.bias": module.last.bias.detach()}
+        assert of_run.logits(weights, inputs).tolist() == module(inputs).tolist()
+        assert of_run.initial(seed).tobytes() == trainable(module).tobytes()
+    assert (
+        model.of_run(SEED).logits(views(model), inputs).tolist()
+        != model.of_run(8).logits(views(model), inputs).tolist()
+    )
+
+
+def test_a_module_that_trains_nothing_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="no parameter of the module trains: requires_grad is False for all"):
+        from_module(lambda: nn.Linear(4, 4).requires_grad_(False), shared=[])

@@ -1,0 +1,80 @@
+"""The trial of a user's own model before a device is ready: what is no logits is refused in one line."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import dropout
+
+from device.trial import try_out
+from fedstrata.datasets import Dataset, Examples
+from fedstrata.errors import PluginError
+from fedstrata.experiment import ModelSettings
+from fedstrata.models import from_module
+
+
+def examples(number: int = 50) -> Examples:
+    rng = np.random.default_rng(5)
+    return Examples(inputs=rng.random((number, 1, 8, 8), np.float32), labels=rng.integers(0, 10, number))
+
+
+DATASET = Dataset(train=examples(), test=examples(), num_classes=10)
+OWN = ModelSettings(name="own:net")
+
+
+def classes(number: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, number))
+
+
+def after(change: Callable[[torch.Tensor], object]) -> Callable[[], nn.Module]:
+    class Changed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 10)
+
+        def forward(self, inputs: torch.Tensor) -> object:
+            return change(self.linear(inputs.flatten(1)))
+
+    return Changed
+
+
+OWN_GENERATOR = torch.Generator().manual_seed(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (classes(7), r"model own:net gives torch.float32 of shape \(3, 7\) for 3 inputs; .* of shape \(3, 10\)"),
+        (after(lambda logits: logits.sum(1)), r"gives torch.float32 of shape \(3,\) for 3 inputs"),
+        (after(lambda logits: logits.argmax(1)), r"gives torch.int64 of shape \(3,\)"),
+        (after(lambda logits: (logits, None)), "gives a tuple for 3 inputs"),
+        (after(lambda logits: logits[:, 12]), r"failed on inputs of shape \(3, 1, 8, 8\) with IndexError"),
+        (after(lambda logits: logits * random.random()), "or draws from a generator of its own, of NumPy or of"),
+        (after(lambda logits: logits + 0 * np.random.rand()), "of NumPy or of Python's random"),
+        (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other logits for the same weights"),
+    ],
+    ids=["classes", "a vector", "labels", "a tuple", "an error", "random", "numpy", "own generator"],
+)
+def test_an_own_model_with_other_logits_than_wanted_is_refused_in_one_line(
+    make: Callable[[], nn.Module], message: str
+) -> None:
+    with pytest.raises(PluginError, match=message) as refused:
+        try_out(OWN, from_module(make, shared=[]), DATASET, seed=1)
+    assert "\n" not in str(refused.value)
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.linear(dropout(inputs.flatten(1), 0.5, self.training))
+
+
+def test_a_model_that_draws_from_torchs_generator_passes_as_does_one_on_two_examples() -> None:
+    try_out(OWN, from_module(Dropping, shared=[]), DATASET, seed=1)
+    try_out(OWN, from_module(Dropping, shared=[]), Dataset(train=examples(2), test=examples(), num_classes=10), seed=1)

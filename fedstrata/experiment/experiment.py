@@ -6,7 +6,7 @@ a module of its own.
 
 import hashlib
 from collections.abc import Container, Mapping
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, Self
 
 import yaml
@@ -34,21 +34,6 @@ from fedstrata.experiment.sections import (
     Settings,
     TopologySettings,
     TrainingSettings,
-)
-
-# Keys that came later: left out of the digest where they say nothing, so that older experiments keep their run's id.
-LATER_KEYS = (
-    ("data", "orientations"),
-    ("architectures",),
-    ("partition", "test_share"),
-    ("partition", "public", "tests"),
-    ("partition", "public"),
-    ("model", "channels"),
-    ("model", "activation"),
-    ("bounds",),
-    ("privacy", "updates"),
-    ("privacy",),
-    ("newcomers",),
 )
 
 
@@ -175,10 +160,6 @@ class Experiment(Settings):
         del resolved["data"]["folder"], resolved["data"]["download"]
         if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
             del resolved["secure_aggregation"]
-        for *sections, key in LATER_KEYS:
-            section = reduce(lambda found, name: found.get(name) or {}, sections, resolved)
-            if not section.get(key):
-                section.pop(key, None)
         return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()
 
     @property

@@ -329,9 +329,9 @@ def _plan(text: str, affinity: bytes) -> Plan:
             name: tuple({int(index): share for index, share in stream.items()} for stream in streams)
             for name, streams in said["weights"].items()
         },
-        offers=tuple(tuple(offered) for offered in said.get("offers", ())),
-        withdrawn=tuple(said.get("withdrawn", ())),
-        told={name: np.array(values, dtype) for name, (dtype, values) in said.get("told", {}).items()},
+        offers=tuple(tuple(offered) for offered in said["offers"]),
+        withdrawn=tuple(said["withdrawn"]),
+        told={name: np.array(values, dtype) for name, (dtype, values) in said["told"].items()},
         affinity=np.frombuffer(affinity, "<f8").reshape(side, side) if affinity else None,
         related=tuple(said["related"]),
         memory=said["memory"],

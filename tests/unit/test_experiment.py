@@ -265,24 +265,12 @@ def test_the_digest_covers_everything_else(override: str) -> None:
     assert small(override).digest != small().digest
 
 
-def test_keys_that_came_later_are_no_part_of_the_digest_where_they_say_nothing() -> None:
+def test_the_digest_leaves_out_what_changes_no_result() -> None:
     resolved = yaml.safe_load(small().to_yaml())
-    del resolved["faults"], resolved["data"]["folder"], resolved["data"]["download"], resolved["data"]["orientations"]
-    del resolved["partition"]["test_share"], resolved["partition"]["public"], resolved["architectures"]
-    del resolved["model"]["channels"], resolved["model"]["activation"], resolved["bounds"]
+    del resolved["faults"], resolved["data"]["folder"], resolved["data"]["download"], resolved["energy"]
     del resolved["clock"], resolved["compute"], resolved["schedule"], resolved["secure_aggregation"]
-    del resolved["privacy"], resolved["newcomers"], resolved["energy"]
     resolved["links"] = {link: {way: resolved["links"][link][way] for way in ("up", "down")} for link in LINKS}
     assert hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest() == small().digest
-    for override in (
-        "data.orientations=[0]",
-        "partition.test_share=0.5",
-        "partition.public={examples: 1}",
-        "bounds={max_update_norm: 9}",
-        "privacy={noise: research, profiles: {epsilon: 1, clip: 1, min_examples: 1}}",
-        "architectures=[{devices: [0], model: {name: mlp}}]",
-    ):
-        assert small(override).digest != small().digest
 
 
 def test_the_run_id_is_the_name_and_the_start_of_the_digest() -> None:

@@ -325,14 +325,3 @@ def test_a_journal_that_cannot_be_written_says_which(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"cannot write .*journal\.sqlite"):
         journal.close_global_round(1)
     journal.close()
-
-
-def test_a_journal_of_before_the_virtual_clock_is_opened(tmp_path: Path) -> None:
-    with sqlite3.connect(filled(tmp_path)) as database:
-        database.execute("DROP TABLE round_times")
-    database.close()
-    journal = opened(tmp_path)
-    journal.set_round_times(1, b"times")
-    journal.set_round_times(1, b"again")
-    assert journal.round_times() == {1: b"again"}
-    journal.close()

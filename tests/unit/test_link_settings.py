@@ -105,10 +105,6 @@ def test_loss_bounds_the_rate_by_what_tcp_reaches() -> None:
 # --- the run's id -------------------------------------------------------------------------------------------
 
 
-def test_a_file_without_these_keys_has_the_id_that_it_had_before_they_were_there() -> None:
-    assert parse_experiment(PLAIN).run_id == "small-9bc9dfcd5de4"
-
-
 def test_with_no_clock_links_and_boards_are_no_part_of_the_id() -> None:
     said = (
         "clock=none",

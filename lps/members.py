@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from fedstrata.clock.presence import Presence
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.cohort import cohort
 from fedstrata.rounds import ChildLimits
 from fedstrata.rounds.notes import LATEST_NS
+from fedstrata.streams.cohort import cohort
 from fedstrata.streams.streams import Streams
 from fedstrata.tensors import Route
 from fedstrata.v1 import gps_service_pb2 as gps_pb

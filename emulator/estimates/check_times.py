@@ -13,12 +13,12 @@ from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.cohort import cohort
 from fedstrata.experiment.links import WAYS, LinkTimes
 from fedstrata.experiment.quantities import written_devices, written_duration, written_rate
 from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.methods import Moment, make_method
 from fedstrata.partitions import example_counts
+from fedstrata.streams.cohort import cohort
 from fedstrata.streams.homes import homes_of
 from fedstrata.streams.streams import asks_in_training, spans_lps
 from fedstrata.v1 import rounds_pb2 as pb

@@ -4,13 +4,13 @@ import math
 from typing import TYPE_CHECKING
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment.cohort import cohort_size
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.privacy import PrivacySettings, ProfilePrivacy
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.methods import Method, Moment
 from fedstrata.methods.profiles.private_profiles import check_enough
 from fedstrata.privacy.updates import UpdateBudget, budget_of
+from fedstrata.streams.cohort import cohort_size
 from fedstrata.streams.streams import asks_in_training, spans_lps
 from fedstrata.tensors.exact_sum import largest_value
 

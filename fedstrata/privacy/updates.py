@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError
-from fedstrata.experiment.cohort import Cohorts, cohorts
 from fedstrata.experiment.privacy import UpdatePrivacy
 from fedstrata.methods import make_method
 from fedstrata.noise import Noise, epsilon_of, noise_multiplier_of, on_grid
+from fedstrata.streams.cohort import Cohorts, cohorts
 from fedstrata.tensors.layout import Flat
 
 if TYPE_CHECKING:

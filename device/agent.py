@@ -9,7 +9,7 @@ from device.enrolment import GpsLink
 from device.round_job import RoundJob
 from device.served import Served
 from device.work import DeviceProcess, DeviceWork, answered
-from fedstrata.checks.clock import announces_updates
+from fedstrata.clock.late import announces_updates
 from fedstrata.clock.tier_links import device_links
 from fedstrata.errors import (
     HandshakeError,

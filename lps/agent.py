@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedstrata.checks.clock import devices_come_to_others
+from fedstrata.clock.presence import devices_come_to_others
 from fedstrata.clock.tier_links import lps_links
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, NotAllowedError

@@ -1,18 +1,14 @@
 """Newcomers whom nobody can place, or that leave too few founders, refused by name before anything starts."""
 
-from typing import TYPE_CHECKING
-
 from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.newcomers import NewcomerSettings
 from fedstrata.methods import Method
 from fedstrata.streams.homes import homes_of
 from fedstrata.streams.streams import are_placed_by_index, asks_in_training
 
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
-
-def check_newcomers(experiment: "Experiment", method: Method) -> None:
+def check_newcomers(experiment: Experiment, method: Method) -> None:
     """Refuse newcomers whom nobody can place, or that leave too few founders. Raises ExperimentError."""
     settings = experiment.newcomers
     if settings is None:
@@ -22,7 +18,7 @@ def check_newcomers(experiment: "Experiment", method: Method) -> None:
         raise ExperimentError(f"newcomers: {why}")
 
 
-def _why_not_these(experiment: "Experiment", settings: NewcomerSettings) -> str | None:
+def _why_not_these(experiment: Experiment, settings: NewcomerSettings) -> str | None:
     count, rounds = experiment.device_count, experiment.training.global_rounds
     if settings.devices is not None and max(settings.devices) >= count:
         return f"there is no device {max(settings.devices)}; the partition has 0 to {count - 1}"
@@ -39,7 +35,7 @@ def _why_not_these(experiment: "Experiment", settings: NewcomerSettings) -> str 
     return None
 
 
-def _why_not_here(experiment: "Experiment", method: Method) -> str | None:
+def _why_not_here(experiment: Experiment, method: Method) -> str | None:
     newcomers, clusters = experiment.newcomer_indexes, max(1, method.clusters_known)
     founders = experiment.device_count - len(newcomers)
     if founders < clusters:

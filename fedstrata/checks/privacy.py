@@ -1,9 +1,9 @@
 """What secure aggregation and noise cannot do, refused with the key that says otherwise."""
 
 import math
-from typing import TYPE_CHECKING
 
 from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.privacy import PrivacySettings, ProfilePrivacy
 from fedstrata.experiment.sections import MOST_MASKED
@@ -14,17 +14,14 @@ from fedstrata.streams.cohort import cohort_size
 from fedstrata.streams.streams import asks_in_training, spans_lps
 from fedstrata.tensors.exact_sum import largest_value
 
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
-
-def check_protection(experiment: "Experiment", method: Method) -> None:
+def check_protection(experiment: Experiment, method: Method) -> None:
     """Refuse masks and noise that the rest of an experiment does not go with. Raises ExperimentError."""
     check_secure_aggregation(experiment, method)
     check_privacy(experiment, method)
 
 
-def check_secure_aggregation(experiment: "Experiment", method: Method) -> None:
+def check_secure_aggregation(experiment: Experiment, method: Method) -> None:
     """Refuse secure aggregation where an LPS needs single updates, or has too few of them. Raises ExperimentError."""
     settings = experiment.secure_aggregation
     if settings is None:
@@ -41,7 +38,7 @@ def check_secure_aggregation(experiment: "Experiment", method: Method) -> None:
     _check_not_too_many(experiment, method.clusters_known)
 
 
-def _check_not_too_many(experiment: "Experiment", clusters: int) -> None:
+def _check_not_too_many(experiment: Experiment, clusters: int) -> None:
     """Refuse rounds that are certain to ask too many: of so many clusters one has as many devices as their mean.
 
     Where the method finds out how many clusters there are, an LPS refuses such a round when it comes to it.
@@ -58,7 +55,7 @@ def _check_not_too_many(experiment: "Experiment", clusters: int) -> None:
         )
 
 
-def _why_not(experiment: "Experiment", method: Method) -> str | None:
+def _why_not(experiment: Experiment, method: Method) -> str | None:
     name = experiment.method.name
     if method.mixes:
         return f"method {name} gives each device weights that its LPS applies to single updates; choose another method"
@@ -72,7 +69,7 @@ def _why_not(experiment: "Experiment", method: Method) -> str | None:
     return None
 
 
-def check_privacy(experiment: "Experiment", method: Method) -> None:
+def check_privacy(experiment: Experiment, method: Method) -> None:
     """Refuse noise where it would not cover what it is said to. Raises ExperimentError."""
     privacy = experiment.privacy
     if privacy is None:
@@ -103,7 +100,7 @@ def _why_not_by_method(name: str, method: Method, privacy: PrivacySettings) -> s
     return None
 
 
-def _why_not_noised(experiment: "Experiment", budget: UpdateBudget) -> str | None:
+def _why_not_noised(experiment: Experiment, budget: UpdateBudget) -> str | None:
     up, most = experiment.links.device_lps.up, largest_value(experiment.device_count)
     covers_sum = budget.settings.covers == "sum"
     if covers_sum and experiment.secure_aggregation is None:
@@ -117,7 +114,7 @@ def _why_not_noised(experiment: "Experiment", budget: UpdateBudget) -> str | Non
     return None
 
 
-def _check_profiles(experiment: "Experiment", method: Method, settings: ProfilePrivacy) -> None:
+def _check_profiles(experiment: Experiment, method: Method, settings: ProfilePrivacy) -> None:
     if not method.noises_profiles:
         raise ExperimentError(
             f"privacy.profiles: method {experiment.method.name} shares no profile that noise is defined for; "

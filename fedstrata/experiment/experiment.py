@@ -15,7 +15,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from fedstrata.experiment.energy import EnergySettings
 from fedstrata.experiment.faults import Fault, KillFault, PauseFault
 from fedstrata.experiment.links import Clock, ComputeSettings, Links, check_known
-from fedstrata.experiment.newcomers import NewcomerSettings, newcomers_of
+from fedstrata.experiment.newcomers import NewcomerSettings
 from fedstrata.experiment.partition import (
     LocalPartition,
     Partition,
@@ -112,7 +112,9 @@ class Experiment(Settings):
     @cached_property
     def newcomer_indexes(self) -> frozenset[int]:
         """The devices that come once the others are grouped."""
-        return newcomers_of(self)
+        if self.newcomers is None:
+            return frozenset()
+        return self.newcomers.indexes(self.task_of_devices() or ["all"] * self.device_count, self.seed)
 
     def task_of_devices(self) -> list[str] | None:
         """The true task or group of each device by index; None where the partition has neither."""

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
+from fedstrata.experiment import Experiment
 from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
 from fedstrata.process.quoting import quoted
 from fedstrata.tensors.layout import Flat, Layout, TensorSpec
 from fedstrata.tensors.stream_sums import Route
 
 if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
     from fedstrata.models import Model
 
 UPDATE_PART = "update"  # what the one part of an update, or of an aggregate of what is shared everywhere, is called
@@ -282,17 +282,17 @@ def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
     }
 
 
-def streams_of(experiment: "Experiment", method: Method, model: "Model") -> Streams:
+def streams_of(experiment: Experiment, method: Method, model: "Model") -> Streams:
     """The streams of an experiment. Raises PluginError where a method's channels are not the model's tensors."""
     return Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
 
 
-def spans_lps(experiment: "Experiment", method: Method) -> bool:
+def spans_lps(experiment: Experiment, method: Method) -> bool:
     """Whether clusters span LPSs: where the file says which devices hang on which LPS, or clusters change or mix."""
     return method.mixes or are_placed_by_index(experiment, method)
 
 
-def are_placed_by_index(experiment: "Experiment", method: Method) -> bool:
+def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
     """Whether a device's LPS is known by its index: `topology` says it, or one LPS serves clusters that change."""
     return experiment.topology is not None or asks_in_training(method) is not None
 
@@ -302,7 +302,7 @@ def asks_in_training(method: Method) -> Moment | None:
     return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)
 
 
-def check_streams(experiment: "Experiment", method: Method) -> None:
+def check_streams(experiment: Experiment, method: Method) -> None:
     """Refuse what a method asks for and the tiers cannot give, or the file's topology cannot.
 
     Raises:

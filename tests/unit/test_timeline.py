@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from test_link_rates import fluid_ends
 
 from fedstrata.errors import RunStoppedError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.link_calendar import Flow
 from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.payload import payload_header

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS ?= .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-runs test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,9 @@ demo: setup ## run experiments/digits.yaml on this machine, to a finished record
 
 test: setup ## unit, service and chart tests: no root, no Kubernetes
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+test-search: setup ## properties tried on many more examples, drawn anew each time: two minutes
+	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile search --timeout 1200 --numprocesses auto --dist loadfile
 
 test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
 	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile

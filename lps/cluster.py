@@ -232,7 +232,7 @@ class ClusterSession:
         else:
             local = await self._off_loop(self._state.scratch, pieces)
             del sums  # two models large, and done with
-            following = await self._global_round(standing, local, report, gathered.num_examples)
+            following = await self._global_round(standing, local, report)
         self._around.metrics.round_closed(time.monotonic() - started)
         standing.close()
         return following
@@ -274,9 +274,7 @@ class ClusterSession:
 
     # --- the global round ---------------------------------------------------------------------
 
-    async def _global_round(
-        self, standing: RoundStart, local: AnyModel, report: gps_pb.ReportHeader, num_examples: int
-    ) -> RoundStart:
+    async def _global_round(self, standing: RoundStart, local: AnyModel, report: gps_pb.ReportHeader) -> RoundStart:
         """Send the shared layers' update up, take the average of all clusters, keep the head."""
         global_round = standing.lps_round // self._rounds_per_global
         places = self._layout.slices_of(self._shared)
@@ -284,7 +282,7 @@ class ClusterSession:
         done, rest = split_rounds(report, standing.lps_round)
         update = Update(
             round=global_round,
-            num_examples=num_examples,
+            num_examples=self._members.examples(report, global_round, self._rounds_per_global),
             codec=self._uplink.codec_for(delta),
             read=lambda start, stop: delta[start:stop],
             train_loss=report.lps_rounds[-1].train_loss,

@@ -35,6 +35,7 @@ from fedstrata.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, Sums, taken
 from fedstrata.tier_links import device_links
 from fedstrata.transfers import transfers_of
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.arithmetic import difference, moves, spliced
 from lps.farewell import say_good_bye
@@ -67,8 +68,13 @@ class LpsParts:
 class ClusterSession:
     """Runs one cluster from its first LPS round to its report."""
 
-    def __init__(self, around: LpsParts, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog) -> None:
+    def __init__(
+        self, around: LpsParts, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog,
+        told: answers_pb2.Answer | None = None,
+    ) -> None:  # fmt: skip
+        """`told` is what the plan tells all devices."""
         self._around = around
+        self._told = told
         self._experiment = around.experiment
         self._rounds_per_global = around.experiment.training.lps_rounds_per_global_round
         self._layout: Layout = around.streams.travelling
@@ -264,6 +270,7 @@ class ClusterSession:
         self.server.open(
             OpenRound.of_one(
                 standing.model,
+                told=self._told,
                 number=number,
                 global_round=number // self._rounds_per_global,
                 intake=intake,

@@ -326,6 +326,12 @@ def check_streams(experiment: "Experiment", method: Method) -> None:
             f"training.lps_rounds_per_global_round is {rounds}, and method {name} decides in the cloud over every "
             "update; say 1"
         )
+    ignored = next((flag for flag in ("fetches_all", "withdraws") if getattr(method, flag)), None)
+    if ignored is not None and not spans_lps(experiment, method):
+        raise ExperimentError(
+            f"method {name} has {ignored} = True, and LPSs with clusters of their own cannot do that; say topology, so "
+            "that clusters span LPSs"
+        )
     if spans_lps(experiment, method) and experiment.training.lps_optimiser.name != "none":
         raise ExperimentError(
             "training.lps_optimiser: where clusters span LPSs the GPS moves them; say training.gps_optimiser instead"

@@ -371,6 +371,14 @@ def test_a_method_that_asks_twice_in_a_global_round_is_refused() -> None:
         check_streams(experiment("training.lps_rounds_per_global_round=1"), own(Curious))
 
 
+@pytest.mark.parametrize("flag", ["fetches_all", "withdraws"])
+def test_what_lpss_with_clusters_of_their_own_cannot_do_is_refused_before_the_run(flag: str) -> None:
+    method = own(type("Own", (Method,), {flag: True}))
+    with pytest.raises(ExperimentError, match=f"has {flag} = True, .* say topology"):
+        check_streams(experiment(), method)
+    check_streams(experiment("topology={lps: 2}"), method)
+
+
 def test_a_method_that_mixes_decides_over_every_update() -> None:
     with pytest.raises(ExperimentError, match=r"lps_rounds_per_global_round is 2, and method .* say 1"):
         check_streams(experiment("training.lps_rounds_per_global_round=2"), own(Mixing))

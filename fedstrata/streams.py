@@ -208,6 +208,13 @@ class Streams:
                 f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
                 f"{list(parents)}; say for each cluster which of those before it goes on from"
             )
+        rounds, is_same = method.facts.training.lps_rounds_per_global_round, plan.parents in ((), tuple(range(known)))
+        if before is not None and rounds > 1 and not (is_same and len(plan.clusters) == known):
+            raise PluginError(
+                f"method {name}: {len(plan.clusters)} clusters after {known}, with parents {list(parents)}; with "
+                f"{rounds} LPS rounds in a global round LPSs go on with the clusters that they began with. Say "
+                "training.lps_rounds_per_global_round: 1"
+            )
         self._check_withdrawn(plan, method, before)
         if plan.offers and not method.fetches_all:
             raise PluginError(

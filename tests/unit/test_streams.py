@@ -1,5 +1,6 @@
 """Streams: which tensors travel how far, where they lie, into which sums an update goes, and what is refused by key."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedstrata.methods import (
     Reach,
     make_method,
 )
+from fedstrata.settings import TrainingSettings
 from fedstrata.streams import (
     WEIGHT_GRID,
     Route,
@@ -159,8 +161,9 @@ class Fetching(Method):
     fetches_all = True
 
 
-def own(kind: type[Method]) -> Method:
-    return kind.of({"name": "own:method"}, Facts(device_count=2))
+def own(kind: type[Method], lps_rounds: int = 1) -> Method:
+    training = TrainingSettings(lps_rounds_per_global_round=lps_rounds)
+    return kind.of({"name": "own:method"}, Facts(device_count=2, training=training))
 
 
 BOTH = ((0,), (1,))
@@ -181,6 +184,21 @@ def test_a_plan_may_say_weights_for_all_streams_of_a_channel_and_parents_for_all
     plan: Plan, before: Plan | None
 ) -> None:
     STREAMS.check_plan(plan, own(Mixing), before)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(clusters=((0, 1),), rule=""), "1 clusters after 2"),
+        (Plan(clusters=BOTH, rule="", parents=(1, 0)), "with parents [1, 0]"),
+        (Plan(clusters=((0,), (1,), ()), rule="", parents=(0, 1, 1)), "3 clusters after 2"),
+    ],
+)
+def test_clusters_do_not_change_within_a_global_round_of_several_lps_rounds(plan: Plan, said: str) -> None:
+    with pytest.raises(PluginError, match=re.escape(said) + r".* 2 LPS rounds .* Say training\.lps_rounds_per_global"):
+        STREAMS.check_plan(plan, own(Method, lps_rounds=2), BEFORE)
+    for parents in ((), (0, 1)):
+        STREAMS.check_plan(Plan(clusters=((0, 1), ()), rule="", parents=parents), own(Method, lps_rounds=2), BEFORE)
 
 
 def test_some_clusters_streams_lie_in_a_vector_as_those_of_all_do() -> None:

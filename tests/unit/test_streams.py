@@ -9,8 +9,8 @@ from gps_parts import TEXT
 
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.homes import home_of, homes_of
 from fedstrata.methods import (
     Candidate,
     Channel,
@@ -23,8 +23,8 @@ from fedstrata.methods import (
     Reach,
     make_method,
 )
-from fedstrata.settings import TrainingSettings
-from fedstrata.streams import (
+from fedstrata.streams.homes import home_of, homes_of
+from fedstrata.streams.streams import (
     WEIGHT_GRID,
     Streams,
     asks_in_training,

@@ -95,6 +95,7 @@ class GpsServicer(GpsServiceServicer):
             is_over=run.is_over,
             planned_rounds=run.plan.planned_rounds,
             planned_ns=run.asking.planned_ns,
+            told=run.plan.told_to_lpss,
         )
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:

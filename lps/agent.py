@@ -79,6 +79,7 @@ class LpsAgent:
         self._plan_version = 0
         self._planned = 0, 0  # how many global rounds have a plan of what devices answered in them; when the newest was
         self._plan_changes = Changes()
+        self._told: answers_pb2.Answer | None = None  # to all devices, where clusters have LPSs of their own
         self.clusters: dict[str, RoundServer | ModelSearch] = {}
         self.waits = Waits(self.clusters)
         self.knows_clusters = asyncio.Event()
@@ -155,6 +156,7 @@ class LpsAgent:
                     self._leave_out(cluster_id)
                 return
             if reply.is_grouped and reply.plan_version != self._plan_version:
+                self._told = reply.told if reply.HasField("told") else None
                 yield list(reply.clusters)
                 self._plan_version, self._planned = reply.plan_version, (reply.planned_rounds, reply.planned_ns)
                 self.knows_clusters.set()
@@ -263,7 +265,7 @@ class LpsAgent:
         uplink = self._uplink(cluster, log)
         log.info("cluster_served", devices=len(cluster.members), term=cluster.term)
         if not self._around.streams.spans:
-            session = ClusterSession(self._around, cluster, uplink, log)
+            session = ClusterSession(self._around, cluster, uplink, log, self._told)
             session.on_plan = self._until_heard
             return session
         spanning = SpanningSession(self._around, cluster, uplink, log)

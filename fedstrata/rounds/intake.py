@@ -202,7 +202,7 @@ class Intake:
             self._sums.count(upload.child_id, upload.weights)
             child.upload = None
             self._move(child, ChildState.ACCEPTED)
-            self._notes.losses[upload.child_id] = (header.train_loss, max(1, header.num_examples or upload.weights[0]))
+            self._notes.losses[upload.child_id] = (header.train_loss, max(1, _examples(header, upload)))
             self._notes.evaluations[upload.child_id] = [apart(evaluation) for evaluation in header.evaluations]
             if header.HasField("work"):
                 self._notes.uploaded[upload.child_id] = Uploaded.of(header)
@@ -304,6 +304,11 @@ class Intake:
         if self.is_closed or child.upload is not upload:
             raise SupersededError(f"this upload of {upload.child_id} has been given up; ask where the round stands")
         return child
+
+
+def _examples(header: pb.UpdateHeader, upload: Upload) -> int:
+    """How many examples an update stands for: of one part the weight that was checked, of several what is said."""
+    return upload.weights[0] if len(upload.weights) == 1 else header.num_examples
 
 
 def _why(refusals: Mapping[str, str]) -> str:

@@ -209,6 +209,13 @@ class Streams:
                 f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
                 f"{list(parents)}; say for each cluster which of those before it goes on from"
             )
+        rounds, is_same = method.facts.training.lps_rounds_per_global_round, plan.parents in ((), tuple(range(known)))
+        if before is not None and rounds > 1 and not (is_same and len(plan.clusters) == known):
+            raise PluginError(
+                f"method {name}: {len(plan.clusters)} clusters after {known}, with parents {list(parents)}; with "
+                f"{rounds} LPS rounds in a global round LPSs go on with the clusters that they began with. Say "
+                "training.lps_rounds_per_global_round: 1"
+            )
         self._check_withdrawn(plan, method, before)
         if plan.offers and not method.fetches_all:
             raise PluginError(
@@ -316,6 +323,12 @@ def check_streams(experiment: Experiment, method: Method) -> None:
         raise ExperimentError(
             f"training.lps_rounds_per_global_round is {rounds}, and method {name} decides in the cloud over every "
             "update; say 1"
+        )
+    ignored = next((flag for flag in ("fetches_all", "withdraws") if getattr(method, flag)), None)
+    if ignored is not None and not spans_lps(experiment, method):
+        raise ExperimentError(
+            f"method {name} has {ignored} = True, and LPSs with clusters of their own cannot do that; say topology, so "
+            "that clusters span LPSs"
         )
     if spans_lps(experiment, method) and experiment.training.lps_optimiser.name != "none":
         raise ExperimentError(

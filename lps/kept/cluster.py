@@ -35,6 +35,7 @@ from fedstrata.rounds import (
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, Sums, taken
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.closing import say_good_bye
 from lps.kept.arithmetic import difference, moves, spliced
@@ -67,8 +68,13 @@ class LpsParts:
 class ClusterSession:
     """Runs one cluster from its first LPS round to its report."""
 
-    def __init__(self, around: LpsParts, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog) -> None:
+    def __init__(
+        self, around: LpsParts, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog,
+        told: answers_pb2.Answer | None = None,
+    ) -> None:  # fmt: skip
+        """`told` is what the plan tells all devices."""
         self._around = around
+        self._told = told
         self._experiment = around.experiment
         self._rounds_per_global = around.experiment.training.lps_rounds_per_global_round
         self._layout: Layout = around.streams.travelling
@@ -232,7 +238,7 @@ class ClusterSession:
         else:
             local = await self._off_loop(self._state.scratch, pieces)
             del sums  # two models large, and done with
-            following = await self._global_round(standing, local, report, gathered.num_examples)
+            following = await self._global_round(standing, local, report)
         self._around.metrics.round_closed(time.monotonic() - started)
         standing.close()
         return following
@@ -264,6 +270,7 @@ class ClusterSession:
         self.server.open(
             OpenRound.of_one(
                 standing.model,
+                told=self._told,
                 number=number,
                 global_round=number // self._rounds_per_global,
                 intake=intake,
@@ -274,9 +281,7 @@ class ClusterSession:
 
     # --- the global round ---------------------------------------------------------------------
 
-    async def _global_round(
-        self, standing: RoundStart, local: AnyModel, report: gps_pb.ReportHeader, num_examples: int
-    ) -> RoundStart:
+    async def _global_round(self, standing: RoundStart, local: AnyModel, report: gps_pb.ReportHeader) -> RoundStart:
         """Send the shared layers' update up, take the average of all clusters, keep the head."""
         global_round = standing.lps_round // self._rounds_per_global
         places = self._layout.slices_of(self._shared)
@@ -284,7 +289,7 @@ class ClusterSession:
         done, rest = split_rounds(report, standing.lps_round)
         update = Update(
             round=global_round,
-            num_examples=num_examples,
+            num_examples=self._members.examples(report, global_round, self._rounds_per_global),
             codec=self._uplink.codec_for(delta),
             read=lambda start, stop: delta[start:stop],
             train_loss=report.lps_rounds[-1].train_loss,

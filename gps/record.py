@@ -3,7 +3,6 @@
 Field by field in docs/record.md.
 """
 
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -91,14 +90,13 @@ def write_record(folder: Path, result: RunResult) -> None:
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
-    """Write the clusters' final models that no LPS reports; gives the SHA-256 of each file."""
+    """Write the clusters' final models that no LPS reports; gives the digest of each one's values."""
     digests = {}
     for name, model in models.items():
         path = folder / "models" / f"{name}.safetensors"
         about = {"run_id": experiment.run_id, "cluster_id": name, "lps_round": str(experiment.training.lps_rounds)}
         write_model(path, model.layout, model.pieces(), {"format": "fedstrata", **about})
-        with path.open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        digests[name] = model.values_digest()
     return digests
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulator.comparison import MEAN, Comparison, Group, Spread, accuracy_of, groups_of
+from emulator.comparison import MEAN, Comparison, Group, Spread, accuracy_of, groups_of, settings_apart
 from emulator.record import LINKS, RunRecord, load_record
 from emulator.report.comparison import draw_comparison
 from emulator.report.units import NO_VALUE, decimal, human_bytes, human_seconds
@@ -61,7 +61,7 @@ def show(comparison: Comparison, console: "Console") -> None:
 
 
 def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield what the tables do not show: which weights are equal, and which kernels computed."""
+    """Yield what the tables do not show: which settings differ, which weights are equal, and which kernels computed."""
     names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
     by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()
     for run in runs:
@@ -69,6 +69,9 @@ def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
             by_weights.setdefault(" ".join(sorted(run.summary.model_sha256.values())), []).append(names[run.folder])
         if run.summary.kernels:
             by_kernels.setdefault(", ".join(sorted(run.summary.kernels)), []).append(names[run.folder])
+    for key, values in settings_apart(runs).items():
+        told = "; ".join(f"{value}: {', '.join(names[run.folder] for run in own)}" for value, own in values.items())
+        yield f"{key} differs. {told}"
     if equal := [", ".join(alike) for alike in by_weights.values() if len(alike) > 1]:
         yield f"Equal weights, to the bit: {'; '.join(equal)}"
     if len(by_kernels) > 1:
@@ -94,7 +97,7 @@ def _costs(run: RunRecord) -> Cells:
     virtual = run.summary.virtual
     return {
         **links,
-        "time": human_seconds(run.summary.total_seconds),
+        "wall time": human_seconds(run.summary.total_seconds),
         **({"virtual time": human_seconds(virtual.seconds)} if virtual is not None else {}),
     }
 

@@ -207,3 +207,20 @@ def test_runs_with_equal_weights_are_named(tmp_path: Path) -> None:
     folders = [write_record(tmp_path / name, model_sha256=sha256) for name, sha256 in digests.items()]
     assert "Equal weights, to the bit: none, virtual\n" in rendered(compare(folders))
     assert "Equal weights" not in rendered(compare(folders[1:]))
+
+
+def test_settings_that_differ_between_methods_are_said(tmp_path: Path) -> None:
+    short, long = (
+        {"training": {"global_rounds": 3, "local_steps": 5}},
+        {"training": {"global_rounds": 3}, "clock": "real"},
+    )
+    folders = [
+        write_record(tmp_path / "a", method="one_shot", settings=short),
+        write_record(tmp_path / "b", method="random", seed=1, settings=short),
+    ]
+    assert "differs" not in rendered(compare(folders))
+    folders.append(write_record(tmp_path / "c", method="random", settings=long))
+    said = rendered(compare(folders)).splitlines()
+    assert "clock differs. real: c" in said
+    assert "training.local_steps differs. 5: a, b" in said
+    assert sum("differs" in line for line in said) == 2

@@ -17,6 +17,7 @@ from emulator.timeline import VIRTUAL, Virtual
 from fedstrata.energy import counts_energy
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.json_text import json_text
 from fedstrata.methods import make_method
 from fedstrata.schedule_settings import Entries, changes_who_trains
 from fedstrata.streams import asks_in_training
@@ -183,7 +184,7 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
         for name, lines in tables.items():
             with (out / name).open("w", encoding="utf-8", newline="") as file:
                 file.writelines(lines)
-        (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        (out / "summary.json").write_text(json_text(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write {out}: {error.strerror}; choose another folder") from None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedstrata.energy import counts_energy
 from fedstrata.experiment import Experiment
+from fedstrata.json_text import json_text
 from fedstrata.link import wall_time
 from fedstrata.metrics import LinkKey
 from fedstrata.page import ROUND_COLUMNS
@@ -86,7 +87,7 @@ def write_record(folder: Path, result: RunResult) -> None:
         _write(folder / "energy.csv", energy_csv(result.spent, result.experiment.device_ids()))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
-    _write(folder / "summary.json", [json.dumps(summary(result), indent=2), "\n"])
+    _write(folder / "summary.json", [json_text(summary(result), indent=2), "\n"])
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:

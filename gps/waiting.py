@@ -10,6 +10,9 @@ from typing import Protocol
 from fedstrata.link import Changes
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
+from fedstrata.quoting import quoted
+from fedstrata.rounds.notes import LONGEST_S
+from fedstrata.rpc.messages import checked_number
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.plan import Plans
 from gps.reports import Reports
@@ -75,10 +78,15 @@ class Waiting:
 
     @contextmanager
     def call_of(self, request: pb.FetchClustersRequest) -> Iterator[None]:
-        """An LPS asks, which it does as long as it lives, and says whom it waits for."""
-        now = self._clock()
+        """An LPS asks, which it does as long as it lives, and says whom it waits for.
+
+        Raises:
+            PayloadError: it says to have waited for a time that is none.
+        """
+        now, said = self._clock(), f"{quoted(request.lps_id)} says that it has waited for"
         self._said_by_lps[request.lps_id] = [
-            (wait.name[:80], wait.what[:200], now - wait.seconds) for wait in request.waits[:WAITS_MAX]
+            (wait.name[:80], wait.what[:200], now - checked_number(wait.seconds, 0, LONGEST_S, said))
+            for wait in request.waits[:WAITS_MAX]
         ]
         self._calls[request.lps_id] += 1
         try:

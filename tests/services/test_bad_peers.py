@@ -302,6 +302,15 @@ async def test_a_bundle_of_answers_in_a_run_that_asks_nothing_in_training_is_ref
     assert str(error) == "nobody is asked in the global rounds of this run"
 
 
+async def test_an_lps_that_has_waited_for_ever_is_refused(tiers: Tiers) -> None:
+    waits = [pb.Wait(name="device-000", what="its update", seconds=float("inf"))]
+    request = pb.FetchClustersRequest(run_id=RUN_ID, lps_id="lps-0", waits=waits)
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        error = await refused(GpsServiceStub(gps).FetchClusters(request))
+    assert isinstance(error, PayloadError)
+    assert str(error) == "'lps-0' says that it has waited for inf; expected a number from 0 to 1e+09"
+
+
 async def test_an_answer_in_a_stream_of_aggregates_is_refused_with_the_call_for_it(tiers: Tiers) -> None:
     part = rounds_pb2.UpdatePart(answer=rounds_pb2.RoundAnswer(run_id=RUN_ID, child_id="lps-0", cluster_id="lps-0"))
     async with grpc.aio.insecure_channel(tiers.address) as gps:

@@ -17,6 +17,7 @@ from fedstrata.descriptors import raise_limit
 from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
 from fedstrata.logs import EventLog, configure_logs, print_whatever_comes
 from fedstrata.quoting import printable
+from fedstrata.store import make_private
 
 log = EventLog("process")
 Result = TypeVar("Result")
@@ -49,10 +50,10 @@ def service_arguments(tier: str, description: str) -> Arguments:
 
 
 def folder(text: str) -> Path:
-    """A folder, made if it is not there. Raises OutputError when it cannot be made or written to."""
+    """A folder, made for its owner alone if it is not there. Raises OutputError where nobody can make or write it."""
     path = Path(text)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private(path)
     except OSError as error:
         raise OutputError(f"cannot make the folder {path}: {error.strerror}; give another") from None
     if not os.access(path, os.W_OK | os.X_OK):

@@ -40,6 +40,9 @@ def service_arguments(tier: str, description: str) -> Arguments:
     arguments = Arguments(prog=f"python -m {tier}", description=description)
     arguments.option("experiment", "the experiment file", required=True)
     arguments.option("http", "host:port of /metrics, /healthz and /readyz", default="127.0.0.1:0")
+    arguments.option(
+        "http-names", "names, with commas, by which HTTP is asked, besides addresses and this machine's", default=""
+    )
     arguments.option("tls", "folder of ca.pem, cert.pem and key.pem: speak TLS, as who the certificate names")
     arguments.option("revoked", "file of certificates that count no more, in place of revoked.txt in that folder")
     arguments.option("log-level", "DEBUG, INFO, WARNING or ERROR", default="INFO")

@@ -249,9 +249,7 @@ class LpsAgent:
             session.close()
 
     async def _what_holds_now(self) -> pb.FetchClustersResponse | None:
-        """What an LPS that has trouble with a cluster may have missed: it may have stood still for long."""
-        if self._experiment.deadlines.gps.deadline_s is None:
-            return None
+        """What an LPS that has trouble with a cluster may have missed: it stood still for long, or is refused."""
         try:
             return await self._ask_clusters(0)
         except FedstrataError:

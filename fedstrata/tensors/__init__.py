@@ -4,7 +4,7 @@ from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.digest import values_digest
 from fedstrata.tensors.exact_sum import ExactSum
 from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout, TensorSpec, taken
-from fedstrata.tensors.stream_sums import MaskedSum, OneSum, PartialSums, RoutedSums, Sums
+from fedstrata.tensors.stream_sums import MaskedSum, OneSum, PartialSums, Route, RoutedSums, Sums
 
 __all__ = [
     "CHUNK_BYTES",
@@ -16,6 +16,7 @@ __all__ = [
     "OneSum",
     "PartialSums",
     "PayloadCodec",
+    "Route",
     "RoutedSums",
     "Sums",
     "TensorSpec",

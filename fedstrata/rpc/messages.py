@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from fedstrata.errors import PayloadError
-from fedstrata.metrics import LinkKey
+from fedstrata.process.metrics import LinkKey
 from fedstrata.v1 import rounds_pb2 as pb
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fedstrata.errors import PayloadError
-from fedstrata.quoting import quoted, shown
+from fedstrata.process.quoting import quoted, shown
 from fedstrata.rpc.messages import checked_number
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.tensors.codec import AnyEncoding

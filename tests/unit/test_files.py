@@ -7,7 +7,7 @@ import pytest
 
 from fedstrata.errors import StateError
 from fedstrata.store import claim, files, make_private, write_aside
-from gps.journal import Journal
+from gps.journal.journal import Journal
 
 
 def test_a_folder_that_another_holds_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

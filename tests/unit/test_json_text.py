@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.progress import JsonLines
+from emulator.runs.progress import JsonLines
 from fedstrata.json_text import json_text
 from fedstrata.page.feed import to_json
 from fedstrata.v1 import gps_service_pb2 as pb

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from test_waiting import Setting
 
-from emulator.client import checked_status
+from emulator.runs.client import checked_status
 from fedstrata.errors import PayloadError
 from fedstrata.rounds.notes import check_evaluation, check_lps_rounds, check_notes
 from fedstrata.rpc.payload import accepted_codec, payload_header

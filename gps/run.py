@@ -109,6 +109,7 @@ class Run:
             keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,
             transfers=transfers,
         )  # fmt: skip
+        self.rounds.server.refused.on_ban = self._refuse_lps
         self._adoption = Adoption(
             self.experiment, serving=self.serving, rounds=self.rounds, journal=self.journal, operator=self._operator,
             changes=self.changes, tell=self.tell, log=self._log,
@@ -211,12 +212,22 @@ class Run:
             deadline_s = self.experiment.deadlines.gps.deadline_s
             if deadline_s is not None:
                 deadline_s += self.serving.hold_s  # who fell silent as training ended is away by then, and adopted
-            await self.changes.wait_until(lambda: not self.reports.missing(), deadline_s)
-            if not self.reports.missing():
+            await self.changes.wait_until(lambda: not self._unreported(), deadline_s)
+            if not self._unreported():
                 return
-        for cluster_id in self.reports.missing():
+        for cluster_id in self._unreported():
             self._log.warning("report_missing", cluster=cluster_id)
             self._operator.exclude(cluster_id, "evaluation", "no report by the deadline")
+
+    def _unreported(self) -> list[str]:
+        """The clusters whose reports may still come."""
+        return [name for name in self.reports.missing() if not self.serving.is_refused(self.serving.lps_of(name))]
+
+    def _refuse_lps(self, cluster_id: str, reason: str) -> None:
+        """Go on without an LPS that has sent what none sends; its clusters are as those of one that is away."""
+        self.serving.refuse(self.serving.lps_of(cluster_id))
+        self._operator.exclude(cluster_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
+        self.tell()
 
     def _watch_ended(self, watching: "asyncio.Future[None]") -> None:
         """A handover that cannot be written down ends the run."""
@@ -281,8 +292,11 @@ class Run:
 
     def _after(self, closed: ClosedRound) -> None:
         """What a closed global round leads to."""
+        stage = f"global round {closed.done}"
+        refused = {who for who, at, _ in self.journal.exclusions() if at == stage} | set(self.rounds.server.refused)
         for cluster_id in closed.missing:
-            self._operator.exclude(cluster_id, f"global round {closed.done}", "missed the deadline")
+            if cluster_id not in refused:
+                self._operator.exclude(cluster_id, stage, "missed the deadline")
         if closed.done < self.experiment.training.global_rounds:  # else who trained last has the model measured, too
             self._adoption.hand_back()
         if closed.moved:

@@ -1,7 +1,6 @@
 """An LPS towards the GPS: it registers, asks which clusters are its own, runs them, and reports how they ended."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -252,9 +251,7 @@ class LpsAgent:
             session.close()
 
     async def _what_holds_now(self) -> pb.FetchClustersResponse | None:
-        """What an LPS that has trouble with a cluster may have missed: it may have stood still for long."""
-        if self._experiment.deadlines.gps.deadline_s is None:
-            return None
+        """What an LPS that has trouble with a cluster may have missed: it stood still for long, or is refused."""
         try:
             return await self._ask_clusters(0)
         except FedstrataError:
@@ -320,7 +317,6 @@ class LpsAgent:
 
     async def _report(self, report: pb.ReportHeader, model: Path | None) -> None:
         """Tell the GPS how a cluster has ended, with its model unless the GPS has that."""
-        report.model_sha256 = await asyncio.to_thread(_sha256, model) if model else ""
         timeout_s = payload_timeout_s(model.stat().st_size if model else 0)
         await call_until_answered(
             lambda: self._gps.SubmitReport(
@@ -329,13 +325,8 @@ class LpsAgent:
             self._log,
             "SubmitReport",
         )
-        self._log.info("reported", cluster=report.cluster_id, model_sha256=report.model_sha256)
+        self._log.info("reported", cluster=report.cluster_id)
 
 
 def _has(reply: pb.FetchClustersResponse, cluster_id: str, term: int) -> bool:
     return any((cluster.cluster_id, cluster.term) == (cluster_id, term) for cluster in reply.clusters)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

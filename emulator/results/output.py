@@ -8,6 +8,7 @@ from pathlib import Path
 from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
+from fedstrata.store import make_private
 
 
 def check_unused(folder: Path) -> None:
@@ -44,8 +45,8 @@ def prepare_folder(folder: Path, experiment: Experiment) -> None:
         OutputError: it cannot be written, or another run has taken it in the meantime.
     """
     try:
-        for part in (folder, folder / "logs", folder / "state"):
-            part.mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        make_private(folder / "state")
         with (folder / "experiment.yaml").open("x", encoding="utf-8") as file:
             file.write(experiment.to_yaml())
     except OSError as error:

@@ -91,7 +91,8 @@ class RoundServer:
         self._changes.tell()
 
     def restart(self, child_id: str) -> None:
-        """Another process speaks for a child from now on; what the one before has sent in part is forgotten."""
+        """Another process speaks for a child from now on; what the one before has done or sent in part is void."""
+        self.refused.forget(child_id)
         if self._round is not None:
             self._round.intake.restart(child_id)
 

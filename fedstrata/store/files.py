@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not there at all."""
+"""Files that are either wholly there or not there at all, and that nobody but their owner may open."""
 
 import fcntl
 import hashlib
@@ -19,18 +19,18 @@ SEAL_BYTES = hashlib.sha256().digest_size
 
 
 @contextmanager
-def write_aside(path: Path, *, durable: bool = True, label: str = "", is_private: bool = False) -> Iterator[BinaryIO]:
+def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterator[BinaryIO]:
     """A file to write that takes its name only when the block ends well; with `durable`, flushed to disk first.
 
-    Writers of one file that may overlap give labels that differ. A block that raises leaves nothing behind. One that
-    is private nobody but its owner can open, from its first byte on.
+    Writers of one file that may overlap give labels that differ. A block that raises leaves nothing behind. Nobody but
+    its owner can open the file, from its first byte on.
 
     Raises:
         StateError: the disk is full or refuses; what was at `path` is still there.
     """
     aside = path.with_name(f".{path.name}{label}.aside")
     try:
-        with _opened(aside, is_private=is_private) as file:
+        with _opened(aside) as file:
             yield file
             file.flush()
             if durable:
@@ -47,19 +47,28 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "", is_private
         raise
 
 
-def _opened(path: Path, *, is_private: bool) -> BinaryIO:
+def only_the_owner(path: str, flags: int) -> int:
+    """Open a file, for `open(..., opener=...)`; one that is made thereby is its owner's alone."""
+    return os.open(path, flags, 0o600)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are not there, which only its owner may look into. Raises OSError."""
+    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def _opened(path: Path) -> BinaryIO:
     """A new file, in a folder that is made if it is not there."""
 
     def opened() -> BinaryIO:
-        if not is_private:
-            return path.open("wb+")
         path.unlink(missing_ok=True)  # an earlier one's rights would stay
-        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb+")
+        return open(path, "xb+", opener=only_the_owner)  # Path.open takes no opener
 
     try:
         return when_there_is_room(opened)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         return when_there_is_room(opened)
 
 
@@ -77,7 +86,7 @@ def claim(folder: Path) -> None:
     """
     path = folder / ".lock"
     try:
-        lock = path.open("w")
+        lock = open(path, "w", opener=only_the_owner)  # noqa: SIM115  # kept open
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     _CLAIMS.append(lock)
@@ -97,9 +106,9 @@ def clear_asides(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, data: bytes, *, durable: bool = True, is_private: bool = False) -> None:
+def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a small file behind the SHA-256 of its content. Raises StateError as `write_aside` does."""
-    with write_aside(path, durable=durable, is_private=is_private) as file:
+    with write_aside(path, durable=durable) as file:
         file.write(hashlib.sha256(data).digest() + data)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedstrata.errors import CertificateError, OutputError
 from fedstrata.process.logs import EventLog
-from fedstrata.store import write_aside
+from fedstrata.store import make_private, write_aside
 from fedstrata.trust.name_sets import NameSet
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.renewal import Renewal, Seen, stamp
@@ -20,7 +20,6 @@ from fedstrata.trust.revoked_file import RevokedFile
 
 CA, CERT, KEY, CA_KEY = "ca.pem", "cert.pem", "key.pem", "ca-key.pem"
 PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-ONLY_THE_OWNER = 0o700
 log = EventLog("trust")
 READINGS = 20  # of files that are replaced while they are read
 
@@ -131,19 +130,19 @@ def seen(folder: Path) -> Seen:
     return tuple(stamp(folder / name) for name in (CA, CERT, KEY))
 
 
-def make_private(folder: Path) -> None:
+def private_folder(folder: Path) -> None:
     """Make a folder that only its owner may look into, if it is not there. Raises OutputError."""
     try:
-        folder.mkdir(mode=ONLY_THE_OWNER, parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         raise OutputError(f"cannot make the folder {folder}: {error.strerror}; give another") from None
 
 
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files to a folder, each of which only its owner may read, in this order."""
-    make_private(folder)
+    private_folder(folder)
     for name, content in files.items():
-        with write_aside(folder / name, is_private=True) as file:
+        with write_aside(folder / name) as file:
             file.write(content)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
-from fedstrata.store import make_private
+from fedstrata.process.private_files import make_private
 
 
 def check_unused(folder: Path) -> None:

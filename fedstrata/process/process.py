@@ -16,8 +16,8 @@ import uvloop
 from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.process.logs import EventLog, configure_logs, print_whatever_comes
+from fedstrata.process.private_files import make_private
 from fedstrata.process.quoting import printable
-from fedstrata.store import make_private
 
 log = EventLog("process")
 Result = TypeVar("Result")

@@ -1,6 +1,7 @@
 """State on disk: written aside, flushed, renamed, checksummed."""
 
-from fedstrata.store.files import claim, clear_asides, make_private, read_sealed, write_aside, write_sealed
+from fedstrata.process.private_files import make_private
+from fedstrata.store.files import claim, clear_asides, read_sealed, write_aside, write_sealed
 from fedstrata.store.model_file import AnyModel, ModelFile, ModelInMemory, write_model
 
 __all__ = [
@@ -9,7 +10,6 @@ __all__ = [
     "ModelInMemory",
     "claim",
     "clear_asides",
-    "make_private",
     "read_sealed",
     "write_aside",
     "write_model",

@@ -11,6 +11,7 @@ from typing import BinaryIO, TextIO
 from fedstrata.errors import StateError
 from fedstrata.process.descriptors import when_there_is_room
 from fedstrata.process.fault_points import reach
+from fedstrata.process.private_files import make_private, only_the_owner
 from fedstrata.process.sleeping import pass_time
 
 CLAIM_TRIES, CLAIM_PAUSE_S = 50, 0.2  # longer than a process takes that has been told to stop
@@ -45,17 +46,6 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
     except BaseException:
         _remove(aside)
         raise
-
-
-def only_the_owner(path: str, flags: int) -> int:
-    """Open a file, for `open(..., opener=...)`; one that is made thereby is its owner's alone."""
-    return os.open(path, flags, 0o600)
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are not there, which only its owner may look into. Raises OSError."""
-    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
-        missing.mkdir(mode=0o700, exist_ok=True)
 
 
 def _opened(path: Path) -> BinaryIO:

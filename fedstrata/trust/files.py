@@ -11,7 +11,8 @@ from typing import Any
 
 from fedstrata.errors import CertificateError, OutputError
 from fedstrata.process.logs import EventLog
-from fedstrata.store import make_private, write_aside
+from fedstrata.process.private_files import make_private
+from fedstrata.store import write_aside
 from fedstrata.trust.name_sets import NameSet
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.renewal import Renewal, Seen, stamp

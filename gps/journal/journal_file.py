@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.errors import StateError
-from fedstrata.store.files import only_the_owner, sync_folder
+from fedstrata.process.private_files import only_the_owner
+from fedstrata.store.files import sync_folder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ from typing import TextIO
 import pytest
 
 from fedstrata.errors import StateError
-from fedstrata.store import claim, files, make_private, write_aside
+from fedstrata.process.private_files import make_private
+from fedstrata.store import claim, files, write_aside
 from gps.journal.journal import Journal
 
 

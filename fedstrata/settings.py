@@ -221,6 +221,11 @@ class TrainingSettings(Settings):
             return (self.local_epochs or 1) * examples
         return examples_of_steps(self.local_steps, examples, self.batch_size)
 
+    def asks_all(self, devices: int) -> bool:
+        """Whether an LPS with up to so many devices asks each of them in every round."""
+        share = self.participation
+        return share is None or (share == 1.0 if isinstance(share, float) else share >= devices)
+
     @property
     def lps_rounds(self) -> int:
         """LPS rounds of the whole run."""

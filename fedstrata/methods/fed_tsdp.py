@@ -74,7 +74,7 @@ class FedTsdp(Method):
             )
         if batch > there:
             raise ExperimentError(f"method.batch is {batch}, more than the {there} of partition.public.examples")
-        if self.facts.training.participation is not None:
+        if not self.facts.training.asks_all(self.facts.device_count):
             raise ExperimentError("method fedtsdp groups all devices; leave training.participation out")
 
     @property

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulator.check_times import Payloads, print_times
+from emulator.check_times import Payloads, check_deadline, print_times
 from emulator.report.units import counted, grouped, human_bytes
 from emulator.sizing import device_memory, lps_memory
 from fedstrata.architectures import Architectures
@@ -113,6 +113,11 @@ def check(experiment: Experiment, console: Console) -> None:
     console.print(_bytes_table(experiment, model))
     if experiment.clock != "none":
         print_times(experiment, payloads_of(experiment, model), console)
+
+
+def check_deadlines(experiment: Experiment) -> None:
+    """Refuse deadlines that too few devices can make. Raises ExperimentError."""
+    check_deadline(experiment, payloads_of(experiment, model_size(experiment, dataset_info(experiment.data))))
 
 
 def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:

@@ -78,10 +78,19 @@ def _prepared(request: RunRequest) -> Experiment:
 
 
 def check_data(experiment: Experiment) -> None:
-    """Raise a DataError where the data set is missing or holds less than the partition asks for."""
+    """Raise what ends a run before it begins.
+
+    Raises:
+        DataError: the data set is missing or holds less than the partition asks for.
+        ExperimentError: a deadline that is certain to be missed.
+    """
     # with a local partition each device has data of its own, which is not seen from here
     if not isinstance(experiment.partition, LocalPartition):
         check_partition(experiment, load_dataset(experiment.data))
+        if experiment.clock != "none" and experiment.deadlines.lps.deadline_s is not None:
+            from emulator.check import check_deadlines
+
+            check_deadlines(experiment)
 
 
 async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:

@@ -3,6 +3,7 @@
 The names of keys are the names of the fields below.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -237,6 +238,10 @@ class TierDeadline(Settings):
 
     deadline_s: float | None = Field(default=None, gt=0)
     quorum_ratio: float = Field(default=1.0, gt=0, le=1)  # share of the children without which the run stops
+
+    def quorum(self, children: int) -> int:
+        """How many of so many children have to be there: the share rounded up, at least one."""
+        return max(1, math.ceil(self.quorum_ratio * children - 1e-9))
 
 
 class Bounds(Settings):

@@ -1,6 +1,8 @@
 """One run from an experiment file to a finished record, on this machine."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +12,7 @@ from emulator.client import RunClient
 from emulator.follow import Outcome, follow
 from emulator.interrupts import run_interruptibly
 from emulator.local import LocalBackend
-from emulator.output import check_unused, prepare_folder, resume_folder
+from emulator.output import check_unused, run_folder
 from emulator.progress import Display, JsonLines, LiveTables, LogLines, Quiet, can_draw_over, print_json
 from fedstrata.datasets import load_dataset
 from fedstrata.descriptors import raise_limit
@@ -58,23 +60,23 @@ def execute(request: RunRequest, display: Display) -> Outcome:
 
     raise_limit()
     loopback()  # told now if there is none
-    experiment = _prepared(request)
-    outcome = run_interruptibly(on_this_machine(request, experiment, display))
+    with _prepared(request) as experiment:
+        outcome = run_interruptibly(on_this_machine(request, experiment, display))
     if outcome.status.has_record:
         write_report(request.out)
     return outcome
 
 
-def _prepared(request: RunRequest) -> Experiment:
-    """The experiment, checked, with its folder ready."""
-    if request.experiment is None:
-        experiment = resume_folder(request.out)
-        check_data(experiment)
-        return experiment
-    check_unused(request.out)
-    check_data(request.experiment)
-    prepare_folder(request.out, request.experiment)
-    return request.experiment
+@contextmanager
+def _prepared(request: RunRequest) -> Iterator[Experiment]:
+    """The experiment, checked, with its folder ready and held."""
+    if request.experiment is not None:
+        check_unused(request.out)
+        check_data(request.experiment)
+    with run_folder(request.out, request.experiment) as experiment:
+        if request.experiment is None:
+            check_data(experiment)
+        yield experiment
 
 
 def check_data(experiment: Experiment) -> None:

@@ -14,7 +14,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from emulator.examples import find_experiment
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, checked, overridden
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import checked, overridden
 from fedstrata.settings import Settings
 from fedstrata.yaml_files import EachKeyOnce, read_yaml
 

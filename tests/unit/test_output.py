@@ -7,7 +7,8 @@ import pytest
 from emulator import cli
 from emulator.output import prepare_folder, resume_folder, run_folder
 from fedstrata.errors import ExperimentError, OutputError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.store import files
 
 TEXT = "name: five\npartition: {kind: iid, devices: 5, examples_per_device: 20}\nmethod: {name: random, clusters: 1}\n"

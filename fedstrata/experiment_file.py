@@ -1,0 +1,180 @@
+"""The experiment file: one YAML that says all that a run is a function of.
+
+`load_experiment` reads it, fills in defaults and checks it whole. `experiment_schema` describes it to editors.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from fedstrata.architecture_checks import check_entries
+from fedstrata.architectures import Architectures
+from fedstrata.clock_checks import check_clock
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
+from fedstrata.methods import make_method, method_settings
+from fedstrata.methods.registry import DEFAULT, NAMES, method_class
+from fedstrata.newcomer_checks import check_newcomers
+from fedstrata.privacy_checks import check_protection
+from fedstrata.schedule_checks import check_schedule
+from fedstrata.settings import PLUGIN
+from fedstrata.settings_errors import one_line
+from fedstrata.streams import check_streams
+from fedstrata.trace_files import with_traces_read
+from fedstrata.yaml_files import read_yaml
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
+    """Read an experiment file, apply `key.path=value` overrides and check the result.
+
+    Raises:
+        ExperimentError: the file is missing, is not YAML, or says something that is not allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"cannot read the experiment file {path}: {error}") from None
+    return parse_experiment(text, overrides=overrides, seed=seed, where=str(path))
+
+
+def parse_experiment(
+    text: str, *, overrides: Sequence[str] = (), seed: int | None = None, where: str = "experiment"
+) -> Experiment:
+    """The experiment that a YAML text describes. Raises ExperimentError as `load_experiment` does."""
+    try:
+        document = read_yaml(text)
+    except ValueError as error:
+        raise ExperimentError(f"{where} {error}") from None
+    if not isinstance(document, dict):
+        found = "it is empty" if document is None else f"not a {type(document).__name__}"
+        raise ExperimentError(f"{where} must be a mapping of keys to values; {found}")
+    changed = overridden(document, overrides)
+    try:
+        return checked(changed, Path(where).parent, seed)
+    except ExperimentError as error:
+
+        def is_fine(others: Sequence[str]) -> bool:
+            try:
+                checked(overridden(document, others), Path(where).parent, seed)
+            except ExperimentError:
+                return False
+            return True
+
+        raise type(error)(f"{_culprits(str(error), overrides, is_fine) or where}: {error}") from None
+
+
+def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experiment:
+    """The experiment of a document. Raises ExperimentError, without the name of its file."""
+    document = with_traces_read(document, folder)
+    if seed is not None:
+        document["seed"] = seed
+    try:
+        experiment = Experiment.model_validate({**document, "method": method_settings(document.get("method"))})
+        check_experiment(experiment)
+    except ValidationError as error:
+        schema = Experiment.model_json_schema(by_alias=True)
+        raise ExperimentError(one_line(error, schema)) from None
+    except ExperimentError:
+        raise
+    except ValueError as error:
+        raise ExperimentError(f"experiment: {error}") from None
+    return experiment
+
+
+def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
+    """The `--set` that is to blame for what is wrong; nothing where it is the file.
+
+    It is the one that sets the key that the message begins with; or each without which all would be fine; or all of
+    them, where the file is fine by itself.
+    """
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    found = [each for key, each in zip(keys, overrides, strict=True) if message.startswith((f"{key}:", f"{key}."))][-1:]
+    found = found or [
+        each for number, each in enumerate(overrides) if is_fine([*overrides[:number], *overrides[number + 1 :]])
+    ]
+    if not found and overrides and is_fine(()):
+        found = list(overrides)
+    return " ".join(f"--set {each:.80}" for each in found)
+
+
+def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy with each `key.path=value` set. Raises ExperimentError for one that cannot be set."""
+    changed = deepcopy(document)
+    for override in overrides:
+        _override(changed, override)
+    return changed
+
+
+def _override(document: dict[str, Any], override: str) -> None:
+    """Set one `key.path=value`; the value is read as YAML."""
+    path, separator, value = override.partition("=")
+    keys = path.strip().split(".")
+    if not separator or not all(keys):
+        raise ExperimentError(f"--set takes key=value, for instance training.global_rounds=3, not {override!r}")
+    node: Any = document
+    for key in keys[:-1]:
+        if isinstance(node, list):
+            node = _list_item(node, key, override)
+        else:
+            child = node.get(key)
+            node[key] = {"name": child} if isinstance(child, str) else child if child is not None else {}
+            node = node[key]
+        if not isinstance(node, (dict, list)):
+            raise ExperimentError(f"--set {override}: {key} holds a value, not further keys")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ExperimentError(f"--set {override}: the value is not YAML") from None
+    if isinstance(node, list):
+        node[node.index(_list_item(node, keys[-1], override))] = parsed
+    else:
+        node[keys[-1]] = parsed
+
+
+def _list_item(items: list[Any], key: str, override: str) -> Any:
+    if not key.isdecimal() or int(key) >= len(items):
+        raise ExperimentError(f"--set {override}: {key} must be a number from 0 to {len(items) - 1}")
+    return items[int(key)]
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Check the rules that concern more than one section.
+
+    Raises:
+        ValueError: two sections contradict each other. FedstrataError: the method refuses the rest of the experiment.
+    """
+    method = make_method(experiment)
+    check_streams(experiment, method)
+    check_protection(experiment, method)
+    check_newcomers(experiment, method)
+    Architectures(experiment, method).check()
+    check_entries(experiment.architectures, experiment.device_count, experiment.training.global_rounds)
+    check_schedule(experiment)
+    check_clock(experiment)
+
+
+def experiment_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the experiment file for editors, with each method's own options."""
+    schema = Experiment.model_json_schema(by_alias=True)
+    schema["required"].remove("method")  # left out, it is the default method
+    definitions = schema["$defs"]
+    of_methods = [_options(name, definitions) for name in NAMES]
+    short = {"enum": list(NAMES), "description": "A method with its defaults."}
+    own_short = {"type": "string", "pattern": PLUGIN.pattern, "description": "Own code, as module:Class."}
+    own = {"type": "object", "properties": {"name": own_short}, "required": ["name"]}
+    definitions["MethodSettings"] = {"anyOf": [short, own_short, *of_methods, own]}
+    return schema
+
+
+def _options(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return what a method's section may say; the section of the default method may leave out the name."""
+    found = method_class(name).Options.model_json_schema(by_alias=True)
+    definitions.update(found.pop("$defs", {}))
+    found["title"] = name
+    found["properties"]["name"] = {"const": name}
+    found["required"] = [key for key in found.get("required", ()) if (key, name) != ("name", DEFAULT)]
+    return found

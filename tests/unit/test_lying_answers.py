@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import PayloadError
+from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Method, Moment, Plan
 from fedstrata.methods.adaptive import PRETRAINED, Adaptive
 from fedstrata.methods.cfl import UPDATE, Cfl
@@ -17,7 +18,6 @@ from fedstrata.methods.one_shot import RELEVANCE, OneShot
 from fedstrata.methods.pacfl import SUBSPACE, Pacfl
 from fedstrata.methods.scores import LABELS, Scores
 from fedstrata.methods.user_centric import GRADIENT, UserCentric, capped
-from fedstrata.settings import TrainingSettings
 
 LENGTH = 16  # numbers of a sketch
 

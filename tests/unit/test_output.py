@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cli
-from emulator.output import prepare_folder, resume_folder, run_folder
+from emulator.commands import main as cli
+from emulator.results.output import prepare_folder, resume_folder, run_folder
 from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment

@@ -6,7 +6,6 @@ a restart of the parent.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -53,7 +52,7 @@ class Intake:
         self._children = {child_id: Child() for child_id in children}
         self._awaited = len(self._children)  # how many: counted, since every update asks
         self.sums = sums
-        self._quorum = max(1, math.ceil(wait.quorum_ratio * len(self._children) - 1e-9))
+        self._quorum = wait.quorum(len(self._children))
         self._executor = executor
         self.limits = limits
         self._notes = Notes()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from device.proofs import Proofs
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
+from fedstrata.private_updates import weight_of
 from fedstrata.quoting import quoted
 from fedstrata.rounds import Update
 from fedstrata.rounds.roster import KEY_BYTES, roster_digest
@@ -41,6 +42,7 @@ class Masks:
         self._min_devices = settings.min_devices if settings else 0
         self._run_id, self._device_id = experiment.run_id, device_id
         self._known_devices = frozenset(experiment.device_ids())
+        self._most_examples = weight_of(experiment, experiment.most_examples)
         self._proofs = proofs
         self._secret = X25519PrivateKey.generate()
         self._public_key = self._secret.public_key().public_bytes_raw()
@@ -70,7 +72,12 @@ class Masks:
             )
         if strangers := sorted(keys.keys() - self._known_devices):
             raise PayloadError(f"asked to mask an update among {quoted(*strangers)}, who are not of this experiment")
-        if keys.pop(self._device_id, None) != self._public_key or not roster.max_examples > 0:
+        if not 0 < roster.max_examples <= len(keys) * self._most_examples:
+            raise PayloadError(
+                f"asked to mask an update for a sum over {roster.max_examples} examples; {len(keys)} devices of this "
+                f"experiment have at most {len(keys) * self._most_examples}: this LPS lies"
+            )
+        if keys.pop(self._device_id, None) != self._public_key:
             raise PayloadError(f"asked to mask an update among {len(roster.members)} devices without this one's key")
         for member in roster.members:
             if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
@@ -86,18 +93,19 @@ class Masks:
             PayloadError: its masks have hidden another update, which the difference of the two would show.
         """
         codec = PayloadCodec(update.codec.layout, "exact")
+        total = ExactSum(codec.layout.size, self._max_examples)
         try:
-            total = ExactSum(codec.layout.size, self._max_examples)
             total.add(as_received(update), update.num_examples)
-        except PayloadError as error:
-            return replace(update, codec=codec, roster_digest=self.digest, unfit=str(error))
+        except PayloadError:  # which values these are would tell of the update
+            unfit = f"values beyond ±{total.limit:g}, or not finite; training has diverged"
+            return replace(update, codec=codec, roster_digest=self.digest, unfit=unfit)
         sums = total.sums()
         del total
         self._add_masks(sums.view(np.uint64), update)
         return replace(update, codec=codec, read=lambda start, stop: sums[start:stop], roster_digest=self.digest)
 
     def _add_masks(self, words: Words, update: Update) -> None:
-        about = f"{self._run_id}\0{update.round}\0".encode() + update.base_digest
+        about = f"{self._run_id}\0{update.round}\0".encode() + update.trained_from
         found = sha256(words.tobytes()).digest()
         if self._hidden.setdefault(self.digest + about, found) != found:
             raise PayloadError(

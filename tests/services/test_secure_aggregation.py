@@ -13,6 +13,7 @@ from emulator.record import RunRecord
 from fedstrata.errors import ExcludedError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.rounds import Update
+from fedstrata.rpc.stream import write_all
 from fedstrata.tensors import ExactSum
 from fedstrata.trust.authority import Authority
 from fedstrata.v1 import rounds_pb2 as pb
@@ -123,6 +124,52 @@ async def test_an_lps_hears_stores_and_logs_nothing_of_a_single_update(
     assert not [piece for piece in bits if piece in kept]
     sizes = {name: update[0].codec.layout.size for name, update in updates.items()}
     assert all(len(heard[name]) > 2 * 8 * size for name, size in sizes.items())
+
+
+class Lying(LpsServicer):
+    """An LPS that gives its first device the true model, all others zeros as the same, and keeps what they send."""
+
+    sums: ClassVar[list[np.ndarray]]
+
+    async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:
+        parts = (await self._cluster(request.cluster_id)).fetch(request)
+        await write_all(parts if request.child_id == "device-000" else _zeroed(parts), context)
+
+    async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
+        await super().Attend(self._kept(requests), context)
+
+    async def _kept(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for part in requests:
+            if part.HasField("header"):
+                self.sums.append(np.frombuffer(part.chunk.data, "<i8").copy())
+            yield part
+
+
+async def _zeroed(parts: AsyncIterator[pb.ModelPart | bytes]) -> AsyncIterator[pb.ModelPart]:
+    async for part in parts:
+        said = pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
+        said.small = bytes(len(said.small))
+        yield said
+
+
+async def test_an_lps_that_gives_one_device_another_model_recovers_nothing_and_the_run_stops(tmp_path: Path) -> None:
+    asked = experiment(MASKED, "method=fedavg")
+
+    class Lps(Lying):
+        sums: ClassVar = []
+
+    class Seen(Open):
+        updates: ClassVar = {name: [] for name in asked.device_ids()}
+
+    record = await whole_run(asked, tmp_path, lps_servicer=Lps, liars=dict.fromkeys(range(7), Seen))
+    first = Seen.updates["device-000"][0]
+    total = ExactSum(first.codec.layout.size, 1 << 12)
+    total.add(first.read(0, first.codec.layout.size), first.num_examples)
+    recovered = sum(Lps.sums[:7]) == total.sums()  # the others' updates of a model of zeros are zero but for 10 biases
+    assert np.count_nonzero(total.sums()) > 800  # of 1,210
+    assert np.count_nonzero(recovered) == 0
+    assert record.summary.status == "failed"
+    assert "masked updates cannot be one" in (record.summary.reason or "")
 
 
 async def test_the_search_finds_single_updates_where_they_are_not_masked(tmp_path: Path) -> None:

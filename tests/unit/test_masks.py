@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from masks_setting import (
     BASE,
     LAYOUT,
-    MAX_EXAMPLES,
+    MOST_EXAMPLES,
     chacha20,
     grid,
     hkdf_sha256,
@@ -28,9 +29,11 @@ from device.masks import PIECE, Masks, stream
 from device.proofs import Proofs
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment import parse_experiment
+from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.roster import roster_digest
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
 from fedstrata.trust.authority import Authority
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 EXPERIMENT = masked_experiment(8)
@@ -106,7 +109,7 @@ def test_a_mask_is_what_x25519_hkdf_and_chacha20_say() -> None:
     names = EXPERIMENT.device_ids()[:3]
     roster = with_roster(names, masks)
     flat, me = np.linspace(-1, 1, SIZE, dtype=np.float32), masks[names[1]]
-    about = f"{EXPERIMENT.run_id}\x007\0".encode() + b"model"
+    about = f"{EXPERIMENT.run_id}\x007\0".encode() + b"what was received"
     mask = np.zeros(SIZE, np.uint64)
     for name, sign in ((names[0], -1), (names[2], 1)):
         shared = x25519(me._secret.private_bytes_raw(), masks[name].key.public_key)
@@ -133,7 +136,7 @@ def test_another_round_model_or_roster_has_other_masks_and_the_same_the_same() -
     update = update_of(flat)
     first = me.masked(update).read(0, SIZE)
     assert np.array_equal(me.masked(update).read(0, SIZE), first)
-    others = [replace(update, round=1), replace(update, base_digest=b"another")]
+    others = [replace(update, round=1), replace(update, trained_from=b"another")]
     assert not any(np.any(me.masked(other).read(0, SIZE) == first) for other in others)
     with_roster(names[:3], masks)
     assert not np.any(me.masked(update).read(0, SIZE) == first)
@@ -181,9 +184,9 @@ def test_an_update_beyond_the_grid_says_why_it_cannot_go_up() -> None:
     masks = masks_of(EXPERIMENT)
     with_roster(names, masks)
     sent = masks[names[0]].masked(update_of(np.full(SIZE, np.inf, np.float32)))
-    assert "finite and within" in sent.unfit
-    large = masks[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / MAX_EXAMPLES * 1.01, np.float32)))
-    assert "finite and within" in large.unfit
+    assert "not finite" in sent.unfit
+    large = masks[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / (3 * MOST_EXAMPLES) * 1.01, np.float32)))
+    assert large.unfit == sent.unfit  # which values they are is not said: that would tell of the update
 
 
 def test_a_large_update_is_masked_piece_by_piece() -> None:
@@ -194,6 +197,47 @@ def test_a_large_update_is_masked_piece_by_piece() -> None:
     flat = np.random.default_rng(1).normal(size=layout.size).astype(np.float32)
     sums = sum(masks[name].masked(update_of(flat, layout=layout)).read(0, layout.size) for name in names)
     assert np.array_equal(sums, 3 * grid(flat, 2))
+
+
+def test_an_lps_that_gives_one_device_another_model_under_the_same_digest_recovers_nothing() -> None:
+    masks, names = masks_of(EXPERIMENT), EXPERIMENT.device_ids()[:6]
+    with_roster(names, masks)
+    models = {name: received(np.full(SIZE, 1.0 if name == names[0] else 0.0, np.float32)) for name in names}
+    updates = {name: np.linspace(1, 2, SIZE, dtype=np.float32) * (1 + index) for index, name in enumerate(names)}
+    sums = np.zeros(SIZE, np.int64)
+    for name, flat in updates.items():
+        trained_from = models[name].trained_from("lps-0", 0)
+        sums += masks[name].masked(replace(update_of(flat), trained_from=trained_from)).read(0, SIZE)
+    of_others = sum(grid(updates[name], 2) for name in names[1:])
+    assert not np.any(sums - of_others == grid(updates[names[0]], 2))
+
+
+def received(flat: Flat) -> ReceivedModel:
+    """A model with a digest that its parent claims for it."""
+    numbers = {"round": 3, "global_round": 1, "plan_version": 0}
+    return ReceivedModel(evaluate_only=False, flat=flat, digest=b"the true model", **numbers)
+
+
+def test_masks_depend_on_all_that_was_received_and_changes_training() -> None:
+    flat = np.linspace(-1, 1, SIZE, dtype=np.float32)
+    changes: list[dict[str, Any]] = [
+        {"flat": np.nextafter(flat, np.float32(2))},
+        {"round": 4},
+        {"global_round": 2},
+        {"plan_version": 1},
+        {"cluster": 1},
+        {"clusters": 2},
+        {"offered": (0,)},
+        {"offers": ((0,),)},
+        {"withdrawn": ("fc1.bias",)},
+        {"told": answers_pb2.Answer(question="told", data=b"x")},
+        {"begins_ns": 1},
+    ]
+    digests = [replace(received(flat), **changed).trained_from("lps-0", 0) for changed in changes]
+    digests += [received(flat).trained_from(*of_whom) for of_whom in (("lps-0", 0), ("lps-1", 0), ("lps-0", 1))]
+    assert len(set(digests)) == len(changes) + 3
+    claimed = replace(received(flat.copy()), digest=b"another name for it", whole_bytes=7)
+    assert claimed.trained_from("lps-0", 0) == received(flat).trained_from("lps-0", 0)
 
 
 # --- what a device does not mask for ----------------------------------------------------------
@@ -211,7 +255,8 @@ def test_a_roster_that_nobody_can_hide_in_is_refused() -> None:
         (roster_of([(names[0], masks[names[5]].key), *keys[1:]]), "without this one's key"),
         (roster_of([*keys, ("a-stranger", masks[names[5]].key)]), "not of this experiment"),
         (roster_of([*keys, (names[5], pb.MaskKey(public_key=b"short"))]), "is none"),
-        (roster_of(keys, max_examples=0), "without this one's key"),
+        (roster_of(keys, max_examples=0), "over 0 examples"),
+        (roster_of(keys, max_examples=4 * MOST_EXAMPLES + 1), "have at most 2048"),
     ):
         with pytest.raises(PayloadError, match=says):
             me.take(roster)

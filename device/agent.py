@@ -17,6 +17,7 @@ from fedstrata.errors import (
     PayloadError,
     RunStoppedError,
     UnknownChildError,
+    UnvouchedError,
 )
 from fedstrata.experiment import Encoding
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
@@ -92,6 +93,9 @@ class DeviceAgent:
                 silent = assignment
             except NotServedError as error:  # the GPS knows already, or this LPS has not heard of it yet
                 self._log.info("not_served", lps=assignment.lps_address, reason=str(error))
+                await backoff.pause()
+            except UnvouchedError as error:
+                self._log.warning("roster_refused", lps=assignment.lps_address, reason=str(error))
                 await backoff.pause()
 
     async def _count_refusal(

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from device.proofs import Proofs
-from fedstrata.errors import PayloadError
+from fedstrata.errors import OutdatedError, PayloadError, UnvouchedError
 from fedstrata.experiment import Experiment
 from fedstrata.private_updates import weight_of
 from fedstrata.quoting import quoted
@@ -42,7 +42,8 @@ class Masks:
         self._min_devices = settings.min_devices if settings else 0
         self._run_id, self._device_id = experiment.run_id, device_id
         self._known_devices = frozenset(experiment.device_ids())
-        self._most_examples = weight_of(experiment, experiment.most_examples)
+        most_devices = min(experiment.device_count, MOST_MASKED)  # of a round, with those that drop out of it
+        self._most_examples = most_devices * weight_of(experiment, experiment.most_examples)
         self._proofs = proofs
         self._secret = X25519PrivateKey.generate()
         self._public_key = self._secret.public_key().public_bytes_raw()
@@ -63,6 +64,7 @@ class Masks:
 
         Raises:
             PayloadError: it is none that this device can hide in.
+            UnvouchedError: a key in it is not its device's, or not vouched for now; this device waits for another.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
@@ -72,17 +74,22 @@ class Masks:
             )
         if strangers := sorted(keys.keys() - self._known_devices):
             raise PayloadError(f"asked to mask an update among {quoted(*strangers)}, who are not of this experiment")
-        if not 0 < roster.max_examples <= len(keys) * self._most_examples:
+        if not 0 < roster.max_examples <= self._most_examples:
             raise PayloadError(
-                f"asked to mask an update for a sum over {roster.max_examples} examples; {len(keys)} devices of this "
-                f"experiment have at most {len(keys) * self._most_examples}: this LPS lies"
+                f"asked to mask an update for a sum over {roster.max_examples} examples, where the devices of a round "
+                f"have at most {self._most_examples}: this LPS lies"
             )
         if keys.pop(self._device_id, None) != self._public_key:
             raise PayloadError(f"asked to mask an update among {len(roster.members)} devices without this one's key")
         for member in roster.members:
             if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
                 raise PayloadError(f"the key for masks of {quoted(member.device_id)} is none")
-            self._proofs.check(member, roster.certificates[member.certificate])
+            certificate = roster.certificates[member.certificate]
+            key = pb.MaskKey(public_key=member.public_key, signature=member.signature, certificate=certificate)
+            try:
+                self._proofs.check(member.device_id, key)
+            except (PayloadError, OutdatedError) as error:
+                raise UnvouchedError(f"{error}; this device waits for a roster without it") from None
         self._others, self._max_examples, self.digest = keys, roster.max_examples, roster_digest(roster)
         self._shared = {key: self._shared[key] for key in keys.values() if key in self._shared}
 
@@ -120,14 +127,10 @@ class Masks:
                 fold(here, drawn, out=here)
 
     def _key_with(self, public_key: bytes, about: bytes) -> bytes:
-        """The key that this device and another have in common for one round and roster. Raises PayloadError."""
+        """The key that this device and another have in common for one round and roster."""
         shared = self._shared.get(public_key)
         if shared is None:
-            try:
-                shared = self._secret.exchange(X25519PublicKey.from_public_bytes(public_key))
-            except ValueError:
-                raise PayloadError("a key for masks is a point of low order, which hides nothing") from None
-            self._shared[public_key] = shared
+            shared = self._shared[public_key] = self._secret.exchange(X25519PublicKey.from_public_bytes(public_key))
         return HKDF(SHA256(), 32, salt=self.digest, info=b"fedstrata masks\0" + about).derive(shared)
 
 

@@ -74,6 +74,12 @@ class OutdatedError(FedstrataError):
     status = grpc.StatusCode.UNAUTHENTICATED
 
 
+class UnvouchedError(FedstrataError):
+    """A roster with a key for masks that is not vouched for here: wait for another roster."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
+
+
 class TooManyCallsError(FedstrataError):
     """More calls by one identity than its share; the same call will go through later."""
 

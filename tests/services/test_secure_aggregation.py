@@ -1,16 +1,21 @@
 """Runs whose updates are masked: the models of runs without, and nothing of a single update at the LPS."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
+from device.masks import Masks
+from device.work import DeviceProcess
 from emulator.record import RunRecord
-from fedstrata.errors import ExcludedError
+from fedstrata.errors import ExcludedError, PayloadError
 from fedstrata.experiment import Experiment, parse_experiment
 from fedstrata.rounds import Update
 from fedstrata.rpc.stream import write_all
@@ -194,6 +199,54 @@ async def test_with_certificates_keys_are_signed_and_the_models_the_same(tmp_pat
         await tiers.start_devices()
         masked = await tiers.ended()
     assert models(plain) == models(masked)
+
+
+def _forged(key: pb.MaskKey) -> pb.MaskKey:
+    return pb.MaskKey(public_key=key.public_key, signature=bytes(64), certificate=key.certificate)
+
+
+def _missing(key: pb.MaskKey) -> pb.MaskKey:
+    return pb.MaskKey(public_key=key.public_key)
+
+
+def _of_low_order(key: pb.MaskKey) -> pb.MaskKey:
+    return pb.MaskKey(public_key=bytes(32), signature=key.signature, certificate=key.certificate)
+
+
+def _off_its_curve(key: pb.MaskKey) -> pb.MaskKey:
+    """A certificate whose own point on P-256 is none: its second coordinate is another."""
+    found = bytearray(key.certificate)
+    point = x509.load_der_x509_certificate(key.certificate).public_key().public_bytes(
+        Encoding.X962, PublicFormat.UncompressedPoint
+    )  # fmt: skip
+    found[found.index(point) + len(point) - 1] ^= 1
+    return pb.MaskKey(public_key=key.public_key, signature=key.signature, certificate=bytes(found))
+
+
+@pytest.mark.parametrize("lie", [_forged, _missing, _of_low_order, _off_its_curve])
+async def test_a_device_with_a_certificate_and_a_false_key_is_refused_alone(
+    tmp_path: Path, lie: Callable[[pb.MaskKey], pb.MaskKey]
+) -> None:
+    class Lying(Masks):
+        @property
+        def key(self) -> pb.MaskKey:
+            return lie(super().key)
+
+    class Liar(DeviceAgent):
+        def __init__(self, host: DeviceProcess, device_index: int) -> None:
+            super().__init__(host, device_index)
+            assert host.proofs is not None
+            self._masks = Lying(host.experiment, self.device_id, host.proofs)
+
+    asked = experiment("method=fedavg", MASKED, "deadlines.lps={quorum_ratio: 0.8}")
+    async with Tiers(asked, tmp_path, authority=Authority.new("run-1")) as tiers:
+        host = await tiers.host()
+        devices = [tiers.start_device(host, index, Liar if index == 6 else DeviceAgent) for index in range(7)]
+        record = await tiers.ended()
+        ends = await asyncio.gather(*devices, return_exceptions=True)
+    assert record.summary.status == "completed"
+    assert {gone.device for gone in record.summary.excluded} == {"device-006"}
+    assert [type(end) for end in ends] == [type(None)] * 6 + [PayloadError]
 
 
 class Leaving(DeviceAgent):

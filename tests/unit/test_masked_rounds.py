@@ -15,7 +15,7 @@ from rounds_setting import PART, RUN_ID, Wire, vector
 
 from device.masks import Masks
 from device.proofs import Proofs
-from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
+from fedstrata.errors import ExcludedError, OutdatedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
@@ -36,6 +36,7 @@ from fedstrata.rounds.roster import MOST_KEYS
 from fedstrata.settings import MOST_MASKED
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, MaskedSum
+from fedstrata.trust.mask_keys import KeyCheck
 from fedstrata.v1 import rounds_pb2 as pb
 
 EXPERIMENT = masked_experiment(5)
@@ -53,7 +54,7 @@ class Parent:
 
     @classmethod
     def of(cls, folder: Path, children: Sequence[str] = IDS, wait: TierDeadline = FOREVER) -> "Parent":
-        keys = KeyRing(lambda child_id: child_id in IDS, 3)
+        keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
         terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=wait, keys=keys)
         server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
         parent = cls(server, None)  # type: ignore[arg-type]
@@ -281,6 +282,10 @@ async def test_a_device_that_cannot_mask_is_refused_and_the_others_mask_anew(tmp
     assert parent.server.has_refused(IDS[4])
 
 
+def no_check(child_id: str, key: pb.MaskKey) -> None:
+    """Take every key."""
+
+
 def replace_quorum(ratio: float) -> TierDeadline:
     return TierDeadline(quorum_ratio=ratio)
 
@@ -347,7 +352,7 @@ async def test_a_device_that_masks_is_refused_by_a_parent_that_does_not_know_of_
 
 
 async def test_keys_of_strangers_are_not_kept() -> None:
-    keys = KeyRing(lambda child_id: child_id in IDS, 3)
+    keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
     shown = Masks(EXPERIMENT, IDS[0], Proofs(EXPERIMENT.run_id, None)).key
     keys.show("a-stranger", shown)
     keys.show(IDS[0], shown)
@@ -358,24 +363,39 @@ async def test_keys_of_strangers_are_not_kept() -> None:
 @pytest.mark.parametrize(("children", "says"), [(2, "form fewer clusters"), (MOST_MASKED + 1, "say participation")])
 def test_a_round_of_too_few_or_too_many_does_not_begin(children: int, says: str) -> None:
     with pytest.raises(RunStoppedError, match=says):
-        KeyRing(lambda child_id: True, 3).check_size(children)
+        KeyRing(lambda child_id: True, 3, no_check).check_size(children)
 
 
-async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have_shown_their_keys_anew(
-    tmp_path: Path,
-) -> None:
-    trusted = frozenset({b"old"})
-    keys = KeyRing(lambda child_id: child_id in IDS, 3, lambda: trusted)
-    shown = {device_id: Masks(EXPERIMENT, device_id, Proofs(EXPERIMENT.run_id, None)).key for device_id in IDS}
-    for device_id, key in shown.items():
+class Vouching:
+    """Says of keys that these certificates vouch for them, and no other."""
+
+    def __init__(self, *certificates: bytes) -> None:
+        self.by = certificates
+
+    def check(self, child_id: str, key: pb.MaskKey) -> None:
+        if key.certificate not in self.by:
+            raise OutdatedError("a test")
+
+
+def keys_by(certificate: bytes) -> dict[str, pb.MaskKey]:
+    return {
+        device_id: pb.MaskKey(public_key=bytes([number]) * 32, signature=bytes(64), certificate=certificate)
+        for number, device_id in enumerate(IDS)
+    }
+
+
+async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have_shown_their_keys_anew() -> None:
+    vouching = Vouching(b"old")
+    keys = KeyRing(lambda child_id: child_id in IDS, 3, vouching.check)
+    for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
     intake = Intake(children=most, sums=MaskedSum(LAYOUT.size, most), wait=FOREVER, masked_by=3)
-    trusted = frozenset({b"old", b"new"})
+    vouching.by = (b"old", b"new")
     assert Masking(keys, intake, 20).is_formed
-    trusted = frozenset({b"new"})
+    vouching.by = (b"new",)
     masking = Masking(keys, intake, 20)
-    for device_id, key in shown.items():
+    for device_id, key in keys_by(b"new").items():
         assert not masking.is_formed
         keys.show(device_id, key)
         masking.heard(device_id)
@@ -383,19 +403,25 @@ async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have
 
 
 async def test_a_roster_that_is_out_stays_until_all_have_shown_their_keys_by_the_other_authority() -> None:
-    trusted = frozenset({b"old"})
-    keys = KeyRing(lambda child_id: child_id in IDS, 3, lambda: trusted)
-    shown = {device_id: pb.MaskKey(public_key=bytes([number]) * 32) for number, device_id in enumerate(IDS)}
-    for device_id, key in shown.items():
+    vouching = Vouching(b"old")
+    keys = KeyRing(lambda child_id: child_id in IDS, 3, vouching.check)
+    for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
     masking = Masking(keys, Intake(children=most, sums=MaskedSum(LAYOUT.size, most), wait=FOREVER, masked_by=3), 20)
     digest, roster = masking.digest, masking.part.roster
-    trusted = frozenset({b"new"})
-    for device_id, key in shown.items():
+    vouching.by = (b"new",)
+    for device_id, key in keys_by(b"new").items():
         assert (masking.digest, masking.part.roster) == (digest, roster)
-        again = pb.MaskKey(public_key=key.public_key, signature=bytes(64), certificate=b"by the new one")
-        keys.show(device_id, again)
+        keys.show(device_id, key)
         masking.heard(device_id)
     assert masking.digest == digest
-    assert list(masking.part.roster.certificates) == [b"by the new one"]
+    assert list(masking.part.roster.certificates) == [b"new"]
+
+
+async def test_a_key_that_is_not_vouched_for_now_is_as_none_and_its_device_may_show_another() -> None:
+    keys, (name, *_) = KeyRing(lambda child_id: True, 3, Vouching(b"new").check), IDS
+    keys.show(name, keys_by(b"old")[name])
+    assert keys.of(name) is None
+    keys.show(name, keys_by(b"new")[name])
+    assert keys.of(name) == keys_by(b"new")[name]

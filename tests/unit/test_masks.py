@@ -1,5 +1,6 @@
 """Masks: they cancel in the sum of all, and in no less; keys are vouched for where there are certificates."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,13 @@ from masks_setting import (
 
 from device.masks import PIECE, Masks, stream
 from device.proofs import Proofs
-from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, UnvouchedError
 from fedstrata.experiment import parse_experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.roster import roster_digest
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
 from fedstrata.trust.authority import Authority
+from fedstrata.trust.mask_keys import KeyCheck
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -256,20 +258,19 @@ def test_a_roster_that_nobody_can_hide_in_is_refused() -> None:
         (roster_of([*keys, ("a-stranger", masks[names[5]].key)]), "not of this experiment"),
         (roster_of([*keys, (names[5], pb.MaskKey(public_key=b"short"))]), "is none"),
         (roster_of(keys, max_examples=0), "over 0 examples"),
-        (roster_of(keys, max_examples=4 * MOST_EXAMPLES + 1), "have at most 2048"),
+        (roster_of(keys, max_examples=8 * MOST_EXAMPLES + 1), "have at most 4096"),
     ):
         with pytest.raises(PayloadError, match=says):
             me.take(roster)
     assert me.digest == b""
 
 
-def test_a_key_of_low_order_is_refused() -> None:
+def test_a_roster_with_a_key_of_low_order_is_not_masked_for() -> None:
     masks = masks_of(EXPERIMENT)
     names = EXPERIMENT.device_ids()[:3]
     keys = [(name, masks[name].key) for name in names[:2]]
-    masks[names[0]].take(roster_of([*keys, (names[2], pb.MaskKey(public_key=bytes(32)))]))
-    with pytest.raises(PayloadError, match="low order"):
-        masks[names[0]].masked(update_of(np.zeros(SIZE, np.float32)))
+    with pytest.raises(UnvouchedError, match=r"device-002.*low order"):
+        masks[names[0]].take(roster_of([*keys, (names[2], pb.MaskKey(public_key=bytes(32)))]))
 
 
 def test_with_certificates_a_key_counts_that_its_device_has_signed(tmp_path: Path) -> None:
@@ -306,7 +307,7 @@ def test_before_a_device_refuses_a_roster_it_looks_whether_there_is_another_auth
     successor = authority.succeeded()
     others = Proofs(EXPERIMENT.run_id, issued(successor, tmp_path / "others", *ids[1:4]))
     shown = [(name, Masks(EXPERIMENT, name, others).key) for name in ids[1:4]]
-    with pytest.raises(PayloadError, match="whom nobody knows"):
+    with pytest.raises(UnvouchedError, match=r"device-001.*nobody that is known here"):
         me.take(roster_of([(ids[0], me.key), *shown]))
     (tmp_path / "mine" / "ca.pem").write_bytes(successor.trusted())
     me.take(roster_of([(ids[0], me.key), *shown]))
@@ -318,16 +319,34 @@ def test_with_certificates_a_key_that_an_lps_made_up_is_refused(tmp_path: Path) 
     me, beside = Masks(EXPERIMENT, ids[0], mine), Masks(EXPERIMENT, ids[1], mine)
     another_run = masked_experiment(9)
     for name, proofs, says in (
-        ("unsigned", Proofs(EXPERIMENT.run_id, None), "no certificate"),
-        ("stranger", Proofs(EXPERIMENT.run_id, issued(Authority.new("run-1"), tmp_path / "s", ids[2])), "nobody knows"),
+        ("unsigned", Proofs(EXPERIMENT.run_id, None), "without a certificate"),
+        ("stranger", Proofs(EXPERIMENT.run_id, issued(Authority.new("run-1"), tmp_path / "s", ids[2])), "nobody"),
         ("lps", Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "gps")), "vouched for by gps"),
         ("another device", mine, "vouched for by"),
-        ("another run", Proofs(another_run.run_id, issued(authority, tmp_path / "r", ids[2])), "is not its own"),
+        ("another run", Proofs(another_run.run_id, issued(authority, tmp_path / "r", ids[2])), "is not signed"),
     ):
         made_up = Masks(EXPERIMENT, ids[2], proofs)
-        with pytest.raises(PayloadError, match=says):
+        with pytest.raises(UnvouchedError, match=f"device-002.*{says}"):
             me.take(roster_of([(ids[0], me.key), (ids[1], beside.key), (ids[2], made_up.key)]))
         assert me.digest == b"", name
+
+
+def test_a_certificate_that_is_revoked_or_has_run_out_vouches_for_nothing(tmp_path: Path) -> None:
+    ids, authority, now = EXPERIMENT.device_ids(), Authority.new("run-1"), time.time()
+    key = Masks(EXPERIMENT, ids[2], Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "theirs", ids[2]))).key
+    lps = issued(authority, tmp_path / "lps")
+    check = KeyCheck(EXPERIMENT.run_id, lps, clock=lambda: now).check
+    check(ids[2], key)
+    (tmp_path / "lps" / "revoked.txt").write_text(f"device/{ids[2]}\n")
+    lps.revoked(at_once=True)
+    with pytest.raises(OutdatedError, match=r"device-002. is revoked"):
+        check(ids[2], key)
+    (tmp_path / "lps" / "revoked.txt").write_text("# nobody\n")
+    lps.revoked(at_once=True)
+    check(ids[2], key)
+    now += 100 * 365 * 86400
+    with pytest.raises(OutdatedError, match=r"device-002. has run out"):
+        check(ids[2], key)
 
 
 # --- where it cannot be ------------------------------------------------------------------------

@@ -363,8 +363,9 @@ ONE = "training: {lps_rounds_per_global_round: 1}"
         (f"method: ifca\n{ONE}", "clusters span LPSs"),
         ("method: fedavg\ntopology: {lps: 2}", "with topology clusters span LPSs"),
         ("method: fedavg\nbounds: {max_update_norm: 1.0}", "bounds.max_update_norm"),
-        ("method: fedavg\ntraining: {participation: 4}", "at most 4 devices are asked"),
-        ("method: fedavg\ntraining: {participation: 0.5}", "at most 4 devices are asked"),
+        ("method: fedavg\ntraining: {participation: 4}", "a round asks at most 4 devices"),
+        ("method: fedavg\ntraining: {participation: 0.5}", "a round asks at most 4 devices"),
+        ("method: {name: one_shot, clusters: 2}", "of 2 clusters one asks at most 4 devices"),
     ],
 )
 def test_what_masks_cannot_go_with_is_refused_by_name(says: str, why: str) -> None:

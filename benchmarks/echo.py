@@ -78,7 +78,7 @@ def masks_of(options: argparse.Namespace) -> "Masks":
     from device.masks import Masks
     from device.proofs import Proofs
 
-    devices = f"{{kind: iid, devices: {options.devices}, examples_per_device: 1}}"
+    devices = f"{{kind: iid, devices: {options.devices}, examples_per_device: {EXAMPLES}}}"
     experiment = parse_experiment(f"{{name: echo, partition: {devices}, secure_aggregation: {{min_devices: 3}}}}")
     return Masks(experiment, f"device-{options.index:03d}", Proofs(RUN, certificate("device")))
 

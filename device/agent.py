@@ -15,9 +15,9 @@ from fedstrata.errors import (
     NotServedError,
     ParentAwayError,
     PayloadError,
+    RosterError,
     RunStoppedError,
     UnknownChildError,
-    UnvouchedError,
 )
 from fedstrata.experiment import Encoding
 from fedstrata.link import CALL_S, Backoff, payload_timeout_s
@@ -94,7 +94,7 @@ class DeviceAgent:
             except NotServedError as error:  # the GPS knows already, or this LPS has not heard of it yet
                 self._log.info("not_served", lps=assignment.lps_address, reason=str(error))
                 await backoff.pause()
-            except UnvouchedError as error:
+            except RosterError as error:
                 self._log.warning("roster_refused", lps=assignment.lps_address, reason=str(error))
                 await backoff.pause()
 

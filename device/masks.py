@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from device.proofs import Proofs
-from fedstrata.errors import OutdatedError, PayloadError, UnvouchedError
+from fedstrata.errors import OutdatedError, PayloadError, RosterError
 from fedstrata.experiment import Experiment
 from fedstrata.private_updates import weight_of
 from fedstrata.quoting import quoted
@@ -51,6 +51,10 @@ class Masks:
         self._shared: dict[bytes, bytes] = {}  # secrets by others' keys
         self._others: dict[str, bytes] = {}  # keys by device
         self._hidden: dict[bytes, bytes] = {}  # the digest of what was masked, by what its masks are of
+        deadline = experiment.deadlines.lps
+        self._may_shrink = deadline.deadline_s is not None or deadline.quorum_ratio < 1
+        self._masked_for: dict[int, bytes] = {}  # by round, the digest of the devices that it masked for first
+        self._devices = b""
         self._max_examples = 0
         self.digest = b""  # of the roster known
 
@@ -64,7 +68,7 @@ class Masks:
 
         Raises:
             PayloadError: it is none that this device can hide in.
-            UnvouchedError: a key in it is not its device's, or not vouched for now; this device waits for another.
+            RosterError: a key in it is not its device's, or not vouched for now; this device waits for another.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
@@ -89,7 +93,8 @@ class Masks:
             try:
                 self._proofs.check(member.device_id, key)
             except (PayloadError, OutdatedError) as error:
-                raise UnvouchedError(f"{error}; this device waits for a roster without it") from None
+                raise RosterError(f"{error}; this device waits for a roster without it") from None
+        self._devices = sha256("\n".join(sorted((*keys, self._device_id))).encode()).digest()
         self._others, self._max_examples, self.digest = keys, roster.max_examples, roster_digest(roster)
         self._shared = {key: self._shared[key] for key in keys.values() if key in self._shared}
 
@@ -98,7 +103,14 @@ class Masks:
 
         Raises:
             PayloadError: its masks have hidden another update, which the difference of the two would show.
+            RosterError: it was masked for other devices in this round, and the experiment lets nobody be left out: the
+                two sums would show it.
         """
+        if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
+            raise RosterError(
+                f"asked to mask the update of round {update.round + 1} for other devices than before, where "
+                "deadlines.lps lets none be left out: the two sums would tell it; this device waits for the others"
+            )
         codec = PayloadCodec(update.codec.layout, "exact")
         total = ExactSum(codec.layout.size, self._max_examples)
         try:

@@ -74,8 +74,8 @@ class OutdatedError(FedstrataError):
     status = grpc.StatusCode.UNAUTHENTICATED
 
 
-class UnvouchedError(FedstrataError):
-    """A roster with a key for masks that is not vouched for here: wait for another roster."""
+class RosterError(FedstrataError):
+    """A roster that a device does not mask its update for: it waits for another roster."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
 

@@ -24,10 +24,11 @@ MAX_EXAMPLES = 8 * MOST_EXAMPLES
 PRIME, BASE = 2**255 - 19, 9  # of Curve25519
 
 
-def masked_experiment(devices: int, min_devices: int = 3) -> Experiment:
+def masked_experiment(devices: int, min_devices: int = 3, *, quorum_ratio: float = 0.5) -> Experiment:
     return parse_experiment(
         f"{{name: masked, partition: {{kind: iid, devices: {devices}, examples_per_device: {MOST_EXAMPLES}}}, "
-        f"method: fedavg, secure_aggregation: {{min_devices: {min_devices}}}}}"
+        f"method: fedavg, secure_aggregation: {{min_devices: {min_devices}}}, "
+        f"deadlines: {{lps: {{quorum_ratio: {quorum_ratio}}}}}}}"
     )
 
 

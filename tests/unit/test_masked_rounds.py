@@ -302,6 +302,18 @@ async def test_a_round_stops_where_too_few_are_left_to_hide_among(tmp_path: Path
         await asyncio.wait_for(gathering, 60)
 
 
+async def test_a_masked_round_stops_at_once_where_a_device_is_refused_that_may_not_be_left_out(tmp_path: Path) -> None:
+    """The others would not mask for those who are left, so nobody waits for that."""
+    parent = Parent.of(tmp_path)
+    children = [Child(parent, name) for name in IDS]
+    await asyncio.gather(children[4].client.fetch(-1), *(child.send(vector(1.0)) for child in children[:4]))
+    gathering = asyncio.create_task(parent.server.gather())
+    await asyncio.sleep(0)
+    parent.server.ban(IDS[4], "a test")
+    with pytest.raises(RunStoppedError, match=r"4 of 5 reported, the quorum is 5; absent: device-004 .*a test"):
+        await asyncio.wait_for(gathering, 60)
+
+
 async def test_a_sum_in_which_masks_do_not_cancel_stops_the_run_and_is_no_model(tmp_path: Path) -> None:
     parent = Parent.of(tmp_path, IDS[:3])
     children = [Child(parent, name) for name in IDS[:3]]

@@ -28,7 +28,7 @@ from masks_setting import (
 
 from device.masks import PIECE, Masks, stream
 from device.proofs import Proofs
-from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, UnvouchedError
+from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, RosterError
 from fedstrata.experiment import parse_experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.roster import roster_digest
@@ -155,6 +155,22 @@ def test_no_mask_hides_two_updates_whatever_model_they_are_of() -> None:
         masks[names[0]].masked(update_of(0 * flat))
 
 
+def test_where_nobody_may_be_left_out_a_device_masks_for_one_set_of_devices_a_round() -> None:
+    """An LPS that says that a device has dropped out would have the sum with that device and the sum without."""
+    experiment = masked_experiment(8, quorum_ratio=1.0)
+    names, masks = experiment.device_ids(), masks_of(experiment)
+    with_roster(names[:4], masks)
+    update, me = update_of(np.ones(SIZE, np.float32)), masks[names[0]]
+    first = me.masked(update).read(0, SIZE)
+    with_roster(names[:3], masks)
+    with pytest.raises(RosterError, match="for other devices than before"):
+        me.masked(update)
+    me.masked(replace(update, round=1))
+    masks[names[3]] = Masks(experiment, names[3], Proofs(experiment.run_id, None))  # killed, and there again
+    with_roster(names[:4], masks)
+    assert not np.any(me.masked(update).read(0, SIZE) == first)
+
+
 def test_a_device_that_shows_anothers_key_as_its_own_takes_no_mask_away(tmp_path: Path) -> None:
     thief, victim, owner = EXPERIMENT.device_ids()[:3]
     authority = Authority.new("run-1")
@@ -269,7 +285,7 @@ def test_a_roster_with_a_key_of_low_order_is_not_masked_for() -> None:
     masks = masks_of(EXPERIMENT)
     names = EXPERIMENT.device_ids()[:3]
     keys = [(name, masks[name].key) for name in names[:2]]
-    with pytest.raises(UnvouchedError, match=r"device-002.*low order"):
+    with pytest.raises(RosterError, match=r"device-002.*low order"):
         masks[names[0]].take(roster_of([*keys, (names[2], pb.MaskKey(public_key=bytes(32)))]))
 
 
@@ -307,7 +323,7 @@ def test_before_a_device_refuses_a_roster_it_looks_whether_there_is_another_auth
     successor = authority.succeeded()
     others = Proofs(EXPERIMENT.run_id, issued(successor, tmp_path / "others", *ids[1:4]))
     shown = [(name, Masks(EXPERIMENT, name, others).key) for name in ids[1:4]]
-    with pytest.raises(UnvouchedError, match=r"device-001.*nobody that is known here"):
+    with pytest.raises(RosterError, match=r"device-001.*nobody that is known here"):
         me.take(roster_of([(ids[0], me.key), *shown]))
     (tmp_path / "mine" / "ca.pem").write_bytes(successor.trusted())
     me.take(roster_of([(ids[0], me.key), *shown]))
@@ -326,7 +342,7 @@ def test_with_certificates_a_key_that_an_lps_made_up_is_refused(tmp_path: Path) 
         ("another run", Proofs(another_run.run_id, issued(authority, tmp_path / "r", ids[2])), "is not signed"),
     ):
         made_up = Masks(EXPERIMENT, ids[2], proofs)
-        with pytest.raises(UnvouchedError, match=f"device-002.*{says}"):
+        with pytest.raises(RosterError, match=f"device-002.*{says}"):
             me.take(roster_of([(ids[0], me.key), (ids[1], beside.key), (ids[2], made_up.key)]))
         assert me.digest == b"", name
 

@@ -16,7 +16,8 @@ from device.masks import Masks
 from device.work import DeviceProcess
 from emulator.record import RunRecord
 from fedstrata.errors import ExcludedError, PayloadError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
 from fedstrata.rpc.stream import write_all
 from fedstrata.tensors import ExactSum

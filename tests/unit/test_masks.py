@@ -29,7 +29,7 @@ from masks_setting import (
 from device.masks import PIECE, Masks, stream
 from device.proofs import Proofs
 from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, RosterError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.roster import roster_digest
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from fedstrata.errors import CertificateError, OutdatedError, PayloadError
-from fedstrata.quoting import quoted
+from fedstrata.process.quoting import quoted
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.v1 import rounds_pb2 as pb

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
-from device.masks import Masks
+from device.masking.masks import Masks
 from device.work import DeviceProcess
-from emulator.record import RunRecord
+from emulator.results.record import RunRecord
 from fedstrata.errors import ExcludedError, PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment

@@ -16,6 +16,7 @@ from fedstrata.errors import (
     NotServedError,
     ParentAwayError,
     PayloadError,
+    RosterError,
     RunStoppedError,
     UnknownChildError,
 )
@@ -92,6 +93,9 @@ class DeviceAgent:
                 silent = assignment
             except NotServedError as error:  # the GPS knows already, or this LPS has not heard of it yet
                 self._log.info("not_served", lps=assignment.lps_address, reason=str(error))
+                await backoff.pause()
+            except RosterError as error:
+                self._log.warning("roster_refused", lps=assignment.lps_address, reason=str(error))
                 await backoff.pause()
 
     async def _count_refusal(

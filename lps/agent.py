@@ -18,6 +18,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import CALL_S, HOLD_S, Changes, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, RoundServer
+from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
@@ -71,7 +72,7 @@ class LpsAgent:
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
-            authorities=lambda: tls.newest().authorities if tls else frozenset(),
+            check_key=_check_of(experiment, tls),
         )
         self._services: dict[str, _Service] = {}
         self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S
@@ -326,6 +327,15 @@ class LpsAgent:
             "SubmitReport",
         )
         self._log.info("reported", cluster=report.cluster_id)
+
+
+def _check_of(experiment: Experiment, tls: TlsFiles | None) -> CheckKey:
+    """Return what checks devices' keys for masks; the package that it needs is loaded for secure aggregation alone."""
+    if experiment.secure_aggregation is None:
+        return lambda device_id, key: None
+    from fedstrata.trust.key_check import KeyCheck
+
+    return KeyCheck(experiment.run_id, tls).check
 
 
 def _has(reply: pb.FetchClustersResponse, cluster_id: str, term: int) -> bool:

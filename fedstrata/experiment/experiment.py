@@ -36,6 +36,10 @@ from fedstrata.experiment.sections import (
     TrainingSettings,
 )
 
+# Of all devices together: the exact sum takes updates of up to ±1 then, and of fewer examples larger ones. One device
+# that claims more would have the updates of all others refused.
+MOST_EXAMPLES = 1 << 30
+
 
 class Experiment(Settings):
     """All a run is a function of."""
@@ -97,6 +101,11 @@ class Experiment(Settings):
         if bounds.max_examples is not None:
             return bounds
         return bounds.model_copy(update={"max_examples": self.partition.most_examples})
+
+    @property
+    def most_examples(self) -> int:
+        """How many examples to train on a device may claim at most."""
+        return self.limits.max_examples or max(1 << 20, MOST_EXAMPLES // self.device_count)
 
     @property
     def device_count(self) -> int:

@@ -32,6 +32,7 @@ from fedstrata.rounds import (
     RoundTerms,
     Update,
 )
+from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, Sums, taken
@@ -62,7 +63,7 @@ class LpsParts:
     state_folder: Path
     metrics: ProcessMetrics
     executor: Executor
-    authorities: Callable[[], frozenset[bytes]] = frozenset  # by which devices have their certificates now
+    check_key: CheckKey  # under secure aggregation, of a device's key for masks
 
 
 class ClusterSession:
@@ -100,7 +101,7 @@ class ClusterSession:
         )
         self._writing = Writing(self._state)
         secure = self._experiment.secure_aggregation
-        self._keys = KeyRing(self.has_member, secure.min_devices, around.authorities) if secure is not None else None
+        self._keys = KeyRing(self.has_member, secure.min_devices, around.check_key) if secure is not None else None
         exchange = RoundTerms(
             run_id=uplink.identity.run_id,
             layout=self._layout,

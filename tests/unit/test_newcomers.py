@@ -102,7 +102,7 @@ def test_a_run_without_newcomers_keeps_its_id() -> None:
         (
             "{share: 0.7, from_global_round: 2}",
             ("secure_aggregation={min_devices: 5}",),
-            "secure_aggregation: at most 3 devices are asked",
+            "of 2 clusters one asks at most 1 devices",
         ),
     ],
 )

@@ -120,7 +120,6 @@ class GpsServicer(GpsServiceServicer):
             num_held_out=device.num_held_out,
             from_global_round=device.from_global_round,
             cluster=device.cluster or 0,
-            busy_ns=self._run.plan.busy_ns(device),
             began_in=0 if began_in is None else began_in.get(device.device_index, device.cluster or 0),
             shares=[
                 pb.Share(channel=channel, stream=stream, weight=weight)

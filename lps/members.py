@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 from fedstrata.clock.presence import Presence
-from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import ChildLimits
-from fedstrata.rounds.notes import LATEST_NS
 from fedstrata.streams.cohort import cohort
 from fedstrata.streams.streams import Streams
 from fedstrata.tensors import Route
@@ -38,11 +37,8 @@ class Members:
         return now == set(self.in_global_round(number))
 
     def take(self, home: gps_pb.Cluster) -> None:
-        """Take who belongs here; each device from its first global round on. Raises PayloadError for a false time."""
+        """Take who belongs here; each device from its first global round on."""
         self._members = {member.device_id: member for member in home.members}
-        self.busy_ns = {m.device_index: m.busy_ns for m in home.members if m.busy_ns}  # as they moved here
-        if not all(0 < busy_ns < LATEST_NS for busy_ns in self.busy_ns.values()):
-            raise PayloadError(f"the GPS says that devices of {self._home} are busy until a time that is none")
         self.mixed = tuple(home.mixed)  # the channels whose streams are linear mixes
         self.clusters = home.clusters  # how many there are, where they span LPSs
 

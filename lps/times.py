@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Mapping
 
-from fedstrata.clock.presence import busy_as_they_move
 from fedstrata.clock.timeline import NOBODY, DeviceTimeline, LpsTimeline
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.process.sleeping import since_ns, until_ns
@@ -35,7 +34,6 @@ class Times:
         self._uplink = LpsTimeline(experiment)
         deadline_s = experiment.deadlines.lps.deadline_s
         self._deadline_ns = round(deadline_s * 1e9) if self.is_on and deadline_s is not None else None
-        self._moving = busy_as_they_move(experiment)
         self._lateness: Lateness | None = None  # of the open round, with a deadline
         self._free: dict[str, int] = {}  # from when on the devices of the round are there, and not busy any more
         self._drawn: frozenset[int] = frozenset()  # who is of the round
@@ -65,9 +63,7 @@ class Times:
             self._lateness = self._decides(report, members, self._deadline_ns)
 
     def _decides(self, report: gps_pb.ReportHeader, members: Members, deadline_ns: int) -> Lateness:
-        """Who is late in the round just opened; busy as it opens is who has moved here so, too."""
-        for index, busy_ns in members.busy_ns.items():  # what has passed meanwhile changes nothing, told again
-            report.busy_ns[index] = max(busy_ns, report.busy_ns[index])
+        """Who is late in the round just opened."""
         opened, indexes = self._server.opened(), members.indexes
         awaited = opened.intake.missing
         self._drawn = frozenset(indexes[name] for name in awaited)
@@ -131,14 +127,14 @@ class Times:
             row.times.carried.extend(self._achieved(row.lps_round, gathered, members))
         if not self.is_on:
             return
-        exchanged, lateness = self._server.exchanged(gathered), self._lateness
+        exchanged, lateness, indexes = self._server.exchanged(gathered), self._lateness, members.indexes
         if lateness is not None:  # what an update was said to be counts, as who is late was worked out of it
             exchanged = {name: lateness.announced.get(name, each) for name, each in exchanged.items()}
         times = self._devices.round(
             row.lps_round,
             report.now_ns,
             exchanged,
-            members.indexes,
+            indexes,
             free=self._free,
             there=lateness.there if lateness is not None else None,
             ends_ns=lateness.ends_ns if lateness is not None else None,
@@ -150,9 +146,10 @@ class Times:
         if lateness is None:
             return
         row.times.late.extend(flow for _, flow in sorted(lateness.late.items()))
-        elsewhere = {i: free for i, free in report.busy_ns.items() if i not in self._drawn and free > report.now_ns}
+        not_drawn = set(indexes.values()) - self._drawn  # a device that has moved away is busy here no more
+        elsewhere = {i: free for i, free in report.busy_ns.items() if i in not_drawn and free > report.now_ns}
         report.busy_ns.clear()
-        report.busy_ns.update(elsewhere | {members.index_of(name): free for name, free in lateness.busy.items()})
+        report.busy_ns.update(elsewhere | {indexes[name]: free for name, free in lateness.busy.items()})
 
     def _achieved(self, lps_round: int, gathered: RoundResult, members: Members) -> list[pb.Carried]:
         """On the real clock: what links have carried in a round, and how long devices have computed."""
@@ -176,8 +173,7 @@ class Times:
         if not self.is_on:
             return None
         began = min(row.times.begins_ns for row in report.lps_rounds if row.global_round == global_round)
-        busy = {i: busy_ns for i, busy_ns in report.busy_ns.items() if i in self._moving and busy_ns > report.now_ns}
-        return pb.Work(busy_ns=report.now_ns - began, devices_busy_ns=busy)
+        return pb.Work(busy_ns=report.now_ns - began)
 
     def received(self, report: gps_pb.ReportHeader, model: ReceivedModel) -> None:
         """The next global round's model is here: its first LPS round begins, and what the last one made is ready."""

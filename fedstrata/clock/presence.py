@@ -68,12 +68,6 @@ def devices_come_to_others(experiment: Experiment) -> bool:
     return is_moving or experiment.newcomers is not None
 
 
-def busy_as_they_move(experiment: Experiment) -> frozenset[int]:
-    """Return the devices whose LPS reports until when they are busy, since another LPS may serve them by then."""
-    is_deciding = experiment.is_timed and experiment.deadlines.lps.deadline_s is not None
-    return Homes(experiment.schedule).moving if is_deciding else frozenset()
-
-
 def counts_real_time(experiment: Experiment) -> bool:
     """Return whether something happens at a real time since training began."""
     return experiment.clock == "real" and bool(experiment.schedule or experiment.links.has_trace)

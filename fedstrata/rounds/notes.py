@@ -1,6 +1,6 @@
 """What a child says beside its tensors, checked: numbers that are none, or of somebody else, are refused."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from fedstrata.errors import PayloadError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
@@ -31,10 +31,8 @@ def check_run(run_id: str, said: str) -> None:
         raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
 
 
-def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False, moving: Collection[int] = ()) -> None:
+def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
     """Refuse an update whose loss is no number, whose measurements are not the sender's own, or whose work is missing.
-
-    `moving` are the devices of which the sender says until when they are busy, if they are.
 
     Raises:
         PayloadError: with what was wrong.
@@ -57,12 +55,6 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False, moving: Coll
         raise PayloadError(f"{header.child_id} has worked on {work.examples} examples, {longest_ns} ns")
     if not 0 <= work.answer_bytes <= MOST_ANSWERED:
         raise PayloadError(f"{header.child_id} says that its answer had {work.answer_bytes} bytes")
-    for index, busy_ns in work.devices_busy_ns.items():
-        if index not in moving or not 0 < busy_ns < LATEST_NS:
-            raise PayloadError(
-                f"{header.child_id} says that device {index} is busy until {busy_ns} ns; expected one that the "
-                "schedule moves, and a time"
-            )
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:

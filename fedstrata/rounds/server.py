@@ -250,7 +250,7 @@ class RoundServer:
         opened = self._round
         try:
             self.check_payload(header)
-            check_notes(header, is_timed=self.exchange.is_timed, moving=self.exchange.moving)
+            check_notes(header, is_timed=self.exchange.is_timed)
             if opened is not None and opened.note_announced(header):
                 self._changes.tell()
                 reach("upload", opened.number)
@@ -263,7 +263,7 @@ class RoundServer:
         check_run(self.exchange.run_id, header.run_id)
         try:
             announced = self.check_payload(header)  # of a late one, too
-            check_notes(header, is_timed=self.exchange.is_timed, moving=self.exchange.moving)
+            check_notes(header, is_timed=self.exchange.is_timed)
             is_awaited = self._round is not None and self._round.number == header.round
             async with arriving(self.exchange.transfers if is_awaited else None, header, parts) as come:
                 accepted = await self._take(header, announced, come)

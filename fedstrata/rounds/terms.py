@@ -21,7 +21,6 @@ class RoundTerms:
     is_timed: bool = False  # whether updates say what their senders have done, for a timeline
     transfers: Transfers | None = None  # on the real clock
     keys: KeyRing | None = None  # under secure aggregation
-    moving: frozenset[int] = frozenset()  # the devices of which a child says until when they are busy
 
     @property
     def now_ns(self) -> int:

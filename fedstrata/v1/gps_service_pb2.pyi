@@ -141,7 +141,7 @@ class Cluster(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., clusters: _Optional[int] = ..., mixed: _Optional[_Iterable[str]] = ..., began_unix_ns: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("device_id", "device_index", "num_examples", "from_global_round", "cluster", "shares", "num_held_out", "began_in", "busy_ns")
+    __slots__ = ("device_id", "device_index", "num_examples", "from_global_round", "cluster", "shares", "num_held_out", "began_in")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -150,7 +150,6 @@ class Member(_message.Message):
     SHARES_FIELD_NUMBER: _ClassVar[int]
     NUM_HELD_OUT_FIELD_NUMBER: _ClassVar[int]
     BEGAN_IN_FIELD_NUMBER: _ClassVar[int]
-    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     device_index: int
     num_examples: int
@@ -159,8 +158,7 @@ class Member(_message.Message):
     shares: _containers.RepeatedCompositeFieldContainer[Share]
     num_held_out: int
     began_in: int
-    busy_ns: int
-    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ..., from_global_round: _Optional[int] = ..., cluster: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., num_held_out: _Optional[int] = ..., began_in: _Optional[int] = ..., busy_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., num_examples: _Optional[int] = ..., from_global_round: _Optional[int] = ..., cluster: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., num_held_out: _Optional[int] = ..., began_in: _Optional[int] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("channel", "stream", "weight")

@@ -243,27 +243,18 @@ class UpdateHeader(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., roster_digest: _Optional[bytes] = ..., unfit: _Optional[str] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("examples", "busy_ns", "computed_ns", "answer_bytes", "answer_examples", "devices_busy_ns")
-    class DevicesBusyNsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: int
-        value: int
-        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    __slots__ = ("examples", "busy_ns", "computed_ns", "answer_bytes", "answer_examples")
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     BUSY_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_NS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
     ANSWER_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
-    DEVICES_BUSY_NS_FIELD_NUMBER: _ClassVar[int]
     examples: int
     busy_ns: int
     computed_ns: int
     answer_bytes: int
     answer_examples: int
-    devices_busy_ns: _containers.ScalarMap[int, int]
-    def __init__(self, examples: _Optional[int] = ..., busy_ns: _Optional[int] = ..., computed_ns: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_examples: _Optional[int] = ..., devices_busy_ns: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    def __init__(self, examples: _Optional[int] = ..., busy_ns: _Optional[int] = ..., computed_ns: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_examples: _Optional[int] = ...) -> None: ...
 
 class UpdateReply(_message.Message):
     __slots__ = ("run_id", "accepted", "current_round")

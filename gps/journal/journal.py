@@ -228,7 +228,7 @@ class Journal:
         `versions` says by how much the plan's version would else be less in another life.
         """
         with self.together(durable=True):
-            for table in ("plans", "answers", "bundles", "bundle_times", "moves", "moved_busy"):
+            for table in ("plans", "answers", "bundles", "bundle_times", "moves"):
                 self._db.execute(f"DELETE FROM {table} WHERE global_round > ?", (global_round,))  # noqa: S608  # our own
             self._db.executemany("UPDATE devices SET cluster = ?, home = ? WHERE device_index = ?", places)
             self._db.execute("INSERT INTO taken_back (global_round, versions) VALUES (?, ?)", (global_round, versions))
@@ -242,25 +242,16 @@ class Journal:
         """Note the cluster of a late device, and the LPS that it hangs on."""
         self._write("UPDATE devices SET cluster = ?, home = ? WHERE device_index = ?", cluster, home, index)
 
-    def move(self, global_round: int, moves: Iterable[tuple[int, int, int]], busy_ns: Mapping[int, int]) -> None:
-        """Note that devices hang on another LPS from a global round on, each as (index, LPS before, LPS then).
-
-        `busy_ns` says of those that are late on the virtual clock until when they are busy.
-        """
+    def move(self, global_round: int, moves: Iterable[tuple[int, int, int]]) -> None:
+        """Note that devices hang on another LPS from a global round on, each as (index, LPS before, LPS then)."""
         with self.together():
             for index, came_from, home in moves:
                 self._write("INSERT INTO moves VALUES (?, ?, ?, ?, NULL)", global_round, index, came_from, home)
                 self._write("UPDATE devices SET home = ? WHERE device_index = ?", home, index)
-                if index in busy_ns:
-                    self._write("INSERT INTO moved_busy VALUES (?, ?, ?, NULL)", global_round, index, busy_ns[index])
 
     def moves(self) -> list[tuple[int, int, int, int]]:
         """(global round, device index, LPS before, LPS from then on) in the order noted."""
         return self._rows("SELECT global_round, device_index, came_from, home FROM moves ORDER BY rowid")
-
-    def moved_busy(self) -> list[tuple[int, int, int]]:
-        """(global round, device index, until when it was busy on the virtual clock) of moves of busy devices."""
-        return self._rows("SELECT global_round, device_index, busy_ns FROM moved_busy")
 
     # --- LPSs and rounds ------------------------------------------------------------------------
 

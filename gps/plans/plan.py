@@ -39,7 +39,6 @@ class Plans:
         self._moved: dict[int, int] = {}  # by the global round of a plan, how many devices it has moved; once asked for
         self._moves = journal.moves()
         self._left = {(came_from, index) for _, index, came_from, _ in self._moves}
-        self._busy_ns = self._busy_since_move()
         # grows with whatever LPSs have to hear of; the same after a restart
         self.version = max(1, len(self._made)) + placed_late + journal.versions_taken_back()
         self.version += len({global_round for global_round, *_ in self._moves})
@@ -132,16 +131,12 @@ class Plans:
             versions = len(later) + len({made_in for made_in, *_ in moved_back}) + 1
             self._journal.forget_plans_after(global_round, places, versions=versions)
             self._moves = [move for move in self._moves if move[0] <= global_round]
-            self._busy_ns = self._busy_since_move()
             self.version += 1
 
-    def move(
-        self, global_round: int, homes: Mapping[int, int], busy: Mapping[str, Mapping[int, int]] | None = None
-    ) -> list[str]:
+    def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
         """Let devices hang on other LPSs, given by index, from a global round on; gives the ids of those that move.
 
         One that an LPS has refused for the rest of the run stays: another would wait for it, as it knows of no refusal.
-        `busy` says by LPS until when its devices are busy that have missed a deadline on the virtual clock.
         """
         refused = self._journal.refused_in_training()
         devices = {index: self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices}
@@ -149,24 +144,13 @@ class Plans:
         moves = [(i, d.home, homes[i]) for i, d in there.items() if d.home is not None and d.home != homes[i]]
         if not moves:
             return []
-        told = {index: (busy or {}).get(home_name(came_from), {}).get(index, 0) for index, came_from, _ in moves}
-        self._journal.move(global_round, moves, {index: busy_ns for index, busy_ns in told.items() if busy_ns})
+        self._journal.move(global_round, moves)
         for index, came_from, home in moves:
             devices[index].home = home
             self._moves.append((global_round, index, came_from, home))
             self._left.add((came_from, index))
-        self._busy_ns = self._busy_since_move()
         self.version += 1
         return [devices[index].device_id for index, *_ in moves]
-
-    def _busy_since_move(self) -> dict[int, int]:
-        """By index of a device until when it was busy as it moved to where it is now."""
-        newest = {index: made_in for made_in, index, *_ in self._moves}
-        return {index: ns for made_in, index, ns in self._journal.moved_busy() if newest[index] == made_in}
-
-    def busy_ns(self, device: Device) -> int:
-        """Until when a device was busy on the virtual clock as it moved to where it is; 0 if it was not."""
-        return self._busy_ns.get(device.device_index, 0)
 
     def moves(self) -> list[tuple[int, str, str, str]]:
         """Of each device that has moved: the global round from which on, its id, from which LPS and to which."""

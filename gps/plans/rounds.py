@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedstrata.clock.presence import Homes, busy_as_they_move
+from fedstrata.clock.presence import Homes
 from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
@@ -65,7 +65,6 @@ class GlobalRounds:
             wait=experiment.deadlines.gps,
             is_timed=experiment.is_timed,
             transfers=transfers,
-            moving=busy_as_they_move(experiment),
         )
         self.times = GlobalTimes(experiment, journal, first_is_fetched=keeper.is_fetched_first)
         self._homes = Homes(experiment.schedule if experiment.clock != "none" else ())
@@ -103,7 +102,7 @@ class GlobalRounds:
                 self._journal.close_global_round(self.global_round)
                 self.times.keep(self.global_round, times)
                 self._keep_counts()
-                moved = self._move(self.global_round + 1, gathered)
+                moved = self._move(self.global_round + 1)
             self._note_closed(gathered, time.monotonic() - started)
             self.global_round += 1
             yield ClosedRound(self.global_round, gathered.missing, moved)
@@ -111,15 +110,11 @@ class GlobalRounds:
         await joined(self.global_round)
         self._open(model, self._plans.examples(self.global_round), evaluate_only=True)
 
-    def _move(self, global_round: int, gathered: RoundResult) -> list[str]:
-        """Let devices hang on other LPSs from a global round on, where the schedule has moved them as it begins.
-
-        Who has missed a deadline on the virtual clock is busy there, too, for as long as the LPS before has told.
-        """
+    def _move(self, global_round: int) -> list[str]:
+        """Let devices hang on other LPSs from a global round on, where the schedule has moved them as it begins."""
         if global_round == self._experiment.training.global_rounds:
             return []
-        busy = {name: uploaded.work.devices_busy_ns for name, uploaded in gathered.uploaded.items()}
-        moved = self._plans.move(global_round, self._homes.at(self.times.now_ns(global_round)), busy)
+        moved = self._plans.move(global_round, self._homes.at(self.times.now_ns(global_round)))
         if moved:
             self._log.info("devices_moved", global_round=global_round, devices=moved)
         return moved

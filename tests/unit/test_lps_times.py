@@ -1,6 +1,5 @@
 """The virtual clock at an LPS: what its report says between rounds, and what it cannot go on without."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -131,13 +130,10 @@ LATE = (
 class LateRounds:
     """LPS rounds of devices whose updates have so many bytes, as an LPS goes through them."""
 
-    def __init__(self, *overrides: str, busy_ns: Mapping[int, int] | None = None) -> None:
-        self.experiment = parse_experiment(TEXT, overrides=[*LATE, *overrides])
-        members = [
-            Member(device_id=f"device-00{index}", device_index=index, busy_ns=(busy_ns or {}).get(index, 0))
-            for index in range(3)
-        ]
-        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members))
+    def __init__(self) -> None:
+        self.experiment = parse_experiment(TEXT, overrides=LATE)
+        self.devices = [Member(device_id=f"device-00{index}", device_index=index) for index in range(3)]
+        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=self.devices))
         self.report, self.taken = ReportHeader(), dict[str, Exchanged]()
         self.server = SimpleNamespace(opened=lambda: self.opened, exchanged=lambda gathered: self.taken)
         self.times = Times(self.experiment, Cluster(cluster_id="lps-0"), cast(Any, self.server))
@@ -203,39 +199,14 @@ def test_what_is_known_of_late_devices_survives_the_lps() -> None:
     assert one.report == other.report
 
 
-MOVES = ("topology={lps: 2}", "schedule=[{at: 2s, move: {devices: 1, to: lps-1}}]")
-
-
-def test_a_device_that_may_move_while_it_is_busy_is_told_of_upwards_and_no_other() -> None:
-    for overrides, told in ((MOVES, {1: 4 * S}), (MOVES[:1], {})):
-        rounds = LateRounds(*overrides)
-        assert rounds.round(0, 1_000)[1] == ["device-001"]
-        work = rounds.times.work(rounds.report, 0)
-        assert work is not None
-        assert dict(work.devices_busy_ns) == told
-        assert work.ByteSize() == pb.Work(busy_ns=2 * S, devices_busy_ns=told).ByteSize()
-        # who has been free for long is told of no more
-        rounds.round(1, 1_000)
-        rounds.round(2, 250)
-        assert rounds.times.work(rounds.report, 0) == pb.Work(busy_ns=5 * S)
-
-
-def test_who_has_moved_here_while_it_was_busy_is_so_here_and_once() -> None:
-    came, been = LateRounds(busy_ns={1: 4 * S}), LateRounds()
-    been.report.busy_ns[1] = 4 * S  # as it would be, had it been here all the time
-    for number, size in enumerate((1_000, 250, 1_000, 1_000)):
-        assert came.round(number, size) == been.round(number, size)
-        assert came.report == been.report
-
-
-def test_who_is_busy_as_it_comes_and_not_drawn_stays_busy() -> None:
-    rounds = LateRounds(busy_ns={1: 6 * S})
-    assert rounds.round(0, 500, drawn=(0, 2))[0] == ["device-000", "device-002"]
-    assert dict(rounds.report.busy_ns) == {1: 6 * S}
-    # where it is late again, what was told as it came counts no more
-    rounds.report.busy_ns[1] = 9 * S
-    assert rounds.round(1, 500) == (["device-000", "device-002"], [])
-    assert dict(rounds.report.busy_ns) == {1: 9 * S}
+def test_a_device_that_moves_away_and_comes_back_is_free() -> None:
+    rounds = LateRounds()
+    assert rounds.round(0, 1_500) == (["device-000", "device-002"], ["device-001"])  # until 6 s
+    rounds.members.take(Cluster(cluster_id="lps-0", members=rounds.devices[::2]))  # moved as a global round begins
+    assert rounds.round(1, 500, drawn=(0, 2)) == (["device-000", "device-002"], [])  # until 2.5 s
+    rounds.members.take(Cluster(cluster_id="lps-0", members=rounds.devices))
+    assert rounds.round(2, 250) == (["device-000", "device-001", "device-002"], [])
+    assert [flow.away_ns for flow in rounds.report.lps_rounds[-1].times.flows] == [0, 0, 0]
 
 
 # --- by real time -------------------------------------------------------------------------------------------

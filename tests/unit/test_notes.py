@@ -92,18 +92,6 @@ def test_an_answer_of_more_bytes_than_a_message_has_is_not_believed(size: int) -
         check_notes(pb.UpdateHeader(child_id="a", work=pb.Work(answer_bytes=size)), is_timed=True)
 
 
-def test_until_when_devices_are_busy_is_said_by_lpss_alone_of_those_that_move() -> None:
-    said = {index: pb.UpdateHeader(child_id="a", work=pb.Work(devices_busy_ns={index: 5})) for index in (0, 3)}
-    check_notes(said[3], is_timed=True, moving={3})
-    for header, moving in ((said[0], {3}), (said[3], set[int]())):  # a device says so of nobody
-        with pytest.raises(PayloadError, match="is busy until 5 ns; expected one that the schedule moves"):
-            check_notes(header, is_timed=True, moving=moving)
-    for none in (0, -1, 2**61):
-        header = pb.UpdateHeader(child_id="a", work=pb.Work(devices_busy_ns={3: none}))
-        with pytest.raises(PayloadError, match="expected one that the schedule moves, and a time"):
-            check_notes(header, is_timed=True, moving={3})
-
-
 @pytest.mark.parametrize("name", ["begins_ns", "ends_ns", "ready_ns"])
 def test_times_that_are_none_are_refused(name: str) -> None:
     for number in (-1, 2**62):

@@ -5,7 +5,7 @@ import pytest
 from fedstrata.clock.course import LinkCourses
 from fedstrata.clock.presence import Homes, Presence
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
-from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
+from fedstrata.errors import ExperimentError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.rates import end_of
 from fedstrata.experiment_file import parse_experiment
@@ -109,13 +109,6 @@ def test_devices_hang_where_they_were_moved_last() -> None:
         scheduled("{at: 9s, move: {devices: 0, to: lps-0}}", "{at: 3s, move: {devices: 0, to: lps-1}}").schedule
     )
     assert [dict(homes.at(at_s * S)) for at_s in (2, 3, 9)] == [{}, {0: 1}, {0: 0}]
-
-
-@pytest.mark.parametrize("busy_ns", [-1, 2**61])
-def test_a_time_until_which_none_can_be_busy_is_not_believed(busy_ns: int) -> None:
-    member = Member(device_id="device-000", busy_ns=busy_ns)
-    with pytest.raises(PayloadError, match="devices of lps-0 are busy until a time that is none"):
-        Members(scheduled(), Cluster(cluster_id="lps-0", members=[member]))
 
 
 # --- what it cannot say -------------------------------------------------------------------------------------

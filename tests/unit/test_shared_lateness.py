@@ -30,12 +30,9 @@ class SharedRounds:
 
     def __init__(self, *overrides: str, busy_ns: Mapping[int, int] | None = None) -> None:
         self.experiment = shared_experiment(*overrides)
-        members = [
-            Member(device_id=name, device_index=index, busy_ns=(busy_ns or {}).get(index, 0))
-            for index, name in enumerate(NAMES)
-        ]
+        members = [Member(device_id=name, device_index=index) for index, name in enumerate(NAMES)]
         self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members))
-        self.report, self.taken = ReportHeader(), dict[str, Exchanged]()
+        self.report, self.taken = ReportHeader(busy_ns=busy_ns), dict[str, Exchanged]()
         server = SimpleNamespace(opened=lambda: self.opened, exchanged=lambda gathered: self.taken)
         self.times = Times(self.experiment, Cluster(cluster_id="lps-0"), cast(Any, server))
 
@@ -126,24 +123,6 @@ def test_what_is_known_of_late_devices_survives_the_lps() -> None:
     other.report.CopyFrom(one.report)
     assert one.round(1, (900, 1_000, 1_200)) == other.round(1, (900, 1_000, 1_200))
     assert one.report == other.report
-
-
-def test_who_has_moved_here_while_it_was_busy_is_so_here() -> None:
-    came, been = SharedRounds(busy_ns={2: S // 5}), SharedRounds()
-    been.report.busy_ns[2] = S // 5
-    assert came.round(0, (500, 500, 500)) == been.round(0, (500, 500, 500)) == []
-    assert came.report == been.report
-    assert came.report.lps_rounds[-1].times.flows[2].away_ns == S // 5
-
-
-def test_a_busy_device_that_moves_is_told_of_while_it_computes_and_not_when_it_was_broken_off() -> None:
-    moves = ("topology={lps: 2}", "schedule=[{at: 2s, move: {devices: 2, to: lps-1}}]")
-    for examples, told in ((120, {2: S + S // 5}), (50, {})):
-        rounds = SharedRounds(*moves)
-        assert rounds.round(0, (1_000, 1_000, 2_000), (0, 0, examples)) == ["device-002"]
-        work = rounds.times.work(rounds.report, 0)
-        assert work is not None
-        assert dict(work.devices_busy_ns) == told
 
 
 def test_work_that_is_never_done_is_refused_as_it_is_announced() -> None:

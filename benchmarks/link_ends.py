@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suite.programs import environment, python
+from fedstrata.clock.parent import HeldBack
 from fedstrata.clock.tier_links import WAYS, TierLinks, device_links
 from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
@@ -122,7 +123,12 @@ class Parent:
 
     def _server(self, layout: Layout) -> RoundServer:
         terms = RoundTerms(
-            run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline(), transfers=self.transfers
+            run_id=RUN,
+            layout=layout,
+            part=PART,
+            link=LinkSettings(),
+            wait=TierDeadline(),
+            clock=HeldBack(self.transfers),
         )
         return RoundServer(terms, self._metrics, self._log, self._executor)
 

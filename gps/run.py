@@ -6,9 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from fedstrata.clock.tier_links import device_links, lps_links
-from fedstrata.clock.timeline import LpsTimeline
-from fedstrata.clock.transfers import transfers_of
+from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, PluginError, RunStoppedError, StateError
 from fedstrata.experiment import Experiment
@@ -39,6 +37,7 @@ from gps.plans.keepers import Keeper, keeper_of
 from gps.plans.plan import Plans
 from gps.plans.rounds import ClosedRound, GlobalRounds
 from gps.record.record import RunResult, recorded_end, wall_seconds, write_models, write_record
+from gps.record.timeline_record import RunTimes
 
 NEWS_S = 0.1  # how long what devices say may wait to be shown
 EVENT_EVERY = 10  # global rounds between two notes to the operator
@@ -66,6 +65,7 @@ class Run:
         self._stopped = asyncio.Event()
         self._newcomers_are_in = False  # whether the round has begun in which they join
 
+        self.clock = clock_of(experiment).gps(self.journal)
         self.method = make_method(experiment)
         metrics.links.questions = frozenset(question.name for question in self.method.questions())
         model = build_model(experiment.model, dataset_info(experiment.data))
@@ -82,7 +82,7 @@ class Run:
         self.questions = Questions(
             self.method, roster=self.roster, journal=self.journal, log=self._log, on_change=self.tell_soon,
             on_late=self._place,
-            transfers=transfers_of(self.experiment, device_links(self.experiment, to_gps=True)),
+            clock=self.clock.questions,
         )  # fmt: skip
         self.enrolment = Enrolment(
             self.experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=self._log,
@@ -95,19 +95,18 @@ class Run:
 
     def _open_training(self, state: Path, keeper: Keeper) -> None:
         """What is needed from then on."""
-        transfers = transfers_of(self.experiment, lps_links(self.experiment))
         self.reports = Reports(
             self.experiment, plan=self.plan, serving=self.serving, journal=self.journal, metrics=self._metrics,
             models=self.record_folder / "models", layout=self.streams.travelling, exclude=self._operator.exclude,
         )  # fmt: skip
         self.asking = Asking(
             self.method, self.streams, plans=self.plan, journal=self.journal, changes=self.changes, log=self._log,
-            timeline=LpsTimeline(self.experiment) if self.experiment.is_timed else None, transfers=transfers,
+            clock=self.clock,
         )  # fmt: skip
         self.rounds = GlobalRounds(
             self.experiment, keeper=keeper, plans=self.plan, asking=self.asking, folder=state, journal=self.journal,
             keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,
-            transfers=transfers,
+            clock=self.clock,
         )  # fmt: skip
         self.rounds.server.refused.on_ban = self._refuse_lps
         self._adoption = Adoption(
@@ -307,7 +306,7 @@ class Run:
 
     def has_news(self, known_version: int) -> bool:
         """Whether there is something to tell an LPS that knows the plan of a version."""
-        is_told = self.plan.is_made and self.rounds.times.knows_start
+        is_told = self.plan.is_made and self.clock.knows_start
         return self.is_over or (is_told and self.plan.version != known_version)
 
     def heard_of(self, request: pb.RegisterLpsRequest) -> None:
@@ -352,11 +351,11 @@ class Run:
 
     def _result(self) -> RunResult:
         """All that the record says; made where nothing changes meanwhile."""
-        ids, first = self.experiment.device_ids(), self.plan.first
+        ids, first, clock = self.experiment.device_ids(), self.plan.first, self.clock
         return replace(
             self.standing(),
             lps_rounds=LpsRounds(self.journal),
-            times=self.rounds.times.all(),
+            times=RunTimes(before=clock.before, global_rounds=dict(clock.closed), asked=clock.asked),
             carried_before=self.questions.carried(),
             relevance=first.affinity if first is not None else None,
             relevance_ids=[ids[index] for index in first.related] if first is not None else [],

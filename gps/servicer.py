@@ -1,6 +1,7 @@
 """GpsService and RunService: translate between messages and the run."""
 
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class GpsServicer(GpsServiceServicer):
         self._check_going(request.run_id)
         return pb.FetchClustersResponse(
             run_id=self._run_id,
-            is_grouped=run.plan.is_made and run.rounds.times.knows_start,
+            is_grouped=run.plan.is_made and run.clock.knows_start,
             clusters=[self._cluster(name) for name in run.serving.clusters_of(request.lps_id)],
             plan_version=run.plan.version if run.plan.is_made else 0,
             is_over=run.is_over,
@@ -108,7 +109,7 @@ class GpsServicer(GpsServiceServicer):
             global_round=self._run.rounds.global_round,
             clusters=plan.cluster_count if plan.spans_lps else 0,
             mixed=plan.mixed,
-            began_unix_ns=self._run.rounds.times.began_unix_ns,
+            began_unix_ns=self._run.clock.began_unix_ns,
         )
 
     def _member(self, device: Device, began_in: Mapping[int, int] | None) -> pb.Member:
@@ -180,10 +181,9 @@ class GpsServicer(GpsServiceServicer):
                 raise PayloadError(f"more answers than the {header.answers} announced")
             left -= 1
             answers[part.answer.device_index] = part.answer.answer
-        if run.serving.is_current(header.cluster_id, header.term):
-            await run.asking.arrived(header, answers)
-        if run.serving.is_current(header.cluster_id, header.term):
-            run.asking.take(header, answers)
+        is_current = partial(run.serving.is_current, header.cluster_id, header.term)
+        if is_current():
+            await run.asking.take(header, answers, is_current)
         return answers_pb2.SubmitAnswersResponse(run_id=self._run_id)
 
     async def LocateUpdate(

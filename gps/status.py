@@ -25,7 +25,7 @@ def status_of(run: Run) -> pb.RunStatus:
         has_record=run.has_record,
         waits=to_proto(run.waiting.waits),
         seconds=seconds_of(run.journal.phases()),
-        virtual_ns=run.rounds.times.since_questions_ns(run.rounds.global_round),
+        virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
         energy_joules=run.reports.energy.total.total / JOULE_FJ,
         epsilon_spent=run.epsilon.after(run.rounds.global_round, is_grouped=run.plan.is_made),
     )

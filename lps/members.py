@@ -15,11 +15,11 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 class Members:
     """What the GPS has last said of the devices that hang on this LPS."""
 
-    def __init__(self, experiment: Experiment, home: gps_pb.Cluster) -> None:
+    def __init__(self, experiment: Experiment, home: gps_pb.Cluster, presence: Presence) -> None:
         self._experiment = experiment
         self._home, self._term = home.cluster_id, home.term
         self.under_way: int | None = None  # where clusters span LPSs: the global round that devices are in
-        self._presence = Presence(experiment.schedule if experiment.clock != "none" else ())
+        self._presence = presence
         self.take(home)
 
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:

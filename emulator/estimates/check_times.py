@@ -123,8 +123,8 @@ def _alone(experiment: Experiment, payloads: Payloads, begins_ns: Mapping[int, i
     for index, at_ns in begins_ns.items():
         name, each = ids[index], sent[index]
         (there_ns,) = timeline.arrivals(0, at_ns, {name: each}, {}, {name: index}).values()
-        back_ns, _ = comes_back(0, at_ns, index, each, free_ns=0, there_ns=there_ns)
-        found.append((back_ns - at_ns, name))
+        back = comes_back(0, at_ns, index, each, free_ns=0, there_ns=there_ns)
+        found.append((back.busy_ns - at_ns, name))
     return sorted(found)
 
 

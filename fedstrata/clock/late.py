@@ -8,18 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedstrata.clock.calendar import UP, Flow, carried_by
-from fedstrata.clock.round import Child, Exchanged, answers_of, asked_address, flow_of, latency_of, updates_of
+from fedstrata.clock.round import Child, Exchanged, Missed, answers_of, asked_address, flow_of, latency_of, updates_of
 from fedstrata.clock.timeline import DeviceTimeline, check_ever
 from fedstrata.experiment import Experiment
-from fedstrata.v1 import rounds_pb2 as pb
-
-
-@dataclass(frozen=True, kw_only=True)
-class Missed:
-    """Of a device that has missed a deadline: until when it is busy, and what it has done in vain."""
-
-    busy_ns: int
-    flow: pb.Flow
 
 
 @dataclass(frozen=True, kw_only=True)

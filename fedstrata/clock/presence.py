@@ -66,8 +66,3 @@ def devices_come_to_others(experiment: Experiment) -> bool:
     """Return whether an LPS gets devices in training that it did not have before: moved by the clock, or newcomers."""
     is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
     return is_moving or experiment.newcomers is not None
-
-
-def counts_real_time(experiment: Experiment) -> bool:
-    """Return whether something happens at a real time since training began."""
-    return experiment.clock == "real" and bool(experiment.schedule or experiment.links.has_trace)

@@ -17,6 +17,7 @@ from fedstrata.clock.round import (
     Beside,
     Child,
     Exchanged,
+    Missed,
     Way,
     answers_of,
     answers_there,
@@ -179,7 +180,7 @@ class DeviceTimeline:
         free_ns: int,
         there_ns: int,
         goes_on_ns: int | None = None,
-    ) -> tuple[int, pb.Flow]:
+    ) -> Missed:
         """When an update is back, by its device's own link, and what its way was: of one that may miss a deadline.
 
         Raises:
@@ -191,18 +192,20 @@ class DeviceTimeline:
         latency_ns = latency_of(child.link, way.ready_ns, address, index, UP)
         back_ns = end_of(way.ready_ns, 8 * exchanged.up_bytes, child.link.course("up")) + latency_ns
         check_ever(max(back_ns, child.busy_ns + way.up_ns), exchanged.work)
-        return back_ns, flow_of(child, begins_ns, way.down_ns, way.up_ns + back_ns - way.ready_ns)
+        flow = flow_of(child, begins_ns, way.down_ns, way.up_ns + back_ns - way.ready_ns)
+        return Missed(busy_ns=back_ns, flow=flow)
 
     def missed_answer(
         self, lps_round: int, begins_ns: int, index: int, exchanged: Exchanged, *, free_ns: int, there_ns: int
-    ) -> tuple[int, pb.Flow]:
+    ) -> Missed:
         """The same of an answer; `exchanged` has what went to and fro for it alone. Raises PayloadError likewise."""
         children = self.children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
         (child,) = children
         (at_ns,) = answers_there(children, [there_ns], self.address(lps_round), self.shared)
         check_ever(at_ns, exchanged.work)
         only = replace(child, busy_ns=child.first_ns)
-        return at_ns, flow_of(only, begins_ns, there_ns - begins_ns, at_ns - there_ns - child.first_ns)
+        flow = flow_of(only, begins_ns, there_ns - begins_ns, at_ns - there_ns - child.first_ns)
+        return Missed(busy_ns=at_ns, flow=flow)
 
     def ways(
         self,

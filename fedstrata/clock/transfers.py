@@ -13,10 +13,9 @@ from fedstrata.clock.calendar import DOWN, UP, Line, drawn_latency
 from fedstrata.clock.shared_link import Broadcasts, SharedFlow, SharedLink
 from fedstrata.clock.tier_links import WAYS, TierLinks
 from fedstrata.errors import SupersededError, UnknownChildError
-from fedstrata.experiment import Experiment
 from fedstrata.experiment.rates import SECOND_NS, AnyRate, Course, bits_between, end_of
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import Clock, RealTime, since_ns
+from fedstrata.process.sleeping import Clock, RealTime
 from fedstrata.v1 import rounds_pb2 as pb
 
 STAGGERED = 8  # among how many places within a piece the flows of a shared link are spread
@@ -113,7 +112,14 @@ class Transfer:
         )
 
 
-class Relay:
+class Relayed:
+    """Carries messages to a child as fast as the machines do."""
+
+    async def carry(self, there_ns: int, size: int) -> None:
+        """Wait until a message of so many bytes has arrived that was there to be sent at a time, or as this began."""
+
+
+class Relay(Relayed):
     """One direction of a child's own link, for messages that follow each other as they come."""
 
     def __init__(self, clock: Clock, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
@@ -124,7 +130,6 @@ class Relay:
         self.began_ns = clock.now_ns()
 
     async def carry(self, there_ns: int, size: int) -> None:
-        """Wait until a message of so many bytes has arrived that was there to be sent at a time, or as this began."""
         left_ns = self._line.carry(max(there_ns, self.began_ns) - self._origin_ns, 8 * size)
         await self._clock.until(self._origin_ns + left_ns + self._latency_ns)
 
@@ -276,13 +281,3 @@ class Transfers:
         taken = [self._achieved[key] for key in sorted(self._achieved) if key[0] == number]
         self._achieved = {key: each for key, each in self._achieved.items() if key[0] > number}
         return taken
-
-
-def transfers_of(experiment: Experiment, links: TierLinks, began_unix_ns: int = 0) -> Transfers | None:
-    """What holds transfers back; None where nothing does. `began_unix_ns`: when training began, if that is known."""
-    if not experiment.is_paced:
-        return None
-    transfers = Transfers(links)
-    if began_unix_ns:
-        transfers.began(since_ns(began_unix_ns))
-    return transfers

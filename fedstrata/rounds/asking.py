@@ -1,6 +1,6 @@
 """A question in the middle of a round: who has answered, and how the round goes on once the plan is made."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedstrata.errors import PayloadError
@@ -16,8 +16,6 @@ class Asking:
 
     question: Question
     check: Callable[[Question, Arrays, Iterable[int]], None] = lambda question, arrays, relayed_by: None  # the method's
-    # on the virtual clock with a deadline, where the link up is shared: whose answers of all have missed it
-    find_late: Callable[[Mapping[str, answers_pb2.Answer]], Collection[str]] = lambda answers: ()
     answers: dict[str, answers_pb2.Answer] = field(default_factory=dict)
     clusters: Mapping[str, int] | None = None  # by child, from the plan that was made of the answers
     went_on_ns: int = 0  # on the real clock: when the parent said so

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fedstrata.rounds.result import Uploaded
+from fedstrata.clock.round import Exchanged
 from fedstrata.rounds.upload import Upload
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -36,7 +36,7 @@ class Notes:
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
-    uploaded: dict[str, Uploaded] = field(default_factory=dict)
+    uploaded: dict[str, Exchanged] = field(default_factory=dict)
 
 
 def mean_loss(losses: Collection[tuple[float, int]]) -> float:

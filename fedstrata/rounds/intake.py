@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedstrata.clock.round import Exchanged
 from fedstrata.errors import (
     ExcludedError,
     NotReadyError,
@@ -26,7 +27,7 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.process.quoting import quoted
 from fedstrata.rounds.child import Child, ChildState, Notes, apart, mean_loss, uninterrupted
 from fedstrata.rounds.limits import NO_LIMITS, ChildLimits
-from fedstrata.rounds.result import RoundResult, Uploaded
+from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.upload import Upload
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
@@ -206,7 +207,7 @@ class Intake:
             self._notes.losses[upload.child_id] = (header.train_loss, max(1, _examples(header, upload)))
             self._notes.evaluations[upload.child_id] = [apart(evaluation) for evaluation in header.evaluations]
             if header.HasField("work"):
-                self._notes.uploaded[upload.child_id] = Uploaded.of(header)
+                self._notes.uploaded[upload.child_id] = Exchanged.of_update(header)
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:

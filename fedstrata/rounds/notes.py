@@ -31,7 +31,7 @@ def check_run(run_id: str, said: str) -> None:
         raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
 
 
-def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
+def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
     """Refuse an update whose loss is no number, whose measurements are not the sender's own, or whose work is missing.
 
     Raises:
@@ -45,9 +45,9 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False) -> None:
         raise PayloadError(f"{header.child_id} reports {len(header.evaluations)} measurements, expected its own one")
     for evaluation in header.evaluations:
         check_evaluation(evaluation)
-    if is_timed != header.HasField("work"):
+    if has_work != header.HasField("work"):
         raise PayloadError(
-            f"{header.child_id} says {'nothing' if is_timed else 'something'} of its work for a timeline"
+            f"{header.child_id} says {'nothing' if has_work else 'something'} of its work for a timeline"
         )
     work, longest_ns = header.work, max(header.work.busy_ns, header.work.computed_ns)
     can_be = min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS and work.computed_ns < MOST_COUNTED

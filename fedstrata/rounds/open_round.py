@@ -1,12 +1,13 @@
 """The round now open at a parent: what its children start from, and what one is told that has been in it before."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from fedstrata.clock.deadline import Deadline
+from fedstrata.clock.round import Exchanged
 from fedstrata.errors import OffsetError
 from fedstrata.experiment import Encoding
-from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.asking import Asking
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.intake import Intake
@@ -30,11 +31,8 @@ class OpenRound:
     plan_version: int = 0
     begins_ns: int = 0  # at the GPS, on the virtual clock
     asking: Asking | None = None
-    announcing: Announcing | None = None  # on the virtual clock with a deadline, where the link up is shared
+    deadline: Deadline = field(default_factory=Deadline)
     masking: Masking | None = None  # under secure aggregation
-    # on the virtual clock with a deadline, where it is not: whether an update would have missed it
-    is_late: Callable[[pb.UpdateHeader], bool] = lambda header: False
-    is_answer_late: Callable[[str, answers_pb2.Answer], bool] = lambda child_id, answer: False  # likewise
 
     @classmethod
     def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
@@ -58,6 +56,11 @@ class OpenRound:
         """What a child starts from."""
         return self.offers[self.clusters.get(child_id, 0)]
 
+    def sent_to(self, child_id: str) -> Exchanged:
+        """What a child has been sent, for the round's deadline and timeline."""
+        offer = self.offer_to(child_id)
+        return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
+
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
         """Whether a child's update of a round, against the model of a digest if it says one, is one of this round."""
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
@@ -67,9 +70,7 @@ class OpenRound:
         """The round's number, for whom it waits, and for what of theirs."""
         if self.masking is not None and not self.masking.is_formed:
             return self.number, self.masking.lacking, "its key for masks"
-        if self.announcing is not None and not self.announcing.is_decided and not self.is_asking:
-            return self.number, self.announcing.lacking(self.intake.missing), "its update"
-        return self.number, self.intake.missing, "its update"
+        return self.number, self.deadline.lacking(self.intake.missing), "its update"
 
     @property
     def knows_masks(self) -> bool:
@@ -84,7 +85,7 @@ class OpenRound:
         if self.asking is not None and self.asking.holds_back(child_id, answered_round(request), self.number):
             return False
         is_sent = self.is_base_of(child_id, request.sent_round, request.sent_digest)
-        return not (is_sent and self.announcing is not None and self.announcing.holds_back(child_id))
+        return not (is_sent and self.deadline.holds_back(child_id))
 
     def gathers(self, header: pb.UpdateHeader) -> bool:
         """Whether an update is of this round, and the round gathers updates."""
@@ -97,11 +98,11 @@ class OpenRound:
         Raises:
             PayloadError: it can be no update of that child.
         """
-        announcing, is_awaited = self.announcing, self.intake.state_of(header.child_id) is ChildState.AWAITED
-        if announcing is None or self.is_asking or not is_awaited or not self.gathers(header):
+        is_awaited = self.intake.state_of(header.child_id) is ChildState.AWAITED
+        if not self.deadline.are_announced or self.is_asking or not is_awaited or not self.gathers(header):
             return False
         self.intake.limits.check_measured(header.evaluations)
-        announcing.note(header)
+        self.deadline.note(header)
         return True
 
     def is_masked_for(self, header: pb.UpdateHeader) -> bool:
@@ -110,7 +111,7 @@ class OpenRound:
 
     def is_in_time(self, header: pb.UpdateHeader) -> bool:
         """Whether an update meets a deadline on the virtual clock; a child that misses it is left out of the round."""
-        if self.intake.state_of(header.child_id) is ChildState.AWAITED and self.is_late(header):
+        if self.intake.state_of(header.child_id) is ChildState.AWAITED and self.deadline.is_late(header):
             self.intake.exclude(header.child_id)
             return False
         return True
@@ -123,7 +124,7 @@ class OpenRound:
         """
         if self.asking is not None:
             self.asking.keep(child_id, answer)
-            if self.is_answer_late(child_id, self.asking.answers[child_id]):
+            if self.deadline.is_answer_late(child_id, self.asking.answers[child_id]):
                 self.intake.exclude(child_id)
 
     def offset_of(self, request: pb.LocateUpdateRequest) -> int:
@@ -169,9 +170,7 @@ def instead_of_model(opened: OpenRound, request: pb.FetchModelRequest) -> pb.Mod
     """What a child is told that has been in the open round before; None where it needs the model."""
     child_id, number = request.child_id, opened.number
     if opened.is_base_of(child_id, request.sent_round, request.sent_digest):
-        announcing = opened.announcing
-        is_first = announcing is not None and child_id not in announcing.announced
-        return pb.ModelPart(send_again=pb.SendAgain(round=number, announce=is_first))
+        return pb.ModelPart(send_again=pb.SendAgain(round=number, announce=opened.deadline.wants_word_of(child_id)))
     if opened.asking is None or answered_round(request) != number:
         return None
     if opened.asking.clusters is None:  # the answer was given to an earlier life of this parent

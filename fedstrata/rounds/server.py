@@ -5,6 +5,7 @@ The LPS uses one for each cluster with devices as children, the GPS one with clu
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,6 @@ from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.offered import offered
 from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rounds.open_round import OpenRound
-from fedstrata.rounds.paced import arrived_answer, arriving
 from fedstrata.rounds.refusals import Refusals
 from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.terms import RoundTerms
@@ -66,8 +66,9 @@ class RoundServer:
         opened.intake.on_void = partial(self._voided, opened)
         for child_id in self.refused:  # before anybody is told of the round: nobody masks for them
             opened.intake.exclude(child_id)
+        opened.deadline.begin(opened)
         self._round = opened
-        self.exchange.round_opened()
+        self.exchange.clock.round_opened()
         self._metrics.round_opened(opened.number)
         self._changes.tell()
 
@@ -108,12 +109,7 @@ class RoundServer:
             for child_id in await opened.masking.without_key(self._changes, wait.deadline_s):
                 self._log.warning("no_key", child=child_id, round=opened.number)
                 intake.exclude(child_id)
-        if opened.announcing is not None:
-            late = await opened.announcing.late(self._changes, lambda: intake.missing, lambda: intake.is_complete)
-            for child_id in late:
-                intake.exclude(child_id)
-                self._metrics.update("late")
-            self._changes.tell()
+        await opened.deadline.decide(self._changes, partial(self._metrics.update, "late"))
         while not await wait_until(intake.reported, lambda: intake.is_complete, wait.deadline_s):
             self._log.warning("deadline_reached", round=opened.number, missing=list(intake.exclude_late()))
         intake.check_quorum(self.refused.reasons)
@@ -136,7 +132,7 @@ class RoundServer:
         for child_id in asking.lacking(intake.missing):
             self._log.warning("no_answer", child=child_id, round=opened.number, question=asking.question.name)
             intake.exclude(child_id)
-        for child_id in asking.find_late({name: asking.answers[name] for name in intake.missing}):
+        for child_id in opened.deadline.late_answers({name: asking.answers[name] for name in intake.missing}):
             intake.exclude(child_id)
         intake.check_quorum(self.refused.reasons, still_awaited=True)
         return {child_id: asking.answers[child_id] for child_id in intake.missing if child_id in asking.answers}
@@ -146,7 +142,7 @@ class RoundServer:
         opened = self.opened()
         opened.intake.sums = sums
         if opened.asking is not None:
-            opened.asking.go_on(clusters, self.exchange.now_ns)
+            opened.asking.go_on(clusters, self.exchange.clock.now_ns())
         self._changes.tell()
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
@@ -156,7 +152,12 @@ class RoundServer:
     def exchanged(self, result: RoundResult) -> dict[str, Exchanged]:
         """What went between the children and this parent in the round just closed, for its timeline."""
         opened = self.opened()
-        return {name: uploaded.exchanged(opened.offer_to(name)) for name, uploaded in result.uploaded.items()}
+        return {name: uploaded.after(opened.sent_to(name)) for name, uploaded in result.uploaded.items()}
+
+    def asked(self, answers: Mapping[str, answers_pb2.Answer]) -> dict[str, Exchanged]:
+        """What went between the children and this parent for answers in the open round, likewise."""
+        opened = self.opened()
+        return {name: Exchanged.of_answer(each).after(opened.sent_to(name)) for name, each in answers.items()}
 
     def has_refused(self, child_id: str) -> bool:
         """Whether a child was refused for the rest of the run."""
@@ -192,7 +193,7 @@ class RoundServer:
         elif not self._has_news(request):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
         else:
-            async for part in offered(self.exchange.transfers, self._turns, self.opened(), request):
+            async for part in offered(self.exchange.clock, self._turns, self.opened(), request):
                 yield part
                 del part  # a chunk; the next may be long in coming
 
@@ -232,7 +233,7 @@ class RoundServer:
             return
         try:
             asking.check_answer(child_id, message.answer)
-            await arrived_answer(self.exchange.transfers, child_id, message.round, message.answer.ByteSize())
+            await self.exchange.clock.answer_arrived(child_id, message.round, message.answer.ByteSize())
             if opened.asked_by(message) is not None:
                 opened.keep_answer(child_id, message.answer)
                 self._changes.tell()
@@ -250,7 +251,7 @@ class RoundServer:
         opened = self._round
         try:
             self.check_payload(header)
-            check_notes(header, is_timed=self.exchange.is_timed)
+            check_notes(header, has_work=self.exchange.clock.wants_work)
             if opened is not None and opened.note_announced(header):
                 self._changes.tell()
                 reach("upload", opened.number)
@@ -263,9 +264,9 @@ class RoundServer:
         check_run(self.exchange.run_id, header.run_id)
         try:
             announced = self.check_payload(header)  # of a late one, too
-            check_notes(header, is_timed=self.exchange.is_timed)
+            check_notes(header, has_work=self.exchange.clock.wants_work)
             is_awaited = self._round is not None and self._round.number == header.round
-            async with arriving(self.exchange.transfers if is_awaited else None, header, parts) as come:
+            async with self.exchange.clock.arriving(header, parts) if is_awaited else nullcontext(parts) as come:
                 accepted = await self._take(header, announced, come)
         except PayloadError as error:
             self.ban(header.child_id, str(error))
@@ -292,7 +293,7 @@ class RoundServer:
         if opened is None or opened.is_asking or not self._is_awaited(opened, header):
             self._metrics.update("late")
             return False
-        if opened.announcing is not None and not opened.announcing.is_decided:
+        if opened.deadline.is_gathering:
             self.announce(header)  # of one that was cut before; its data is asked for once all have said theirs
             return False
         intake = opened.intake
@@ -302,7 +303,7 @@ class RoundServer:
             if upload is None:
                 return True
             async with upload.until_superseded(upload.child_id):
-                turns = self._turns if self.exchange.transfers is None else None
+                turns = self._turns if self.exchange.clock.takes_turns else None
                 await fold_parts(opened, upload, parts, turns)
                 await intake.finish(upload, header)
         except SupersededError:

@@ -1,8 +1,8 @@
 """What all rounds of one parent have in common."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fedstrata.clock.transfers import Transfers
+from fedstrata.clock.parent import ParentClock
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.rounds.mask_keys import KeyRing
 from fedstrata.rpc.payload import Acceptance
@@ -18,19 +18,8 @@ class RoundTerms:
     part: str  # what the one part of an update is called
     link: LinkSettings
     wait: TierDeadline
-    is_timed: bool = False  # whether updates say what their senders have done, for a timeline
-    transfers: Transfers | None = None  # on the real clock
+    clock: ParentClock = field(default_factory=ParentClock)
     keys: KeyRing | None = None  # under secure aggregation
-
-    @property
-    def now_ns(self) -> int:
-        """The time by which links carry on the real clock; without it 0."""
-        return self.transfers.now_ns() if self.transfers is not None else 0
-
-    def round_opened(self) -> None:
-        """What is broadcast from now on is of another round."""
-        if self.transfers is not None:
-            self.transfers.open_round()
 
     def updates(self) -> Acceptance:
         """What an update has to be; a masked one lies on the grid of sums, whatever the link's encoding."""

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from fedstrata.clock.calendar import UP
-from fedstrata.clock.transfers import Transfers
+from fedstrata.clock.parent import ParentClock
 from fedstrata.errors import ExcludedError, PayloadError, SupersededError
 from fedstrata.methods import Arrays, Candidate, Method, Moment, Question
 from fedstrata.process.fault_points import reach
@@ -29,9 +28,9 @@ class Questions:
 
     def __init__(
         self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
-        on_late: Callable[[Device], None], transfers: Transfers | None = None,
+        on_late: Callable[[Device], None], clock: ParentClock,
     ) -> None:  # fmt: skip
-        """`on_late` places a late device that has answered all; `transfers` holds answers back on the real clock."""
+        """`on_late` places a late device that has answered all."""
         self._method = method
         self._roster = roster
         self._journal = journal
@@ -43,7 +42,7 @@ class Questions:
         self.changes = Changes()
         self.is_closed = False  # whether no answer to a relayed question is waited for any more
         self.sponsors: Sequence[Sequence[int]] | None = None  # by cluster, once there are clusters
-        self.transfers = transfers
+        self._clock = clock
         self._carried: list[rounds_pb2.Carried] = []
         self._decided_ns: dict[int, int] = {}  # when the answer of a device was there, as far as it is known
         self._on_change = on_change
@@ -80,11 +79,9 @@ class Questions:
         }
 
     def carried(self) -> list[rounds_pb2.Carried]:
-        """On the real clock, what links have carried of answers to the GPS since it started."""
-        if self.transfers is None:
-            return []
+        """Return what links have carried of answers to the GPS since it started, if the clock notes that."""
         for number in range(len(self.asked)):
-            self._carried += self.transfers.take(number)
+            self._carried += self._clock.take(number)
         return list(self._carried)
 
     # --- calls ----------------------------------------------------------------------------------
@@ -111,7 +108,8 @@ class Questions:
             self._check_wanted(device)
             question = question_named(self.asked, name)
             answer = await _whole(question, header, parts)
-            await self._travel(device, question, answer)
+            number, size = self.asked.index(question), answer.ByteSize()
+            await self._clock.answer_arrived(device.device_id, number, size, in_round=False)
             arrays = arrays_of(question, answer)
             whose = Candidate(device_index=device.device_index, num_examples=device.num_examples)
             self._method.check_answer_of(whose, question, arrays, self._heard_by(device))
@@ -120,14 +118,6 @@ class Questions:
                 reach("relevance")
                 self.tell()
             self.hand_on(device)
-
-    async def _travel(self, device: Device, question: Question, answer: pb.Answer) -> None:
-        """Let the time go by that an answer takes on its device's link, on the real clock."""
-        if self.transfers is not None:
-            number, size = self.asked.index(question), answer.ByteSize()
-            with self.transfers.under_way(device.device_id, UP, number, size) as transfer:
-                await transfer.all_arrived()
-                await transfer.over()
 
     def _check_wanted(self, device: Device) -> None:
         if device.is_late and not self._method.places_late():
@@ -164,7 +154,7 @@ class Questions:
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)
         with self._roster.call_of(request.device_id, request.process_id) as device:
-            relay = self.transfers.relay(device.device_id, self.asked.index(question)) if self.transfers else None
+            relay = self._clock.relay(device.device_id, self.asked.index(question))
             for index in await self._indexes_for(device):
                 if index < request.from_index or index == device.device_index:
                     continue
@@ -174,8 +164,7 @@ class Questions:
                 other = self._roster.devices.get(index)
                 if other is not None and question.name in other.answered and not other.refused and not other.is_late:
                     answer = pb.Answer.FromString(self._journal.answer(question.name, index))
-                    if relay is not None:
-                        await relay.carry(self._decided_ns.get(index, 0), answer.ByteSize())
+                    await relay.carry(self._decided_ns.get(index, 0), answer.ByteSize())
                     for part in self._parts(answer, other):
                         yield part
                         reach("profile_relay")

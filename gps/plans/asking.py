@@ -2,18 +2,16 @@
 
 import asyncio
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from fedstrata.clock.timeline import LpsTimeline
-from fedstrata.clock.transfers import Transfers
+from fedstrata.clock.gps_side import GpsClock
 from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import failed
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
 from fedstrata.rounds.notes import LATEST_NS
-from fedstrata.rounds.paced import arrived_answer
 from fedstrata.rpc.answers import arrays_of, bytes_of
 from fedstrata.streams.streams import Streams
 from fedstrata.v1 import answers_pb2 as pb
@@ -26,39 +24,35 @@ class Asking:
 
     def __init__(
         self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes, log: EventLog,
-        timeline: LpsTimeline | None = None, transfers: Transfers | None = None,
+        clock: GpsClock,
     ) -> None:  # fmt: skip
-        """`timeline` says on the virtual clock when bundles come, `transfers` holds them back on the real one."""
         self._method = method
         self._streams = streams
         self._plans = plans
         self._journal = journal
         self._changes = changes
         self._log = log
-        self._timeline = timeline
-        self._transfers = transfers
+        self._clock = clock
         self.question: Question | None = next((q for q in method.questions() if q.moment is not Moment.BEFORE), None)
 
-    async def arrived(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> None:
-        """On the real clock, wait until the answers of an LPS's devices are here; raises as `take` does."""
-        if self._transfers is None:
-            return
-        self._check(header, answers)
-        if header.global_round >= self._plans.planned_rounds:
-            size = bytes_of(answers)
-            await arrived_answer(self._transfers, header.cluster_id, header.global_round, size)
+    async def take(
+        self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer], is_current: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Take what the devices of an LPS have answered, once its link has carried it; a second time changes nothing.
 
-    def take(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> None:
-        """Take what the devices of an LPS have answered; a second time changes nothing.
+        `is_current` says whether that LPS still has them by then.
 
         Raises:
             UnknownChildError: a device does not hang there; PayloadError: an answer is none; SupersededError: cut.
         """
         question = self._check(header, answers)
-        if header.global_round >= self._plans.planned_rounds:
+        name, number, size = header.cluster_id, header.global_round, bytes_of(answers)
+        if number >= self._plans.planned_rounds:
+            await self._clock.rounds.answer_arrived(name, number, size)
+        if number >= self._plans.planned_rounds and is_current():
             told = {index: answer.SerializeToString(deterministic=True) for index, answer in answers.items()}
-            arrived_ns, where = self._arrived_ns(header, answers), (header.global_round, header.cluster_id)
-            self._journal.add_bundle(question.name, *where, told, arrived_ns)
+            arrived_ns = self._clock.bundled_ns(name, number, header.answered_ns, size)
+            self._journal.add_bundle(question.name, number, name, told, arrived_ns)
             self._changes.tell()
 
     def _check(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> Question:
@@ -75,13 +69,6 @@ class Asking:
         if not 0 <= header.answered_ns < LATEST_NS:
             raise PayloadError(f"{header.cluster_id} tells of answers at {header.answered_ns} ns; that is no time")
         return self.question
-
-    def _arrived_ns(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> int:
-        """When a bundle is here on the virtual clock; 0 without it."""
-        if self._timeline is None:
-            return 0
-        size = bytes_of(answers)
-        return self._timeline.bundled_ns(header.cluster_id, header.global_round, header.answered_ns, size)
 
     @property
     def planned_ns(self) -> int:

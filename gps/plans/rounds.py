@@ -4,12 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fedstrata.clock.presence import Homes
-from fedstrata.clock.transfers import Transfers
+from fedstrata.clock.gps_side import GpsClock
+from fedstrata.clock.round import Exchanged
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.optimisers.files import OptimiserFiles
@@ -25,7 +25,6 @@ from gps.journal.journal import Journal
 from gps.plans.asking import Asking
 from gps.plans.keepers import Keeper
 from gps.plans.plan import Plans
-from gps.plans.times import GlobalTimes
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,9 @@ class GlobalRounds:
     def __init__(
         self, experiment: Experiment, *, keeper: Keeper, plans: Plans, asking: Asking, folder: Path, journal: Journal,
         keep_counts: Callable[[], None], tell: Callable[[], None], metrics: ProcessMetrics, log: EventLog,
-        transfers: Transfers | None = None,
+        clock: GpsClock,
     ) -> None:  # fmt: skip
-        """`keep_counts` is called in the transaction that closes a round, `tell` whenever a round is open; `transfers`
-        are those of LPSs on the real clock."""
+        """`keep_counts` is called in the transaction that closes a round, `tell` whenever a round is open."""
         self._experiment = experiment
         self._keeper = keeper
         self._plans = plans
@@ -63,11 +61,9 @@ class GlobalRounds:
             part=UPDATE_PART,
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
-            is_timed=experiment.is_timed,
-            transfers=transfers,
+            clock=clock.rounds,
         )
-        self.times = GlobalTimes(experiment, journal, first_is_fetched=keeper.is_fetched_first)
-        self._homes = Homes(experiment.schedule if experiment.clock != "none" else ())
+        self._clock = clock
         optimiser = server_optimiser(experiment.training.gps_optimiser)
         self._optimiser = OptimiserFiles(optimiser, folder, self._metadata)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
@@ -81,9 +77,8 @@ class GlobalRounds:
         A round is opened, and after the last one the final measurement, once those are there who join in it.
         """
         model: AnyModel = await asyncio.to_thread(self._begin)
-        await asyncio.to_thread(self.times.begin)
-        if self.server.exchange.transfers is not None and self.times.began_unix_ns:
-            self.server.exchange.transfers.began(self.times.now_ns(self.global_round))
+        await asyncio.to_thread(self._clock.begin)
+        self._clock.resume(self.global_round)
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
             await joined(self.global_round)
@@ -94,13 +89,13 @@ class GlobalRounds:
             sums = self._keeper.sums(children, self.global_round)
             self.server.go_on({}, sums)
             gathered = await self.server.gather()
-            times = self.times.of_round(self.global_round, self.server, gathered)
+            times = self._clock.of_round(self.global_round, partial(self._exchanged, gathered))
             following = await asyncio.to_thread(self._save_following, model, sums)
             model.close()
             model = following
             with self._journal.together(durable=True):  # from here to the next round's opening nothing is waited for
                 self._journal.close_global_round(self.global_round)
-                self.times.keep(self.global_round, times)
+                self._clock.keep(self.global_round, times)
                 self._keep_counts()
                 moved = self._move(self.global_round + 1)
             self._note_closed(gathered, time.monotonic() - started)
@@ -114,10 +109,17 @@ class GlobalRounds:
         """Let devices hang on other LPSs from a global round on, where the schedule has moved them as it begins."""
         if global_round == self._experiment.training.global_rounds:
             return []
-        moved = self._plans.move(global_round, self._homes.at(self.times.now_ns(global_round)))
+        moved = self._plans.move(global_round, self._clock.homes.at(self._clock.now_ns(global_round)))
         if moved:
             self._log.info("devices_moved", global_round=global_round, devices=moved)
         return moved
+
+    def _exchanged(self, gathered: RoundResult) -> Mapping[str, Exchanged]:
+        """What went between the GPS and the LPSs; nothing down, where LPSs have themselves what all begin with."""
+        exchanged = self.server.exchanged(gathered)
+        if self.global_round or self._keeper.is_fetched_first:
+            return exchanged
+        return {name: replace(each, down_bytes=0) for name, each in exchanged.items()}
 
     def _note_closed(self, gathered: RoundResult, seconds: float) -> None:
         self._metrics.round_closed(seconds)
@@ -163,7 +165,7 @@ class GlobalRounds:
             intake=intake,
             evaluate_only=evaluate_only,
             plan_version=self._plans.version,
-            begins_ns=self.times.begins_ns(self.global_round),
+            begins_ns=self._clock.begins_ns(self.global_round),
         )
         self.server.open(opened)
         self._tell()  # after the LPSs, who are waited for

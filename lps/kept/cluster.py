@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedstrata.clock.tier_links import device_links
-from fedstrata.clock.transfers import transfers_of
+from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.deadline import Deadline
 from fedstrata.errors import RunStoppedError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Method
@@ -46,7 +46,6 @@ from lps.kept.writing import Writing
 from lps.members import Members
 from lps.notes import Notes
 from lps.round_rows import split_rounds
-from lps.times import Times, lps_wait
 from lps.uplink import exchanged
 
 Made = TypeVar("Made")
@@ -83,7 +82,8 @@ class ClusterSession:
         self._cluster_id = cluster.cluster_id
         self._uplink = uplink
         self._log = log
-        self._members = Members(around.experiment, cluster)
+        self._clock = clock_of(around.experiment).lps(cluster)
+        self._members = Members(around.experiment, cluster, self._clock.presence)
         self.take_members = self._members.take
         self.has_member, self.goes_on_with = self._members.has, self._members.goes_on_with
         self.term = cluster.term
@@ -107,13 +107,11 @@ class ClusterSession:
             layout=self._layout,
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
-            wait=lps_wait(self._experiment),
-            is_timed=self._experiment.clock != "none",
-            transfers=transfers_of(self._experiment, device_links(self._experiment), cluster.began_unix_ns),
+            wait=self._clock.wait,
+            clock=self._clock.rounds,
             keys=self._keys,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
-        self._times = Times(self._experiment, cluster, self.server)
         self._notes = Notes(cluster.cluster_id, self.server, around.metrics, log)
         self.on_plan = _nothing
 
@@ -154,14 +152,14 @@ class ClusterSession:
             self._uplink.identity.run_id,
             layout=self._layout,
             members=self._members.ids,
-            wait=lps_wait(self._experiment),
+            wait=self._clock.wait,
             rounds=self._can_be_held,
             log=self._log,
         )
 
     async def take_over(self, gathering: ModelSearch) -> None:
         """Write the state to go on from: of what the devices hold, or else of what this LPS or every LPS began with."""
-        if self._state.optimiser.has_state or self._times.is_on:
+        if self._state.optimiser.has_state or self._clock.keeps_time:
             keeper = "training.lps_optimiser keeps one" if self._state.optimiser.has_state else "clock: virtual a time"
             raise StateError(
                 f"{self._state.folder}: no whole state of {self._cluster_id} is here, and {keeper} "
@@ -219,12 +217,12 @@ class ClusterSession:
     async def _lps_round(self, standing: RoundStart) -> RoundStart:
         started = time.monotonic()
         number, global_round = standing.lps_round, standing.lps_round // self._rounds_per_global
-        begins_ns = await self._times.begins_ns(standing.report, global_round, self._members)
+        begins_ns = await self._clock.begins_ns(standing.report, global_round, self._members)
         children = self._members.in_round(global_round, number, begins_ns)
         sums = self._sums_of(children)
         try:
-            self._open(standing, children, sums)
-            self._times.opened(standing.report, self._members)
+            deadline = self._clock.opens(standing.report, global_round, self._members)
+            self._open(standing, children, sums, deadline=deadline)
         finally:
             await self._writing.done()
         gathered = await self.server.gather()
@@ -232,7 +230,7 @@ class ClusterSession:
             await self._off_loop(sums.check_unmasked)
         seconds = time.monotonic() - started
         report = self._notes.of_round(standing.report, number, global_round, gathered, seconds)
-        self._times.of_round(report, gathered, self._members)
+        self._clock.of_round(report, partial(self.server.exchanged, gathered), self._members)
         pieces = await self._moved(standing, sums)
         if (number + 1) % self._rounds_per_global:
             following = await self._writing.save(number + 1, pieces, report)
@@ -261,8 +259,9 @@ class ClusterSession:
         return optimiser.moved(walk())
 
     def _open(
-        self, standing: RoundStart, children: Mapping[str, int], sums: Sums | None, *, evaluate_only: bool = False
-    ) -> None:
+        self, standing: RoundStart, children: Mapping[str, int], sums: Sums | None, *, deadline: Deadline,
+        evaluate_only: bool = False,
+    ) -> None:  # fmt: skip
         number, keys = standing.lps_round, None if evaluate_only else self._keys
         intake = Intake(
             children=children, sums=sums, wait=self.server.exchange.wait, executor=self._around.executor,
@@ -276,6 +275,7 @@ class ClusterSession:
                 global_round=number // self._rounds_per_global,
                 intake=intake,
                 evaluate_only=evaluate_only,
+                deadline=deadline,
                 masking=Masking(keys, intake, sum(children.values())) if keys else None,
             )
         )
@@ -296,7 +296,7 @@ class ClusterSession:
             train_loss=report.lps_rounds[-1].train_loss,
             lps_rounds=tuple(done),
             exclusions=tuple(self._notes.exclusions),
-            work=self._times.work(report, global_round),
+            work=self._clock.work(report, global_round),
         )
         received = await exchanged(self._uplink, update)
         if received.round <= global_round:  # the GPS has lost this round's start: both go back to where it stands
@@ -305,7 +305,7 @@ class ClusterSession:
             return await asyncio.to_thread(self._state.open, received.round * self._rounds_per_global)
         self._check_not_left_behind(global_round, received.round)
         self._notes.told(report, rest, update)
-        self._times.received(report, received)
+        self._clock.received(report, received.round, received.begins_ns, received.whole_bytes)
         await self.on_plan(received.plan_version)
         number = received.round * self._rounds_per_global
         following = await self._writing.save(number, spliced(local, received.flat, places), report)
@@ -341,7 +341,7 @@ class ClusterSession:
             self.server.finish()
             return known
         everybody = self._members.in_global_round(standing.lps_round // self._rounds_per_global)
-        self._open(standing, everybody, None, evaluate_only=True)
+        self._open(standing, everybody, None, deadline=Deadline(), evaluate_only=True)
         gathered = await self.server.gather()
         report = self._notes.of_measurement(standing.report, gathered)
         await asyncio.to_thread(self._state.save_final, report)

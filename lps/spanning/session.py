@@ -7,11 +7,12 @@ global round again.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
+from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.presence import Homes
-from fedstrata.clock.tier_links import device_links
-from fedstrata.clock.transfers import transfers_of
 from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.methods import Moment
 from fedstrata.process.logs import EventLog
@@ -30,7 +31,6 @@ from lps.notes import Notes
 from lps.round_rows import split_rounds
 from lps.spanning.report_files import ReportFiles
 from lps.spanning.stream_vector import StreamVector, Upward, UpwardChanges, UpwardSums
-from lps.times import Times, lps_wait
 from lps.uplink import exchanged, model_of
 
 
@@ -49,7 +49,8 @@ class SpanningSession:
         self._uplink = uplink
         self._log = log
         self.term = home.term
-        self._members = Members(around.experiment, home)
+        self._clock = clock_of(around.experiment).lps(home)
+        self._members = Members(around.experiment, home, self._clock.presence)
         self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
         self.has_member, self.goes_on_with = self._members.has, self._members.goes_on_with
         run_id = uplink.identity.run_id
@@ -60,9 +61,8 @@ class SpanningSession:
             layout=self._streams.travelling,
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
-            wait=lps_wait(self._experiment),
-            is_timed=self._experiment.clock != "none",
-            transfers=transfers_of(self._experiment, device_links(self._experiment), home.began_unix_ns),
+            wait=self._clock.wait,
+            clock=self._clock.rounds,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)
         self.server.accepts_updates = self._accepts_updates
@@ -71,7 +71,6 @@ class SpanningSession:
         self._updates: list[tuple[int, Layout]] = []  # of updates, from which LPS round on
         self._accepted: dict[Layout, Acceptance] = {}
         self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
-        self._times = Times(self._experiment, home, self.server)
         self._notes = Notes(home.cluster_id, self.server, around.metrics, log)
         self._report = gps_pb.ReportHeader(run_id=run_id, cluster_id=home.cluster_id)
         uplink.accepts_model = self._acceptance
@@ -138,12 +137,12 @@ class SpanningSession:
             self._report = kept
             self._notes.go_on_from(kept)
             self._log.info("cluster_resumed", global_round=received.round)
-        elif self._times.is_on and received.round:
+        elif self._clock.keeps_time and received.round:
             raise StateError(
                 f"no report of {self._home} at the start of global round {received.round + 1}: on clock: virtual it "
                 "has times that nobody else knows; put the files back, or begin the run anew"
             )
-        self._times.received(self._report, received)
+        self._heard(received)
         while not received.evaluate_only:
             following = await self._global_round(received)
             if following.round <= received.round:
@@ -152,13 +151,17 @@ class SpanningSession:
             received = following
         return await self._measure(received)
 
+    def _heard(self, received: ReceivedModel) -> None:
+        """Let the clock know that the model of a global round is here."""
+        self._clock.received(self._report, received.round, received.begins_ns, received.whole_bytes)
+
     async def _go_back(self, received: ReceivedModel) -> None:
         """Take up the report as it was when a global round began that the GPS has to do again."""
         self._log.warning("gone_back", global_round=received.round)
         kept = await asyncio.to_thread(self._files.at, received.round)
         self._report = kept or gps_pb.ReportHeader(run_id=self._report.run_id, cluster_id=self._home)
         self._notes.complete(self._report)
-        self._times.received(self._report, received)
+        self._heard(received)
 
     async def _global_round(self, received: ReceivedModel) -> ReceivedModel:
         """The LPS rounds of a global round, and the exchange with the GPS; gives what the next one starts from."""
@@ -191,41 +194,42 @@ class SpanningSession:
     async def _gather(self, number: int, global_round: int, vector: StreamVector) -> RoutedSums:
         """One LPS round, with its question if there is one."""
         started = time.monotonic()
-        begins_ns = await self._times.begins_ns(self._report, global_round, self._members)
+        begins_ns = await self._clock.begins_ns(self._report, global_round, self._members)
         children = self._members.in_round(global_round, number, begins_ns)
         asking = self._asking(number)
         is_planned = self.planned_rounds() > global_round
         # of an LPS that begins again in a round whose plan is made, devices hold models by the plan before
         is_late = asking is not None and is_planned
         self._began_in = self._members.began_in() if is_late else self._members.clusters_of()
-        self._open(number, global_round, vector, children, asking)
-        self._times.opened(self._report, self._members)
+        deadline = self._clock.opens(self._report, global_round, self._members)
+        self._open(number, global_round, vector, children, asking, deadline=deadline)
         if asking is not None:
             await self._ask(global_round, is_planned=is_planned)
-            self._times.goes_on(global_round, self.planned_ns())
+            self._clock.goes_on(global_round, self.planned_ns())
         sums = self._sums(children)
         self.server.go_on(self._members.clusters_of(), sums)
         gathered = await self.server.gather()
         seconds = time.monotonic() - started
         self._around.metrics.round_closed(seconds)
         self._report = self._notes.of_round(self._report, number, global_round, gathered, seconds)
-        self._times.of_round(self._report, gathered, self._members)
+        self._clock.of_round(self._report, partial(self.server.exchanged, gathered), self._members)
         return sums
 
     async def _ask(self, global_round: int, *, is_planned: bool) -> None:
         """Have the devices of the open round answer its question and wait for the plan, unless it is made."""
         if is_planned:
-            if self._times.has_deadline:
-                self._times.found(self._files.late(global_round))
+            if self._clock.has_deadline:
+                self._clock.found(self._files.late(global_round))
             return
         answers = await self.server.gather_answers()
-        if self._times.has_deadline:
-            await asyncio.to_thread(self._files.save_late, global_round, self._times.late_answers)
+        if self._clock.has_deadline:
+            await asyncio.to_thread(self._files.save_late, global_round, self._clock.late_answers)
         indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
-        answered_ns = self._times.answered_ns(self._report, answers, self._members)
+        lps_round, asked = global_round * self._rounds, partial(self.server.asked, answers)
+        answered_ns = self._clock.answered_ns(self._report, lps_round, asked, self._members)
         await self.submit_answers(global_round, indexes, answered_ns)
         await self.on_planned(global_round)
-        await self._times.plan_came(global_round)
+        await self._clock.plan_came(global_round)
 
     def _asking(self, number: int) -> Asking | None:
         """The question of an LPS round: the first of a global round is the one in which devices can be asked."""
@@ -245,6 +249,7 @@ class SpanningSession:
         children: Mapping[str, int],
         asking: Asking | None = None,
         *,
+        deadline: Deadline,
         evaluate_only: bool = False,
     ) -> None:
         intake = Intake(
@@ -260,6 +265,7 @@ class SpanningSession:
                 intake=intake,
                 evaluate_only=evaluate_only,
                 asking=asking,
+                deadline=deadline,
             )
         )
 
@@ -296,14 +302,14 @@ class SpanningSession:
             lps_rounds=tuple(done),
             exclusions=tuple(self._notes.exclusions),
             payload=streams.header(codec, self._streams.parts(self._members.clusters)),
-            work=self._times.work(self._report, global_round),
+            work=self._clock.work(self._report, global_round),
         )
         # the GPS may close the round while this LPS is away, and its last row is here alone
         await asyncio.to_thread(self._files.save, global_round + 1, self._report)
         following = await exchanged(self._uplink, update)
         if following.round > global_round:  # else the GPS has lost this round's start
             self._notes.told(self._report, rest, update)
-            self._times.received(self._report, following)
+            self._heard(following)
         self._log.info("global_round_done", global_round=global_round, now=following.round)
         return following
 
@@ -319,7 +325,9 @@ class SpanningSession:
         vector = self._vector(received)
         self._began_in = self._members.clusters_of()
         children = self._members.in_global_round(received.round)
-        self._open(received.round * self._rounds, received.round, vector, children, evaluate_only=True)
+        self._open(
+            received.round * self._rounds, received.round, vector, children, deadline=Deadline(), evaluate_only=True
+        )
         gathered = await self.server.gather()
         report = self._notes.of_measurement(self._report, gathered)
         await asyncio.to_thread(self._files.save_final, report)

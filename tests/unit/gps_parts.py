@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.clock.clocks import clock_of
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Arrays, Method, make_method
@@ -61,7 +62,7 @@ class GpsParts:
         """Have a method's questions asked."""
         self.questions = Questions(
             method, roster=self.roster, journal=self.journal, log=EventLog("test"), on_change=lambda: None,
-            on_late=self._hand_on,
+            on_late=self._hand_on, clock=clock_of(self.experiment).gps(self.journal).questions,
         )  # fmt: skip
 
     def _hand_on(self, device: Device) -> None:

@@ -12,8 +12,11 @@ import grpc
 import numpy as np
 from grpc.aio import Metadata
 
+from fedstrata.clock.deadline import Deadline, SharedUplink
+from fedstrata.clock.timeline import DeviceTimeline
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, OpenRound, ParentCalls, RoundServer, RoundTerms
@@ -79,22 +82,42 @@ def server_of(
     wait: TierDeadline = FOREVER,
     layout: Layout = LAYOUT,
     link: LinkSettings = LINK,
+    deadline: Deadline | None = None,
 ) -> tuple[RoundServer, ExactSum]:
     """A parent with round 0 open, whose model counts 0, 1, 2, …; and the sum that the round fills."""
     exchange = RoundTerms(run_id=RUN_ID, layout=layout, part=PART, link=link, wait=wait)
     server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
-    return server, open_round(server, folder, 0, children)
+    return server, open_round(server, folder, 0, children, deadline)
 
 
-def open_round(server: RoundServer, folder: Path, number: int, children: dict[str, int]) -> ExactSum:
+def open_round(
+    server: RoundServer, folder: Path, number: int, children: dict[str, int], deadline: Deadline | None = None
+) -> ExactSum:
     """Open a round whose model is the round's number plus 0, 1, 2, …; gives its sum."""
     layout = server.exchange.layout
     path = folder / f"model-{number}.safetensors"
     write_model(path, layout, [np.arange(layout.size, dtype=np.float32) + number], {})
     sums = OneSum(layout.size, children)
     intake = Intake(children=children, sums=sums, wait=server.exchange.wait)
-    server.open(OpenRound.of_one(ModelFile(path, layout), number=number, global_round=number, intake=intake))
+    deadline = deadline or Deadline()
+    model = ModelFile(path, layout)
+    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, deadline=deadline))
     return sums.total
+
+
+def announced(children: Iterable[str], *late: str) -> SharedUplink:
+    """A deadline that children announce updates for, over a link that they share; these will be late."""
+    indexes = {name: index for index, name in enumerate(children)}
+    slow = f"overrides: [{{devices: [{', '.join(str(indexes[name]) for name in late)}], up_rate: 8bit/s}}]"
+    experiment = parse_experiment(
+        f"name: announced\nmethod: fedavg\npartition: {{kind: iid, devices: {len(indexes)}, examples_per_device: 10}}",
+        overrides=[
+            "clock=virtual", "deadlines.lps={deadline_s: 1, quorum_ratio: 0.1}",
+            f"links={{shared: {{device-lps: {{up_rate: 1Gbit/s}}}}{', ' + slow if late else ''}}}",
+        ],
+    )  # fmt: skip
+    free = dict.fromkeys(indexes, 0)
+    return SharedUplink(DeviceTimeline(experiment), begins_ns=0, deadline_ns=10**9, free=free, indexes=indexes)
 
 
 class Wire:

@@ -1,20 +1,32 @@
 """Updates that are announced before they are sent: nobody's data comes before it is known who is late."""
 
 import asyncio
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
-from rounds_setting import CODEC, LAYOUT, LINK, PART, RUN_ID, Wire, bytes_of, header_of, parts_of, server_of, vector
+from rounds_setting import (
+    CODEC,
+    LAYOUT,
+    LINK,
+    PART,
+    RUN_ID,
+    Wire,
+    announced,
+    bytes_of,
+    header_of,
+    parts_of,
+    server_of,
+    vector,
+)
 
+from fedstrata.clock.deadline import SharedUplink
+from fedstrata.clock.round import Exchanged
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import TierDeadline
 from fedstrata.process import sleeping as link_module
 from fedstrata.process.logs import EventLog
 from fedstrata.rounds import Identity, RoundClient, RoundServer, Update
-from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.child_stream import ChildStream
-from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.tensors import ExactSum
 from fedstrata.v1 import rounds_pb2 as pb
@@ -28,22 +40,11 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "FIRST_PAUSE_S", 0.0)
 
 
-def announcing_server(folder: Path, *late: str) -> tuple[RoundServer, ExactSum, Announcing]:
+def announcing_server(folder: Path, *late: str) -> tuple[RoundServer, ExactSum, SharedUplink]:
     """A parent with a round open, in which these will be late."""
-    server, total = server_of(folder, children=CHILDREN, wait=HALF)
-    return server, total, announce_in(server, *late)
-
-
-def announce_in(server: RoundServer, *late: str) -> Announcing:
-    def find_late(announced: Mapping[str, Uploaded]) -> Collection[str]:
-        return [child_id for child_id in late if child_id in announced]
-
-    def check(child_id: str, uploaded: Uploaded) -> None:
-        if uploaded.work.examples > 1_000:
-            raise PayloadError("in more than 73 years")
-
-    server.opened().announcing = announcing = Announcing(check, find_late)
-    return announcing
+    deadline = announced(CHILDREN, *late)
+    server, total = server_of(folder, children=CHILDREN, wait=HALF, deadline=deadline)
+    return server, total, deadline
 
 
 async def said(server: RoundServer, child_id: str, sent_round: int = 0) -> pb.ModelPart:
@@ -130,7 +131,8 @@ async def test_a_child_that_begins_anew_gets_the_model_and_its_first_word_counts
     again = told("a")
     again.train_loss = 1.0
     server.announce(again)
-    assert announcing.announced["a"] == Uploaded.of(told("a")) != Uploaded.of(again)
+    assert announcing.announced["a"].up_bytes == Exchanged.of_update(told("a")).up_bytes
+    assert Exchanged.of_update(told("a")) != Exchanged.of_update(again)
     for child_id in ("b", "c"):
         server.announce(told(child_id))
     await settled()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gps_parts import IDS, GpsParts
 
-from fedstrata.clock.timeline import LpsTimeline
+from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.methods import Plan
@@ -43,10 +43,9 @@ class Setting:
         gps = self.gps
         model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
         streams = streams_of(gps.experiment, gps.method, model)
-        timeline = LpsTimeline(gps.experiment) if gps.experiment.is_timed else None
         self.asking = Asking(
             gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test"),
-            timeline=timeline,
+            clock=clock_of(gps.experiment).gps(gps.journal),
         )  # fmt: skip
 
     def restart(self) -> None:
@@ -57,7 +56,7 @@ class Setting:
         assert self.asking.question is not None
         return answer_to_proto(self.asking.question, {"losses": np.float64(losses)})
 
-    def bundle(
+    async def bundle(
         self,
         lps_id: str,
         losses: Losses,
@@ -72,7 +71,7 @@ class Setting:
             answers=len(losses) if announced is None else announced,
             answered_ns=answered_ns,
         )
-        self.asking.take(header, {index: self.answer(each) for index, each in losses.items()})
+        await self.asking.take(header, {index: self.answer(each) for index, each in losses.items()})
 
     async def plan(self, global_round: int = 0, deadline_s: float | None = None) -> bool:
         return await self.asking.plan_round(global_round, deadline_s)
@@ -88,38 +87,38 @@ def setting(tmp_path: Path) -> Setting:
 
 
 async def test_the_plan_of_a_round_is_made_of_what_all_lpss_devices_answer(setting: Setting) -> None:
-    setting.bundle("lps-1", SECOND)
-    setting.bundle("lps-0", FIRST)
+    await setting.bundle("lps-1", SECOND)
+    await setting.bundle("lps-0", FIRST)
     assert await setting.plan()
     assert setting.clusters == ((0, 2, 4), (1, 3))
-    setting.bundle("lps-0", {0: (2.0, 1.0), 1: (3.0, 1.0)}, global_round=1)
-    setting.bundle("lps-1", SECOND, global_round=1)
+    await setting.bundle("lps-0", {0: (2.0, 1.0), 1: (3.0, 1.0)}, global_round=1)
+    await setting.bundle("lps-1", SECOND, global_round=1)
     assert await setting.plan(1)
     assert setting.clusters == ((2, 4), (0, 1, 3))
 
 
 async def test_a_round_is_planned_once_whatever_comes_later(setting: Setting) -> None:
-    setting.bundle("lps-0", FIRST)
-    setting.bundle("lps-1", SECOND)
+    await setting.bundle("lps-0", FIRST)
+    await setting.bundle("lps-1", SECOND)
     assert await setting.plan()
-    setting.bundle("lps-0", {0: (9.0, 0.0), 1: (9.0, 0.0)})
+    await setting.bundle("lps-0", {0: (9.0, 0.0), 1: (9.0, 0.0)})
     assert not await setting.plan()
     assert setting.clusters == ((0, 2, 4), (1, 3))
     assert setting.gps.journal.answers("losses", 0)[0] == setting.answer(FIRST[0]).SerializeToString()
 
 
 async def test_an_lps_that_tells_twice_is_heard_once(setting: Setting) -> None:
-    setting.bundle("lps-0", FIRST)
-    setting.bundle("lps-0", {0: (9.0, 0.0), 1: (0.0, 9.0)})
-    setting.bundle("lps-1", SECOND)
+    await setting.bundle("lps-0", FIRST)
+    await setting.bundle("lps-0", {0: (9.0, 0.0), 1: (0.0, 9.0)})
+    await setting.bundle("lps-1", SECOND)
     await setting.plan()
     assert setting.clusters == ((0, 2, 4), (1, 3))
 
 
 async def test_a_killed_gps_asks_nobody_twice_and_makes_the_same_plan(setting: Setting) -> None:
-    setting.bundle("lps-0", FIRST)
+    await setting.bundle("lps-0", FIRST)
     setting.restart()
-    setting.bundle("lps-1", SECOND)
+    await setting.bundle("lps-1", SECOND)
     assert await setting.plan()
     made = setting.gps.plans.now
     setting.restart()
@@ -129,37 +128,37 @@ async def test_a_killed_gps_asks_nobody_twice_and_makes_the_same_plan(setting: S
 
 async def test_on_the_virtual_clock_a_plan_is_made_when_the_last_bundle_is_there(tmp_path: Path) -> None:
     setting = Setting(tmp_path, "clock=virtual", "links.lps-gps={up_rate: 8kbit/s, latency: 1s}")
-    setting.bundle("lps-1", SECOND, answered_ns=4 * S)
+    await setting.bundle("lps-1", SECOND, answered_ns=4 * S)
     size = 3 * setting.answer(SECOND[2]).ByteSize()
     setting.restart()
-    setting.bundle("lps-0", FIRST, answered_ns=2 * S)
-    setting.bundle("lps-0", FIRST, answered_ns=90 * S)  # told again by an LPS that is back: the first counts
+    await setting.bundle("lps-0", FIRST, answered_ns=2 * S)
+    await setting.bundle("lps-0", FIRST, answered_ns=90 * S)  # told again by an LPS that is back: the first counts
     assert await setting.plan()
     expected_ns = 4 * S + size * S // 1_000 + S
     assert setting.asking.planned_ns == expected_ns
     setting.restart()
     assert setting.asking.planned_ns == expected_ns
-    setting.bundle("lps-0", FIRST, global_round=1, answered_ns=20 * S)
+    await setting.bundle("lps-0", FIRST, global_round=1, answered_ns=20 * S)
     assert setting.asking.planned_ns == expected_ns  # of the newest plan, as long as the next is not made
     with pytest.raises(PayloadError, match="lps-1 tells of answers at -1 ns; that is no time"):
-        setting.bundle("lps-1", SECOND, global_round=1, answered_ns=-1)
+        await setting.bundle("lps-1", SECOND, global_round=1, answered_ns=-1)
 
 
 async def test_at_the_deadline_who_has_not_answered_stays_where_it_was(setting: Setting) -> None:
-    setting.bundle("lps-0", {1: (0.0, 1.0)})
+    await setting.bundle("lps-0", {1: (0.0, 1.0)})
     assert await setting.plan(deadline_s=0.001)
     assert setting.clusters == ((0, 1, 2, 4), (3,))
 
 
 async def test_a_bundle_that_was_cut_leaves_nothing_behind(setting: Setting) -> None:
     with pytest.raises(SupersededError, match="1 of 2 answers; send them again"):
-        setting.bundle("lps-0", {0: (1.0, 2.0)}, announced=2)
+        await setting.bundle("lps-0", {0: (1.0, 2.0)}, announced=2)
     assert setting.gps.journal.bundled(0) == set()
 
 
-def test_an_lps_tells_of_its_own_devices_only(setting: Setting) -> None:
+async def test_an_lps_tells_of_its_own_devices_only(setting: Setting) -> None:
     with pytest.raises(UnknownChildError, match="lps-0 tells of 2 devices of others"):
-        setting.bundle("lps-0", {0: (1.0, 2.0), 2: (1.0, 2.0), 77: (1.0, 2.0)})
+        await setting.bundle("lps-0", {0: (1.0, 2.0), 2: (1.0, 2.0), 77: (1.0, 2.0)})
     assert setting.gps.journal.answers("losses", 0) == {}
 
 
@@ -172,25 +171,33 @@ def test_an_lps_tells_of_its_own_devices_only(setting: Setting) -> None:
         ((), "0 losses of the models of 2 clusters"),
     ],
 )
-def test_an_answer_that_is_none_is_refused_whoever_passes_it_on(
+async def test_an_answer_that_is_none_is_refused_whoever_passes_it_on(
     setting: Setting, losses: tuple[float, ...], reason: str
 ) -> None:
     assert setting.asking.question is not None
     header = pb.ArrayHeader(name="losses", dtype="float64", shape=[len(losses)])
     answer = pb.Answer(question="losses", arrays=[header], data=np.float64(losses).tobytes())
     with pytest.raises(PayloadError, match=reason):
-        setting.asking.take(pb.BundleHeader(cluster_id="lps-0", answers=1), {0: answer})
+        await setting.asking.take(pb.BundleHeader(cluster_id="lps-0", answers=1), {0: answer})
     assert setting.gps.journal.bundled(0) == set()
 
 
-def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Path) -> None:
+async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Path) -> None:
     gps = GpsParts(tmp_path)
     model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
     streams = streams_of(gps.experiment, gps.method, model)
-    asking = Asking(gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test"))
+    asking = Asking(
+        gps.method,
+        streams,
+        plans=gps.plans,
+        journal=gps.journal,
+        changes=Changes(),
+        log=EventLog("test"),
+        clock=clock_of(gps.experiment).gps(gps.journal),
+    )
     assert asking.question is None
     with pytest.raises(PayloadError, match="nobody is asked in the global rounds of this run"):
-        asking.take(pb.BundleHeader(cluster_id="lps-0"), {})
+        await asking.take(pb.BundleHeader(cluster_id="lps-0"), {})
 
 
 @pytest.mark.parametrize(
@@ -204,8 +211,8 @@ def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Path) ->
 async def test_a_method_that_makes_no_plan_ends_the_run_with_its_name_and_leaves_the_plan_before(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, plan: str, reason: str
 ) -> None:
-    setting.bundle("lps-0", FIRST)
-    setting.bundle("lps-1", SECOND)
+    await setting.bundle("lps-0", FIRST)
+    await setting.bundle("lps-1", SECOND)
     monkeypatch.setattr(Ifca, "plan", eval(plan))
     with pytest.raises(PluginError, match=reason):
         await setting.plan()

@@ -13,6 +13,7 @@ from rounds_setting import PART, RUN_ID
 from test_transfers import MS, SetTime, arrivals, carry, paced, transfers
 
 from fedstrata.clock.calendar import DOWN
+from fedstrata.clock.parent import HeldBack
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged
 from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import SupersededError
@@ -194,7 +195,7 @@ def opened(clock: SetTime) -> RoundServer:
     """A parent with a round open, whose first two devices have one model and whose third has another."""
     links = transfers(clock, "shared: {device-lps: {down_rate: 8Mbit/s, broadcast: true}}")
     terms = RoundTerms(
-        run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(), transfers=links
+        run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links)
     )
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
     server.open(round_of(0))

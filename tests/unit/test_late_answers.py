@@ -7,18 +7,17 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Question
 from fedstrata.rounds import Intake, OpenRound
 from fedstrata.rounds.asking import Asking
-from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members
-from lps.times import Times, lps_wait
 
 MS, S = 10**6, 10**9
 # a byte takes a millisecond, of device-001 four; answers and updates have two seconds each
@@ -43,23 +42,26 @@ class AskedRound:
     def __init__(self, busy_ns: int = 0, *overrides: str) -> None:
         self.experiment = parse_experiment(TEXT, overrides=overrides)
         members = [Member(device_id=name, device_index=index) for index, name in enumerate(NAMES)]
-        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members))
+        self.times = clock_of(self.experiment).lps(Cluster(cluster_id="lps-0"))
+        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members), self.times.presence)
         self.report = ReportHeader(busy_ns={0: busy_ns} if busy_ns else {})
         self.taken: dict[str, Exchanged] = {}
-        intake = Intake(children=NAMES, wait=lps_wait(self.experiment))
+        intake = Intake(children=NAMES, wait=self.times.wait)
         offers = cast(Any, {0: SimpleNamespace(whole_bytes=0, cluster=0)})
-        self.opened = OpenRound(number=0, global_round=0, offers=offers, intake=intake, asking=Asking(QUESTION))
-        server = SimpleNamespace(opened=lambda: self.opened, exchanged=lambda gathered: self.taken)
-        self.times = Times(self.experiment, Cluster(cluster_id="lps-0"), cast(Any, server))
-        self.times.opened(self.report, self.members)
+        deadline = self.times.opens(self.report, 0, self.members)
+        self.opened = OpenRound(
+            number=0, global_round=0, offers=offers, intake=intake, asking=Asking(QUESTION), deadline=deadline
+        )
+        deadline.begin(self.opened)
 
     def ask(self) -> int:
         """Have all answer who are asked; gives when the last answer was there."""
         for name in self.opened.intake.missing:
             self.opened.keep_answer(name, ANSWER)
         assert self.opened.asking is not None
-        there = {name: self.opened.asking.answers[name] for name in self.opened.intake.missing}
-        return self.times.answered_ns(self.report, there, self.members)
+        answers = self.opened.asking.answers
+        there = {name: Exchanged.of_answer(answers[name]) for name in self.opened.intake.missing}
+        return self.times.answered_ns(self.report, 0, lambda: there, self.members)
 
     def train(self, sizes: Sequence[int]) -> list[str]:
         """Have those go on at 5 s who are in it, with updates of so many bytes; gives who was in time."""
@@ -68,11 +70,11 @@ class AskedRound:
             if name in self.opened.intake.missing:
                 header = pb.UpdateHeader(child_id=name, work=pb.Work(answer_bytes=ANSWER.ByteSize()))
                 header.payload.payload_bytes = size
-                header.payload.payload_bytes -= Uploaded.of(header).up_bytes - size  # its header counts, too
+                header.payload.payload_bytes -= Exchanged.of_update(header).up_bytes - size  # its header counts, too
                 if self.opened.is_in_time(header):
                     self.taken[name] = Exchanged(down_bytes=0, up_bytes=size, work=header.work)
         self.report.lps_rounds.add(lps_round=0)
-        self.times.of_round(self.report, cast(Any, None), self.members)
+        self.times.of_round(self.report, lambda: self.taken, self.members)
         return list(self.taken)
 
 

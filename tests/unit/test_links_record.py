@@ -79,4 +79,4 @@ def test_a_device_cannot_have_computed_for_less_than_no_time() -> None:
     for computed_ns in (-1, 1 << 61):
         header = pb.UpdateHeader(child_id="a", work=pb.Work(computed_ns=computed_ns))
         with pytest.raises(PayloadError, match="a has worked on 0 examples"):
-            check_notes(header, is_timed=True)
+            check_notes(header, has_work=True)

@@ -7,6 +7,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.lps_side import LpsClock
 from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
@@ -16,14 +18,12 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import since_ns, wall_time
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel
 from fedstrata.rounds.notes import check_lps_rounds
-from fedstrata.rounds.result import Uploaded
 from fedstrata.streams.streams import streams_of
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.kept.cluster import ClusterSession, LpsParts
 from lps.members import Members
 from lps.spanning.session import SpanningSession
-from lps.times import Times, lps_wait
 
 S = 10**9
 TEXT = """
@@ -34,45 +34,46 @@ method: fedavg
 TIMED = ("clock=virtual", "links={device-lps: {up_rate: 8kbit/s}, lps-gps: {down_rate: 16kbit/s, latency: 1s}}")
 
 
-def times_of(experiment: Experiment) -> Times:
-    """The clock of lps-0, whose two devices send 1,000 bytes each round."""
-    one = Exchanged(down_bytes=0, up_bytes=1_000, work=pb.Work())
-    server = SimpleNamespace(exchanged=lambda gathered: {"device-000": one, "device-001": one})
-    return Times(experiment, Cluster(cluster_id="lps-0"), cast(Any, server))
+ONE = Exchanged(up_bytes=1_000)
+
+
+def sent() -> dict[str, Exchanged]:
+    """What two devices send each round."""
+    return {"device-000": ONE, "device-001": ONE}
+
+
+def clock_at(experiment: Experiment, **cluster: int) -> LpsClock:
+    return clock_of(experiment).lps(Cluster(cluster_id="lps-0", **cluster))
 
 
 def members_of(experiment: Experiment) -> Members:
     members = [Member(device_id=f"device-00{index}", device_index=index) for index in (0, 1)]
-    return Members(experiment, Cluster(cluster_id="lps-0", members=members))
+    return Members(experiment, Cluster(cluster_id="lps-0", members=members), clock_at(experiment).presence)
 
 
 def test_lps_rounds_follow_each_other_and_the_next_model_is_there_a_link_later() -> None:
     experiment = parse_experiment(TEXT, overrides=TIMED)
-    times, members, report = times_of(experiment), members_of(experiment), ReportHeader()
+    times, members, report = clock_at(experiment), members_of(experiment), ReportHeader()
     for number in (0, 1):
         report.lps_rounds.add(lps_round=number, global_round=0)
-        times.of_round(report, cast(Any, None), members)
+        times.of_round(report, sent, members)
     assert [(row.times.begins_ns, row.times.ends_ns) for row in report.lps_rounds] == [(0, S), (S, 2 * S)]
     assert times.work(report, 0) == pb.Work(busy_ns=2 * S)
-    model = ReceivedModel(
-        round=1, global_round=1, evaluate_only=False, plan_version=1, flat=np.zeros(1, np.float32), begins_ns=5 * S,
-        whole_bytes=4_000,
-    )  # fmt: skip
     for _ in range(2):  # heard again after a restart it changes nothing
-        times.received(report, model)
+        times.received(report, 1, begins_ns=5 * S, whole_bytes=4_000)
         assert report.now_ns == 5 * S + 2 * S + S
         assert [row.times.ready_ns for row in report.lps_rounds] == [S, 8 * S]
     report.lps_rounds.add(lps_round=2, global_round=1)
-    times.of_round(report, cast(Any, None), members)
+    times.of_round(report, sent, members)
     assert times.work(report, 1) == pb.Work(busy_ns=S)
 
 
 def test_without_a_clock_nothing_is_noted() -> None:
     experiment = parse_experiment(TEXT)
-    times, report = times_of(experiment), ReportHeader()
+    times, report = clock_at(experiment), ReportHeader()
     report.lps_rounds.add()
     before = report.SerializeToString()
-    times.of_round(report, cast(Any, None), members_of(experiment))
+    times.of_round(report, sent, members_of(experiment))
     assert times.work(report, 0) is None
     assert report.SerializeToString() == before
 
@@ -133,26 +134,28 @@ class LateRounds:
     def __init__(self) -> None:
         self.experiment = parse_experiment(TEXT, overrides=LATE)
         self.devices = [Member(device_id=f"device-00{index}", device_index=index) for index in range(3)]
-        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=self.devices))
+        self.times = clock_at(self.experiment)
+        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=self.devices), self.times.presence)
         self.report, self.taken = ReportHeader(), dict[str, Exchanged]()
-        self.server = SimpleNamespace(opened=lambda: self.opened, exchanged=lambda gathered: self.taken)
-        self.times = Times(self.experiment, Cluster(cluster_id="lps-0"), cast(Any, self.server))
 
     def round(self, number: int, size: int, drawn: tuple[int, ...] = (0, 1, 2)) -> tuple[list[str], list[str]]:
         """Who has reported in a round, and who has been late; the rest was not asked."""
-        intake = Intake(children=[f"device-00{index}" for index in drawn], wait=lps_wait(self.experiment))
+        intake = Intake(children=[f"device-00{index}" for index in drawn], wait=self.times.wait)
         offer = SimpleNamespace(whole_bytes=0, cluster=0)
-        self.opened = OpenRound(number=number, global_round=0, offers=cast(Any, {0: offer}), intake=intake)
-        self.times.opened(self.report, self.members)
+        deadline = self.times.opens(self.report, 0, self.members)
+        opened = OpenRound(
+            number=number, global_round=0, offers=cast(Any, {0: offer}), intake=intake, deadline=deadline
+        )
+        deadline.begin(opened)
         asked, self.taken = intake.missing, {}
         for name in asked:
             header = pb.UpdateHeader(child_id=name, work=pb.Work())
             header.payload.payload_bytes = size
-            header.payload.payload_bytes -= Uploaded.of(header).up_bytes - size  # its header counts, too
-            if self.opened.is_in_time(header):
+            header.payload.payload_bytes -= Exchanged.of_update(header).up_bytes - size  # its header counts, too
+            if opened.is_in_time(header):
                 self.taken[name] = Exchanged(down_bytes=0, up_bytes=size, work=header.work)
         self.report.lps_rounds.add(lps_round=number)
-        self.times.of_round(self.report, cast(Any, None), self.members)
+        self.times.of_round(self.report, lambda: self.taken, self.members)
         return list(self.taken), [name for name in asked if name not in self.taken]
 
 
@@ -218,8 +221,9 @@ async def test_on_the_real_clock_a_round_without_devices_waits_for_whoever_is_ba
     members = [Member(device_id=f"device-00{index}", device_index=index) for index in range(2)]
     began = round((wall_time() - 2.99) * 1e9)
     cluster = Cluster(cluster_id="lps-0", members=members, began_unix_ns=began)
-    here, server = Members(experiment, cluster), SimpleNamespace()
-    begins_ns = await Times(experiment, cluster, cast(Any, server)).begins_ns(ReportHeader(), 0, here)
+    clock = clock_of(experiment).lps(cluster)
+    here = Members(experiment, cluster, clock.presence)
+    begins_ns = await clock.begins_ns(ReportHeader(), 0, here)
     assert begins_ns >= 3 * 10**9
     assert list(here.in_round(0, 0, begins_ns)) == ["device-000"]
     assert since_ns(began) >= 3 * 10**9
@@ -227,11 +231,9 @@ async def test_on_the_real_clock_a_round_without_devices_waits_for_whoever_is_ba
 
 def test_a_number_of_examples_that_no_device_has_makes_no_report_that_the_gps_refuses() -> None:
     experiment = parse_experiment(TEXT, overrides=["clock=real", "compute.per_example=10ms"])
-    server = SimpleNamespace(exchange=SimpleNamespace(transfers=None))
     report = ReportHeader(lps_rounds=[pb.LpsRound(lps_round=0)])
-    said = Uploaded(up_bytes=0, work=pb.Work(examples=2**40 - 1, computed_ns=S))
-    gathered = cast(Any, SimpleNamespace(uploaded={"device-000": said}))
-    Times(experiment, Cluster(cluster_id="lps-0"), cast(Any, server)).of_round(report, gathered, members_of(experiment))
+    said = {"device-000": Exchanged(work=pb.Work(examples=2**40 - 1, computed_ns=S))}
+    clock_at(experiment).of_round(report, lambda: said, members_of(experiment))
     (computed,) = report.lps_rounds[0].times.carried
     assert (computed.link_ns, computed.achieved_link_ns) == (2**53 - 1, S)
     check_lps_rounds(report.lps_rounds, rounds_per_global=1, held_out=0)
@@ -240,5 +242,5 @@ def test_a_number_of_examples_that_no_device_has_makes_no_report_that_the_gps_re
 async def test_without_a_schedule_a_round_begins_at_the_reports_time() -> None:
     experiment = parse_experiment(TEXT, overrides=TIMED)
     cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="device-000")])
-    times = Times(experiment, cluster, cast(Any, SimpleNamespace()))
-    assert await times.begins_ns(ReportHeader(now_ns=7), 0, Members(experiment, cluster)) == 7
+    clock = clock_of(experiment).lps(cluster)
+    assert await clock.begins_ns(ReportHeader(now_ns=7), 0, Members(experiment, cluster, clock.presence)) == 7

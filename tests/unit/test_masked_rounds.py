@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from loop_time import LoopTime, turns
 from masks_setting import LAYOUT, masked_experiment
-from rounds_setting import PART, RUN_ID, Wire, vector
+from rounds_setting import PART, RUN_ID, Wire, announced, vector
 
 from device.masking.masks import Masks
 from device.masking.proofs import Proofs
+from fedstrata.clock.deadline import Deadline
 from fedstrata.errors import ExcludedError, OutdatedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
 from fedstrata.experiment.sections import MOST_MASKED
@@ -32,7 +33,6 @@ from fedstrata.rounds import (
     RoundTerms,
     Update,
 )
-from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.mask_keys import MOST_KEYS
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, MaskedSum
@@ -53,15 +53,18 @@ class Parent:
     sums: MaskedSum
 
     @classmethod
-    def of(cls, folder: Path, children: Sequence[str] = IDS, wait: TierDeadline = FOREVER) -> "Parent":
+    def of(
+        cls, folder: Path, children: Sequence[str] = IDS, wait: TierDeadline = FOREVER,
+        deadline: Deadline | None = None,
+    ) -> "Parent":  # fmt: skip
         keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
         terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=wait, keys=keys)
         server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
         parent = cls(server, None)  # type: ignore[arg-type]
-        parent.open(folder, 0, children)
+        parent.open(folder, 0, children, deadline or Deadline())
         return parent
 
-    def open(self, folder: Path, number: int, children: Sequence[str] = IDS) -> None:
+    def open(self, folder: Path, number: int, children: Sequence[str] = IDS, deadline: Deadline | None = None) -> None:
         path, most = folder / f"model-{number}.safetensors", dict.fromkeys(children, 4)
         write_model(path, LAYOUT, [np.arange(LAYOUT.size, dtype=np.float32) + number], {})
         self.sums = MaskedSum(LAYOUT.size, most)
@@ -69,7 +72,16 @@ class Parent:
         intake = Intake(children=most, sums=self.sums, wait=terms.wait, masked_by=3)
         masking = Masking(terms.keys, intake, sum(most.values())) if terms.keys else None
         model = ModelFile(path, LAYOUT)
-        self.server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, masking=masking))
+        self.server.open(
+            OpenRound.of_one(
+                model,
+                number=number,
+                global_round=number,
+                intake=intake,
+                masking=masking,
+                deadline=deadline or Deadline(),
+            )
+        )
 
     async def mean(self) -> Flat:
         """The round's result."""
@@ -292,9 +304,9 @@ def replace_quorum(ratio: float) -> TierDeadline:
 
 @pytest.mark.parametrize("is_announced", [False, True])
 async def test_a_round_stops_where_too_few_are_left_to_hide_among(tmp_path: Path, is_announced: bool) -> None:
-    parent = Parent.of(tmp_path, IDS[:3], wait=replace_quorum(0.1))
-    if is_announced:  # who is left never hears of the model, and announces nothing
-        parent.server.opened().announcing = Announcing(lambda child_id, uploaded: None, lambda announced: ())
+    # where updates are announced: who is left never hears of the model, and announces nothing
+    deadline = announced(IDS[:3]) if is_announced else None
+    parent = Parent.of(tmp_path, IDS[:3], wait=replace_quorum(0.1), deadline=deadline)
     gathering = asyncio.create_task(parent.server.gather())
     await asyncio.sleep(0)
     parent.server.ban(IDS[0], "a test")

@@ -76,20 +76,20 @@ def test_counts_of_bytes_that_cannot_be_are_refused(count: int) -> None:
 
 
 def test_work_is_said_where_there_is_a_virtual_clock_and_only_there() -> None:
-    check_notes(pb.UpdateHeader(child_id="a", work=pb.Work(examples=3)), is_timed=True)
+    check_notes(pb.UpdateHeader(child_id="a", work=pb.Work(examples=3)), has_work=True)
     with pytest.raises(PayloadError, match="a says nothing of its work"):
-        check_notes(pb.UpdateHeader(child_id="a"), is_timed=True)
+        check_notes(pb.UpdateHeader(child_id="a"), has_work=True)
     with pytest.raises(PayloadError, match="a says something of its work"):
         check_notes(pb.UpdateHeader(child_id="a", work=pb.Work()))
     for work in (pb.Work(examples=-1), pb.Work(examples=2**62), pb.Work(busy_ns=-1), pb.Work(busy_ns=2**62)):
         with pytest.raises(PayloadError, match="a has worked on"):
-            check_notes(pb.UpdateHeader(child_id="a", work=work), is_timed=True)
+            check_notes(pb.UpdateHeader(child_id="a", work=work), has_work=True)
 
 
 @pytest.mark.parametrize("size", [-1, (1 << 20) + (64 << 10) + 1])
 def test_an_answer_of_more_bytes_than_a_message_has_is_not_believed(size: int) -> None:
     with pytest.raises(PayloadError, match=f"a says that its answer had {size} bytes"):
-        check_notes(pb.UpdateHeader(child_id="a", work=pb.Work(answer_bytes=size)), is_timed=True)
+        check_notes(pb.UpdateHeader(child_id="a", work=pb.Work(answer_bytes=size)), has_work=True)
 
 
 @pytest.mark.parametrize("name", ["begins_ns", "ends_ns", "ready_ns"])

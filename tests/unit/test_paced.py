@@ -9,6 +9,7 @@ import pytest
 from rounds_setting import PART, RUN_ID
 from test_transfers import MS, SetTime, transfers
 
+from fedstrata.clock.parent import HeldBack
 from fedstrata.errors import SupersededError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
@@ -30,7 +31,7 @@ def opened(clock: SetTime, *links: str) -> tuple[RoundServer, OneSum]:
     """A parent with a round of one device open."""
     terms = RoundTerms(
         run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(),
-        transfers=transfers(clock, *(links or (LINK,))),
+        clock=HeldBack(transfers(clock, *(links or (LINK,)))),
     )  # fmt: skip
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
     sums = OneSum(LAYOUT.size, {DEVICE: 1})
@@ -116,7 +117,7 @@ async def test_an_update_without_bytes_still_takes_its_latency() -> None:
     clock = SetTime()
     terms = RoundTerms(
         run_id=RUN_ID, layout=Layout(()), part=PART, link=LinkSettings(), wait=TierDeadline(),
-        transfers=transfers(clock, "device-lps: {latency: 70ms}"),
+        clock=HeldBack(transfers(clock, "device-lps: {latency: 70ms}")),
     )  # fmt: skip
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
     intake = Intake(children=[DEVICE], sums=OneSum(0, {DEVICE: 1}), wait=TierDeadline())

@@ -3,8 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,12 @@ from rounds_setting import PART, RUN_ID
 from test_transfers import MS, TEXT, S, SetTime
 
 import device.clock as device_clock
-import lps.times as lps_times
 from device.clock import DeviceClock
-from fedstrata.clock.tier_links import device_links, lps_links
+from fedstrata.clock import lps_side
+from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.gps_side import RealGpsClock
+from fedstrata.clock.parent import HeldBack
+from fedstrata.clock.tier_links import device_links
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.clock.transfers import Transfers
 from fedstrata.datasets import dataset_info
@@ -35,9 +37,9 @@ from fedstrata.streams.streams import streams_of
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.v1.gps_service_pb2 import Cluster
 from gps.journal.journal import BEFORE
 from gps.plans.asking import Asking as GpsAsking
-from lps.times import Times
 
 QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))})
 IDS = [f"device-00{index}" for index in range(3)]
@@ -56,7 +58,7 @@ def asked(clock: SetTime, number: int = 2) -> RoundServer:
     """A parent with a round open in which three devices are asked."""
     links = Transfers(device_links(real()), clock)
     terms = RoundTerms(
-        run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(), transfers=links
+        run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links)
     )
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
     intake = Intake(children=IDS, wait=TierDeadline())
@@ -114,7 +116,7 @@ async def test_answers_share_links_as_updates_do_and_a_latency_later_devices_go_
     # and whoever asks later, as after it was killed, waits for nothing
     assert await together(clock, told(server, clock, 0, start=went_on + 9 * S)) == [went_on + 9 * S]
 
-    carried = server.exchange.transfers.take(2) if server.exchange.transfers is not None else []
+    carried = server.exchange.clock.take(2)
     assert [(each.child, each.direction, each.bytes, each.is_answer) for each in carried] == [
         line
         for child, answer in enumerate(answers)
@@ -191,18 +193,24 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
     clock = SetTime()
     asking = GpsAsking(
         gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test"),
-        transfers=Transfers(lps_links(gps.experiment), clock),
+        clock=RealGpsClock(gps.experiment, gps.journal, clock),
     )  # fmt: skip
     assert asking.question is not None
     answers = {index: answer_to_proto(asking.question, {"losses": np.float64((1, 2))}) for index in (2, 3, 4)}
     header = answers_pb2.BundleHeader(cluster_id="lps-1", global_round=0, answers=3)
-    await clock.run(asking.arrived(header, answers))
     size = sum(answer.ByteSize() for answer in answers.values())
-    assert clock.now == LpsTimeline(gps.experiment).bundled_ns("lps-1", 0, 0, size)
-    assert gps.journal.bundled(0) == set()  # nothing is kept before it is there
+    there_ns, kept = LpsTimeline(gps.experiment).bundled_ns("lps-1", 0, 0, size), list[set[str]]()
+
+    async def look() -> None:
+        for at_ns in (there_ns - 1, there_ns + 1):
+            await clock.until(at_ns)
+            kept.append(gps.journal.bundled(0))
+
+    await clock.run(asking.take(header, answers), look())
+    assert kept == [set(), {"lps-1"}]  # nothing is kept before it is there
     header.cluster_id = "lps-0"
     with pytest.raises(Exception, match="tells of 3 devices of others"):
-        await asking.arrived(header, answers)
+        await asking.take(header, answers)
 
 
 @pytest.mark.parametrize("clock", ["real", "virtual", "none"])
@@ -214,11 +222,10 @@ async def test_an_lps_has_heard_of_a_plan_a_latency_after_it_was_told(
     async def until(at_ns: int) -> None:
         waited.append(at_ns)
 
-    monkeypatch.setattr(lps_times, "until_ns", until)
-    monkeypatch.setattr(lps_times.time, "monotonic_ns", lambda: 7 * S)
+    monkeypatch.setattr(lps_side, "until_ns", until)
+    monkeypatch.setattr(lps_side.time, "monotonic_ns", lambda: 7 * S)
     experiment = real(f"clock={clock}")
-    home = SimpleNamespace(cluster_id="lps-1", began_unix_ns=0)
-    await Times(experiment, cast(Any, home), cast(Any, SimpleNamespace())).plan_came(3)
+    await clock_of(experiment).lps(Cluster(cluster_id="lps-1")).plan_came(3)
     expected = 7 * S + LpsTimeline(experiment).told_ns("lps-1", 3, 0)
     assert waited == ([expected] if clock == "real" else [])
 

@@ -8,18 +8,17 @@ from typing import Any, cast
 import pytest
 from shared_deadline import NAMES, S, shared_experiment
 
+from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods import Moment, Question
 from fedstrata.process.sleeping import Changes
 from fedstrata.rounds import Intake, OpenRound
 from fedstrata.rounds.asking import Asking
-from fedstrata.rounds.result import Uploaded
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members
-from lps.times import Times, lps_wait
 
 SAME, SLOW = (0, 0, 0), (0, 0, 50)  # examples: half a second for the third
 Sizes = tuple[int, int, int]
@@ -31,17 +30,19 @@ class SharedRounds:
     def __init__(self, *overrides: str, busy_ns: Mapping[int, int] | None = None) -> None:
         self.experiment = shared_experiment(*overrides)
         members = [Member(device_id=name, device_index=index) for index, name in enumerate(NAMES)]
-        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members))
+        self.times = clock_of(self.experiment).lps(Cluster(cluster_id="lps-0"))
+        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members), self.times.presence)
         self.report, self.taken = ReportHeader(busy_ns=busy_ns), dict[str, Exchanged]()
-        server = SimpleNamespace(opened=lambda: self.opened, exchanged=lambda gathered: self.taken)
-        self.times = Times(self.experiment, Cluster(cluster_id="lps-0"), cast(Any, server))
 
     def open(self, number: int, *, down: int = 0, is_asked: bool = False) -> None:
-        intake = Intake(children=NAMES, wait=lps_wait(self.experiment))
+        intake = Intake(children=NAMES, wait=self.times.wait)
         asking = Asking(Question(name="losses", moment=Moment.RECEIVED, arrays={})) if is_asked else None
         offer = cast(Any, SimpleNamespace(whole_bytes=down, cluster=0))
-        self.opened = OpenRound(number=number, global_round=0, offers={0: offer}, intake=intake, asking=asking)
-        self.times.opened(self.report, self.members)
+        self.deadline = self.times.opens(self.report, 0, self.members)
+        self.opened = OpenRound(
+            number=number, global_round=0, offers={0: offer}, intake=intake, asking=asking, deadline=self.deadline
+        )
+        self.deadline.begin(self.opened)
 
     def header(self, name: str, size: int, examples: int, answer: Answer | None = None) -> pb.UpdateHeader:
         work = pb.Work(examples=examples)
@@ -49,7 +50,7 @@ class SharedRounds:
             work.answer_bytes, work.answer_examples = answer.ByteSize(), answer.trained_examples
         header = pb.UpdateHeader(child_id=name, work=work)
         header.payload.payload_bytes = size
-        header.payload.payload_bytes -= Uploaded.of(header).up_bytes - size  # its header counts, too
+        header.payload.payload_bytes -= Exchanged.of_update(header).up_bytes - size  # its header counts, too
         return header
 
     def close(self, sizes: Sizes, examples: Sizes = SAME, answers: Mapping[str, Answer] | None = None) -> list[str]:
@@ -58,17 +59,13 @@ class SharedRounds:
         for name, size, trained in reversed(list(zip(NAMES, sizes, examples, strict=True))):
             if name in awaited:
                 header = self.header(name, size, trained, (answers or {}).get(name))
-                assert opened.announcing is not None
-                opened.announcing.note(header)
-                self.taken[name] = Uploaded.of(header).exchanged(opened.offer_to(name))
-        assert opened.announcing is not None
-        intake = opened.intake
-        late = sorted(
-            asyncio.run(opened.announcing.late(Changes(), lambda: intake.missing, lambda: intake.is_complete))
-        )
+                self.deadline.note(header)
+                self.taken[name] = Exchanged.of_update(header).after(opened.sent_to(name))
+        asyncio.run(self.deadline.decide(Changes(), lambda: None))
+        late = sorted(set(awaited) - set(opened.intake.missing))
         self.taken = {name: self.taken[name] for name in awaited if name not in late}
         self.report.lps_rounds.add(lps_round=opened.number)
-        self.times.of_round(self.report, cast(Any, None), self.members)
+        self.times.of_round(self.report, lambda: self.taken, self.members)
         return late
 
     def round(self, number: int, sizes: Sizes, examples: Sizes = SAME, *, down: int = 0) -> list[str]:
@@ -128,9 +125,8 @@ def test_what_is_known_of_late_devices_survives_the_lps() -> None:
 def test_work_that_is_never_done_is_refused_as_it_is_announced() -> None:
     rounds = SharedRounds("compute.per_example=1h")
     rounds.open(0)
-    assert rounds.opened.announcing is not None
     with pytest.raises(PayloadError, match="trained on 700000 examples, which takes more than 73 years"):
-        rounds.opened.announcing.note(rounds.header(NAMES[0], 1_000, 700_000))
+        rounds.deadline.note(rounds.header(NAMES[0], 1_000, 700_000))
     # a link that is too slow for it is none of its sender's faults: what is on its way is broken off
     assert rounds.close((10**15, 1_000, 1_000)) == ["device-000"]
 
@@ -143,7 +139,7 @@ def test_a_broadcast_is_over_when_it_is_known_to_be_and_who_is_free_later_has_it
     rounds = SharedRounds(shared, "deadlines.lps.deadline_s=2", busy_ns={2: S * 6 // 5})
     # nothing holds updates up, so that they are there with the model, and nobody has to announce any
     rounds.open(0, down=2_000)
-    assert rounds.opened.announcing is None
+    assert not rounds.deadline.are_announced
     late = [name for name in NAMES if not rounds.opened.is_in_time(rounds.header(name, 500, 0))]
     # the broadcast lasts a second; the third begins to listen after 1.2 s and has it by its own link a second later
     assert late == ["device-002"]
@@ -181,7 +177,7 @@ def asked(rounds: SharedRounds) -> list[str]:
         opened.keep_answer(name, ANSWERS[name])
         assert opened.intake.state_of(name) is not None
     assert opened.intake.missing == NAMES  # nobody is late before all have answered
-    late = sorted(opened.asking.find_late(opened.asking.answers))
+    late = sorted(rounds.deadline.late_answers(opened.asking.answers))
     for name in late:
         opened.intake.exclude(name)
     return late
@@ -196,7 +192,8 @@ def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline(
     (late,) = rounds.times.late_answers
     assert (late.answer_bytes, late.unsent_bytes, late.up_ns) == (2_000, 400, S * 6 // 5)
     answers = {name: ANSWERS[name] for name in NAMES[:2]}
-    assert rounds.times.answered_ns(rounds.report, answers, rounds.members) == S * 6 // 5
+    went = {name: Exchanged.of_answer(answer) for name, answer in answers.items()}
+    assert rounds.times.answered_ns(rounds.report, 0, lambda: went, rounds.members) == S * 6 // 5
     rounds.times.goes_on(0, 2 * S)
     # the first is over at 3 s, when both have sent 12,000 bits; the second alone until 3.2 s: 16,800 of 24,000 bits
     assert rounds.close((1_500, 3_000, 1), answers=ANSWERS) == ["device-001"]

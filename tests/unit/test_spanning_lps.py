@@ -9,6 +9,7 @@ import pytest
 from gps_parts import TEXT
 from two_layers import MODEL, STREAMS
 
+from fedstrata.clock.presence import Presence
 from fedstrata.errors import NotReadyError, StateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
@@ -168,7 +169,7 @@ def test_a_stream_that_nobody_moved_in_any_lps_round_has_no_weight() -> None:
 def members_of(*members: pb.Member, participation: float | None = None, mixed: tuple[str, ...] = ()) -> Members:
     overrides = [] if participation is None else [f"training.participation={participation}"]
     experiment = parse_experiment(TEXT, overrides=overrides)
-    return Members(experiment, pb.Cluster(cluster_id="lps-0", members=members, clusters=2, mixed=mixed))
+    return Members(experiment, pb.Cluster(cluster_id="lps-0", members=members, clusters=2, mixed=mixed), Presence(()))
 
 
 def member(index: int, **fields: int) -> pb.Member:

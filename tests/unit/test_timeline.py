@@ -16,7 +16,6 @@ from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.payload import payload_header
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -288,7 +287,7 @@ def test_an_updates_bytes_do_not_depend_on_how_it_was_sent() -> None:
         run_id="run-1", child_id="device-000", round=4, train_loss=0.5, work=pb.Work(examples=70),
         payload=payload_header(CODEC, name="fed_avg", num_examples=9),
     )  # fmt: skip
-    alone = Uploaded.of(header)
+    alone = Exchanged.of_update(header)
     assert alone.work.examples == 70
     assert alone.up_bytes > CODEC.payload_bytes
     header.offset = 8
@@ -297,4 +296,4 @@ def test_an_updates_bytes_do_not_depend_on_how_it_was_sent() -> None:
     header.lps_rounds.add(seconds=0.123)
     header.exclusions.add(device_id="x")
     header.lps_id, header.term = "lps-0", 3
-    assert Uploaded.of(header).up_bytes == alone.up_bytes
+    assert Exchanged.of_update(header).up_bytes == alone.up_bytes

@@ -12,7 +12,7 @@ import pytest
 
 from fedstrata.clock.calendar import DOWN, UP, Flow, fair_ends
 from fedstrata.clock.tier_links import HEADER_BYTES, device_links, lps_links
-from fedstrata.clock.transfers import LEAD_STEP_NS, MOST_LEAD_NS, Lead, Transfers, transfers_of
+from fedstrata.clock.transfers import LEAD_STEP_NS, MOST_LEAD_NS, Lead, Transfers
 from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LinkTimes
@@ -287,8 +287,7 @@ def test_calls_are_given_the_time_that_links_take() -> None:
     assert round(links.slowest_s(0, 1_000_000, 10), 1) == 905.7
 
 
-def test_nothing_is_held_back_without_the_clock_and_nobody_unknown_with_it() -> None:
-    assert transfers_of(parse_experiment(TEXT, overrides=["clock=none"]), device_links(paced())) is None
+def test_nobody_unknown_has_a_link() -> None:
     held = transfers(SetTime())
     with pytest.raises(UnknownChildError, match="is not of this run"):
         held.piece_bytes("device-9999", UP)

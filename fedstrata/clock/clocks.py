@@ -1,0 +1,49 @@
+"""The clock of an experiment: none, virtual or real. Each tier gets its side of it here, and asks no further."""
+
+from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
+from fedstrata.clock.lps_side import LpsClock, RealLpsClock, VirtualLpsClock
+from fedstrata.experiment import Experiment
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+
+
+class Clock:
+    """No clock: nothing is held back, and no times are worked out."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+
+    def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
+        """Return the side of an LPS, for a cluster or for its devices of all clusters."""
+        return LpsClock(self.experiment)
+
+    def gps(self, journal: Journal) -> GpsClock:
+        """Return the side of the GPS."""
+        return GpsClock(journal)
+
+
+class VirtualClock(Clock):
+    """Times are worked out from bytes and modelled work; nothing waits for them."""
+
+    def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
+        return VirtualLpsClock(self.experiment, cluster)
+
+    def gps(self, journal: Journal) -> GpsClock:
+        return VirtualGpsClock(self.experiment, journal)
+
+
+class RealClock(Clock):
+    """What goes over links, and what boards compute, takes its time."""
+
+    def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
+        return RealLpsClock(self.experiment, cluster)
+
+    def gps(self, journal: Journal) -> GpsClock:
+        return RealGpsClock(self.experiment, journal)
+
+
+CLOCKS = {"none": Clock, "virtual": VirtualClock, "real": RealClock}
+
+
+def clock_of(experiment: Experiment) -> Clock:
+    """Return the clock that an experiment asks for."""
+    return CLOCKS[experiment.clock](experiment)

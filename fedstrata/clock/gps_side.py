@@ -1,0 +1,157 @@
+"""The clock of the GPS: when global rounds begin and end, and what happened before training."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from fedstrata.clock.before import Asked, before_training
+from fedstrata.clock.parent import HeldBack, ParentClock
+from fedstrata.clock.presence import Homes
+from fedstrata.clock.round import Exchanged
+from fedstrata.clock.tier_links import device_links, lps_links
+from fedstrata.clock.timeline import LpsTimeline
+from fedstrata.clock.transfers import Transfers
+from fedstrata.experiment import Experiment
+from fedstrata.methods import Moment, make_method
+from fedstrata.process.sleeping import Clock, since_ns
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import rounds_pb2 as pb
+
+Sent = Mapping[str, Exchanged]
+
+
+class Journal(Protocol):
+    """What the GPS writes down, as far as its clock reads and writes it."""
+
+    def round_times(self) -> dict[int, bytes]:
+        """RoundTimes messages by global round."""
+
+    def set_round_times(self, global_round: int, times: bytes) -> None:
+        """Keep the RoundTimes message of a global round."""
+
+    def phases(self) -> dict[str, float]:
+        """When each phase began, in seconds since 1970."""
+
+    def answers(self, question: str) -> dict[int, bytes]:
+        """All answers to a question, by device index."""
+
+
+class GpsClock:
+    """The clock of the GPS without one: everything happens when it happens, and nothing is noted."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.rounds = ParentClock()
+        self.questions = ParentClock()  # before training
+        self.homes = Homes(())
+        self.before = pb.RoundTimes()  # of the questions before training
+        self.asked: dict[str, Asked] = {}
+        self.closed = {number: pb.RoundTimes.FromString(data) for number, data in journal.round_times().items()}
+
+    @property
+    def began_unix_ns(self) -> int:
+        """When training began, if something happens by that real time; 0 before, and else."""
+        return 0
+
+    @property
+    def knows_start(self) -> bool:
+        """Whether LPSs can be told when training began, or need not be."""
+        return True
+
+    def begin(self) -> None:
+        """Work out what happened before training, of the answers in the journal."""
+
+    def resume(self, global_round: int) -> None:
+        """Go on with the rates of links as a global round opens that this process opens first."""
+
+    def begins_ns(self, global_round: int) -> int:
+        """Return when a global round begins, since training began: as the one before has ended."""
+        before = self.closed.get(global_round - 1)
+        return before.ends_ns if before is not None else 0
+
+    def now_ns(self, global_round: int) -> int:
+        """Return, as a global round begins, how long ago training began."""
+        return self.begins_ns(global_round)
+
+    def since_questions_ns(self, global_round: int) -> int:
+        """Return when a global round begins, from the first question on."""
+        return self.before.ends_ns + self.begins_ns(global_round)
+
+    def bundled_ns(self, cluster_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
+        """Return when the answers of an LPS's devices are here; 0 if nobody works that out."""
+        return 0
+
+    def of_round(self, global_round: int, exchanged: Callable[[], Sent]) -> pb.RoundTimes | None:
+        """Return the times of the global round just closed, or what links have carried; None if nothing is noted."""
+        return None
+
+    def keep(self, global_round: int, times: pb.RoundTimes | None) -> None:
+        """Note the times of a global round, in the transaction that closes it."""
+        if times is not None:
+            self._journal.set_round_times(global_round, times.SerializeToString(deterministic=True))
+            self.closed[global_round] = times
+
+
+class VirtualGpsClock(GpsClock):
+    """Works the times out from bytes and from what LPSs say of their rounds."""
+
+    def __init__(self, experiment: Experiment, journal: Journal) -> None:
+        super().__init__(journal)
+        self._experiment = experiment
+        self._timeline = LpsTimeline(experiment)
+        self.rounds = ParentClock(wants_work=True)
+        self.homes = Homes(experiment.schedule)
+
+    def begin(self) -> None:
+        self.asked = _asked(self._experiment, self._journal)
+        self.before = before_training(self._experiment, list(self.asked.values()))
+
+    def bundled_ns(self, cluster_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
+        return self._timeline.bundled_ns(cluster_id, global_round, answered_ns, bundle_bytes)
+
+    def of_round(self, global_round: int, exchanged: Callable[[], Sent]) -> pb.RoundTimes | None:
+        return self._timeline.round(global_round, self.begins_ns(global_round), exchanged())
+
+
+class RealGpsClock(GpsClock):
+    """Holds back what goes over the links of LPSs and, before training, of devices."""
+
+    def __init__(self, experiment: Experiment, journal: Journal, time: Clock | None = None) -> None:
+        super().__init__(journal)
+        self.rounds = HeldBack(Transfers(lps_links(experiment), time))
+        self.questions = HeldBack(Transfers(device_links(experiment, to_gps=True), time))
+        self.homes = Homes(experiment.schedule)
+        self._counts = bool(experiment.schedule or experiment.links.has_trace)  # if something happens by the time
+        self._began_unix_ns = 0
+
+    @property
+    def began_unix_ns(self) -> int:
+        if self._counts and not self._began_unix_ns:
+            self._began_unix_ns = round(self._journal.phases().get("training", 0.0) * 1e9)
+        return self._began_unix_ns
+
+    @property
+    def knows_start(self) -> bool:
+        return not self._counts or self.began_unix_ns > 0
+
+    def resume(self, global_round: int) -> None:
+        if self.began_unix_ns:
+            self.rounds.began(self.now_ns(global_round))
+
+    def now_ns(self, global_round: int) -> int:
+        return since_ns(self.began_unix_ns) if self._counts else super().now_ns(global_round)
+
+    def of_round(self, global_round: int, exchanged: Callable[[], Sent]) -> pb.RoundTimes | None:
+        return pb.RoundTimes(carried=self.rounds.take(global_round))
+
+
+def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
+    """The questions before training by name, of what devices have answered."""
+    method, asked = make_method(experiment), {}
+    for question in method.questions():
+        if question.moment is Moment.BEFORE:
+            answers = journal.answers(question.name)
+            examples = {i: answers_pb2.Answer.FromString(data).trained_examples for i, data in answers.items()}
+            sizes = {index: len(data) for index, data in answers.items()}
+            relayed = tuple(method.relays()) if question.relayed else ()
+            asked[question.name] = Asked(answer_bytes=sizes, examples=examples, relayed=relayed)
+    return asked

@@ -1,0 +1,213 @@
+"""The clock of a cluster, or of an LPS if clusters span LPSs: the times of its rounds, written into its report."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
+from fedstrata.clock.parent import HeldBack, ParentClock
+from fedstrata.clock.presence import Presence
+from fedstrata.clock.round import Exchanged
+from fedstrata.clock.tier_links import device_links
+from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
+from fedstrata.clock.transfers import Transfers
+from fedstrata.experiment import Experiment, TierDeadline
+from fedstrata.process.sleeping import since_ns, until_ns
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+
+MOST_COUNTED = 1 << 53  # as `fedstrata.rounds.notes` bounds what is reported
+
+Sent = Mapping[str, Exchanged]
+
+
+class Devices(Protocol):
+    """The devices that an LPS has now."""
+
+    @property
+    def indexes(self) -> dict[str, int]:
+        """Their indexes by their ids."""
+
+    def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
+        """By device who takes part in a round that begins at a time, and from when on. Raises RunStoppedError."""
+
+
+class LpsClock:
+    """The clock of an LPS without one: everything happens when it happens, and nothing is noted."""
+
+    keeps_time = False  # whether the report has a time that nobody else knows
+    has_deadline = False  # whether devices may be late in virtual time
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.wait: TierDeadline = experiment.deadlines.lps  # by the wall
+        self.presence = Presence(())
+        self.rounds = ParentClock()
+
+    async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> int:
+        """Return when an LPS round begins that is about to be opened; if by real time all devices are away, wait.
+
+        Raises:
+            RunStoppedError: all devices are gone for good.
+        """
+        return report.now_ns
+
+    def opens(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> Deadline:
+        """Return the deadline of an LPS round that is about to be opened."""
+        return Deadline()
+
+    @property
+    def late_answers(self) -> list[pb.Flow]:
+        """What the devices did whose answers have missed the deadline of the open round."""
+        return []
+
+    def found(self, late: Iterable[pb.Flow]) -> None:
+        """Hear, after a restart, which answers came too late for the plan of the open round."""
+
+    def answered_ns(
+        self, report: gps_pb.ReportHeader, lps_round: int, asked: Callable[[], Sent], devices: Devices
+    ) -> int:
+        """Return when the last answer to the question of the open round is here; 0 if nobody works that out.
+
+        If some have missed the deadline of answers, that is when it is over.
+        """
+        return 0
+
+    async def plan_came(self, global_round: int) -> None:
+        """Wait until the word that a plan is made has come over this LPS's link."""
+
+    def goes_on(self, global_round: int, planned_ns: int) -> None:
+        """Hear when the plan of a global round was made at the GPS: then its devices, which were asked, go on."""
+
+    def of_round(self, report: gps_pb.ReportHeader, exchanged: Callable[[], Sent], devices: Devices) -> None:
+        """Put the times of the LPS round just closed into its row, the report's last, and move the clock."""
+
+    def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
+        """Return what the LPS has done in a global round: how long since its model arrived."""
+        return None
+
+    def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
+        """Hear that a global round's model is here, of so many bytes: the first LPS round of it begins."""
+
+
+class VirtualLpsClock(LpsClock):
+    """Works the times out from bytes and modelled work; their state is in the report."""
+
+    keeps_time = True
+
+    def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
+        super().__init__(experiment)
+        deadline_s = self.wait.deadline_s
+        self.has_deadline = deadline_s is not None
+        self.wait = self.wait.model_copy(update={"deadline_s": None})  # deadlines are in virtual time
+        self.presence = Presence(experiment.schedule)
+        self.rounds = ParentClock(wants_work=True)
+        self._cluster_id = cluster.cluster_id
+        self._devices, self._uplink = DeviceTimeline(experiment), LpsTimeline(experiment)
+        self._deadline_ns = round(deadline_s * 1e9) if deadline_s is not None else None
+        self._deadline = Deadline()  # of the open round
+        self._free: Mapping[str, int] = {}  # from when on the devices of the round are there, and not busy any more
+        self._goes_on_ns: int | None = None  # when the open round goes on whose devices were asked
+
+    def opens(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> Deadline:
+        back, indexes = devices.back_ns(global_round, report.now_ns), devices.indexes
+        self._free, self._goes_on_ns, self._deadline = back, None, Deadline()
+        if self._deadline_ns is not None:
+            self._free = {name: max(report.busy_ns.get(indexes[name], 0), at_ns) for name, at_ns in back.items()}
+            decides = OwnLinks if self._devices.shared.up_rate is None else SharedUplink
+            self._deadline = decides(
+                self._devices, begins_ns=report.now_ns, deadline_ns=self._deadline_ns, free=self._free, indexes=indexes
+            )
+        return self._deadline
+
+    @property
+    def late_answers(self) -> list[pb.Flow]:
+        return self._deadline.late_flows
+
+    def found(self, late: Iterable[pb.Flow]) -> None:
+        self._deadline.found(late)
+
+    def answered_ns(
+        self, report: gps_pb.ReportHeader, lps_round: int, asked: Callable[[], Sent], devices: Devices
+    ) -> int:
+        if self._deadline.ends_ns is not None:
+            return self._deadline.ends_ns
+        there = self._deadline.there
+        return self._devices.answered_ns(
+            lps_round, report.now_ns, asked(), devices.indexes, free=self._free, there=there
+        )
+
+    def goes_on(self, global_round: int, planned_ns: int) -> None:
+        self._goes_on_ns = self._uplink.told_ns(self._cluster_id, global_round, planned_ns)
+        self._deadline.goes_on(self._goes_on_ns)
+
+    def of_round(self, report: gps_pb.ReportHeader, exchanged: Callable[[], Sent], devices: Devices) -> None:
+        row, deadline, indexes = report.lps_rounds[-1], self._deadline, devices.indexes
+        counted, beside = deadline.settle(exchanged())
+        times = self._devices.round(
+            row.lps_round,
+            report.now_ns,
+            counted,
+            indexes,
+            free=self._free,
+            there=deadline.there,
+            ends_ns=deadline.ends_ns,
+            goes_on_ns=self._goes_on_ns,
+            beside=beside,
+        )
+        row.times.CopyFrom(times)
+        row.times.late.extend(deadline.late_flows)
+        report.now_ns = row.times.ends_ns
+        deadline.note_busy(report.busy_ns, report.now_ns, indexes.values())
+
+    def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
+        began = min(row.times.begins_ns for row in report.lps_rounds if row.global_round == global_round)
+        return pb.Work(busy_ns=report.now_ns - began)
+
+    def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
+        """Let the first LPS round begin; what the last one made is ready then."""
+        report.now_ns = self._uplink.arrival_ns(self._cluster_id, global_round, begins_ns, whole_bytes)
+        if report.lps_rounds:
+            report.lps_rounds[-1].times.ready_ns = report.now_ns
+            report.lps_rounds[-1].times.next_bytes = whole_bytes
+
+
+class RealLpsClock(LpsClock):
+    """Lets the time of links and boards go by, and notes what links have carried."""
+
+    def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
+        super().__init__(experiment)
+        self.presence = Presence(experiment.schedule)
+        transfers = Transfers(device_links(experiment))
+        self._began_unix_ns = cluster.began_unix_ns  # when training began, if something happens by that time; else 0
+        if self._began_unix_ns:
+            transfers.began(since_ns(self._began_unix_ns))
+        self.rounds = HeldBack(transfers, wants_work=True)
+        self._cluster_id = cluster.cluster_id
+        self._devices, self._uplink = DeviceTimeline(experiment), LpsTimeline(experiment)
+
+    async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> int:
+        if not self._began_unix_ns:
+            return report.now_ns
+        now_ns = since_ns(self._began_unix_ns)
+        back_ns = min(devices.back_ns(global_round, now_ns).values(), default=now_ns)
+        await until_ns(time.monotonic_ns() + back_ns - now_ns)
+        return back_ns
+
+    async def plan_came(self, global_round: int) -> None:
+        now_ns = since_ns(self._began_unix_ns) if self._began_unix_ns else 0
+        told_ns = self._uplink.told_ns(self._cluster_id, global_round, now_ns)
+        await until_ns(time.monotonic_ns() + told_ns - now_ns)
+
+    def of_round(self, report: gps_pb.ReportHeader, exchanged: Callable[[], Sent], devices: Devices) -> None:
+        """Note what links have carried in the round, and how long devices have computed."""
+        row, indexes = report.lps_rounds[-1], devices.indexes
+        row.times.carried.extend(self.rounds.take(row.lps_round))
+        for name, each in sorted(exchanged().items()):
+            modelled_ns = self._devices.compute_ns(indexes[name], row.lps_round, each.work.examples)
+            row.times.carried.add(
+                link="device-lps",
+                direction="compute",
+                child=indexes[name],
+                link_ns=min(modelled_ns, MOST_COUNTED - 1),  # of as many examples as a device says
+                achieved_link_ns=each.work.computed_ns,
+            )

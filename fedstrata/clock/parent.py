@@ -1,0 +1,241 @@
+"""What a parent's rounds ask of the clock: whether updates say what was done for them, and when bytes are there."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
+from typing import Any, Protocol, Self
+
+from fedstrata.clock.calendar import DOWN, UP
+from fedstrata.clock.round import Exchanged
+from fedstrata.clock.transfers import Relayed, Transfer, Transfers
+from fedstrata.errors import OffsetError
+from fedstrata.process.fault_points import reach
+from fedstrata.rpc.chunk import serialised_chunk
+from fedstrata.tensors import PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+class Turns(Protocol):
+    """Lets one stream of each child work at a time."""
+
+    def one(self, child_id: str) -> AbstractAsyncContextManager[Any]:
+        """Wait for a turn of a child's."""
+
+
+class Chunks(Protocol):
+    """A payload as messages, serialised once for all children."""
+
+    async def at(self, offset: int) -> bytes:
+        """The message that begins at a byte of the payload."""
+
+    def end_of(self, offset: int) -> int:
+        """Where its data ends."""
+
+
+class Sendable(Protocol):
+    """A model on its way to the children of a round."""
+
+    cluster: int
+    header: pb.ModelHeader
+    codec: PayloadCodec
+    small_reply: bytes | None
+
+    @property
+    def chunks(self) -> Chunks:
+        """Its payload."""
+
+    @property
+    def whole_bytes(self) -> int:
+        """Of the header and the payload."""
+
+    def header_part(self, offset: int) -> pb.ModelPart:
+        """What a download begins with that begins at a byte of the payload."""
+
+
+class ParentClock:
+    """Holds nothing back: bytes are there as fast as the machines carry them."""
+
+    takes_turns = True  # whether a stream that waits for its next bytes keeps its child's turn
+
+    def __init__(self, *, wants_work: bool = False) -> None:
+        """`wants_work`: whether updates say what their senders have done, for a timeline."""
+        self.wants_work = wants_work
+
+    def now_ns(self) -> int:
+        """Return the time by which links carry; 0 if nothing is held back."""
+        return 0
+
+    def began(self, ago_ns: int) -> None:
+        """Hear how long ago the time began by which rates change."""
+
+    def round_opened(self) -> None:
+        """Hear that another round is open: its models go down anew."""
+
+    def take(self, number: int) -> list[pb.Carried]:
+        """Return what links have carried in a round, and forget the rounds before it."""
+        return []
+
+    async def heard(self, child_id: str, number: int, said_ns: int) -> None:
+        """Wait until a child has heard how a round goes on, which was said at a time. Raises UnknownChildError."""
+
+    async def answer_arrived(self, child_id: str, number: int, size: int, *, in_round: bool = True) -> None:
+        """Wait until the answers to a question, in a round or before training, have arrived from a child."""
+
+    def relay(self, child_id: str, number: int) -> Relayed:
+        """Return what carries answers down to a child, one after the other."""
+        return Relayed()
+
+    async def model(
+        self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
+    ) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Send a round's model to a child from a byte of the payload on: a header, then chunks."""
+        if offer.small_reply is not None:
+            yield offer.small_reply
+            reach("download", number)
+            return
+        yield offer.header_part(offset)
+        while offset < offer.codec.payload_bytes:
+            async with turns.one(child_id):
+                yield await offer.chunks.at(offset)
+            offset = offer.chunks.end_of(offset)
+            reach("download", number)
+
+    def arriving(
+        self, header: pb.UpdateHeader, parts: AsyncIterator[Any]
+    ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
+        """Give the parts of an update that follow its header, which has been checked."""
+        return nullcontext(parts)
+
+
+class HeldBack(ParentClock):
+    """Holds models and updates back until their links would have carried them."""
+
+    takes_turns = False
+
+    def __init__(self, transfers: Transfers, *, wants_work: bool = False) -> None:
+        super().__init__(wants_work=wants_work)
+        self._transfers = transfers
+
+    def now_ns(self) -> int:
+        return self._transfers.now_ns()
+
+    def began(self, ago_ns: int) -> None:
+        self._transfers.began(ago_ns)
+
+    def round_opened(self) -> None:
+        self._transfers.open_round()
+
+    def take(self, number: int) -> list[pb.Carried]:
+        return self._transfers.take(number)
+
+    async def heard(self, child_id: str, number: int, said_ns: int) -> None:
+        await self._transfers.heard(child_id, number, said_ns)
+
+    async def answer_arrived(self, child_id: str, number: int, size: int, *, in_round: bool = True) -> None:
+        with self._transfers.under_way(child_id, UP, number, size, is_answer=in_round) as transfer:
+            await transfer.all_arrived()
+            await transfer.over()
+
+    def relay(self, child_id: str, number: int) -> Relayed:
+        return self._transfers.relay(child_id, number)
+
+    async def model(
+        self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
+    ) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Send each part when it has arrived."""
+        size, before = offer.whole_bytes - offset, offer.header.ByteSize()
+        whole = None if offset else offer.cluster
+        with self._transfers.under_way(child_id, DOWN, number, size, before, model=whole) as transfer:
+            if offer.small_reply is not None:
+                await transfer.all_arrived()
+                yield offer.small_reply
+                reach("download", number)
+            else:
+                yield offer.header_part(offset)
+                piece_bytes = self._transfers.piece_bytes(child_id, DOWN)
+                pieces = _pieces(turns, child_id, offer, offset=offset, transfer=transfer, piece_bytes=piece_bytes)
+                async for piece in pieces:
+                    yield serialised_chunk(pb.ModelPart, piece)
+                    reach("download", number)
+            await transfer.over()
+
+    def arriving(
+        self, header: pb.UpdateHeader, parts: AsyncIterator[Any]
+    ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
+        if not 0 <= header.offset <= header.payload.payload_bytes:
+            raise OffsetError(f"an upload of {header.payload.payload_bytes} bytes goes on at byte {header.offset}")
+        return _ArrivingUpdate(self._transfers, header, parts)
+
+
+async def _pieces(
+    turns: Turns, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
+) -> AsyncIterator[memoryview]:
+    """The payload from a byte on, each piece when it has arrived; no turn is held while one is on its way.
+
+    Where this is held up itself, all that has arrived meanwhile is one piece.
+    """
+    payload_bytes = offer.codec.payload_bytes
+    while offset < payload_bytes:
+        async with turns.one(child_id):
+            chunk = await offer.chunks.at(offset)
+        end = offer.chunks.end_of(offset)
+        data, left = memoryview(chunk)[len(chunk) - (end - offset) :], payload_bytes - offset
+        start = 0
+        while start < len(data):
+            wanted = min(start + piece_bytes, len(data))
+            await transfer.arrived(transfer.bits - 8 * (left - wanted))
+            come = left - (transfer.bits - transfer.come()) // 8 & ~7
+            stop = max(wanted, min(come, len(data)))
+            yield data[start:stop]
+            start = stop
+        offset = end
+
+
+class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
+    """Gives each part when it has arrived; the first is waited for before anything is done with the update."""
+
+    def __init__(self, transfers: Transfers, header: pb.UpdateHeader, parts: AsyncIterator[Any]) -> None:
+        self._parts = parts
+        self._before = Exchanged.of_update(header).up_bytes - header.payload.payload_bytes
+        self._payload_bytes = header.payload.payload_bytes - header.offset
+        self._come = 0
+        self._first: Any = None
+        self._under_way = ExitStack()
+        size = self._before + self._payload_bytes
+        self._transfer = self._under_way.enter_context(
+            transfers.under_way(header.child_id, UP, header.round, size, self._before)
+        )
+
+    async def __aenter__(self) -> Self:
+        """Wait until its first part has arrived, or the header where none follows."""
+        try:
+            if self._payload_bytes > 0:
+                self._first = await anext(self, None)
+            else:
+                await self._end()
+        except BaseException:
+            self._under_way.close()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._under_way.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        part = await anext(self._parts)
+        before, self._come = self._come, self._come + len(part.data)
+        if self._come < self._payload_bytes:
+            await self._transfer.arrived(8 * (self._before + self._come))
+        elif before < self._payload_bytes:
+            await self._end()
+        return part
+
+    async def _end(self) -> None:
+        await self._transfer.all_arrived()
+        await self._transfer.over()
+        self._under_way.close()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suite.programs import environment, python
+from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.parent import HeldBack
 from fedstrata.clock.tier_links import WAYS, TierLinks, device_links
 from fedstrata.clock.transfers import Transfers
@@ -174,8 +175,9 @@ async def one(stub: Any, experiment: Experiment, end: End, began_ns: int) -> lis
     session, timed = ParentStream(stub.Attend), []
     calls = ParentCalls(fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate)
     identity = Identity(run_id=RUN, child_id=name_of(end.index), cluster_id=f"lps-{end.index}")
-    client = RoundClient(calls, identity, end.layout, link=LinkSettings(), part=PART, log=EventLog("links"))
-    client.keep_to(device_links(experiment), payload_bytes=end.payload_bytes, children=experiment.device_count)
+    clock = clock_of(experiment).device().to_lps(identity.child_id, end.payload_bytes)
+    log = EventLog("links")
+    client = RoundClient(calls, identity, end.layout, link=LinkSettings(), part=PART, log=log, clock=clock)
     flat = np.ones(end.layout.size, np.float32)
     await asyncio.sleep((began_ns - time.monotonic_ns()) / 1e9 + end.start_s)
     for number in range(end.rounds):

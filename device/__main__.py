@@ -14,13 +14,13 @@ from pathlib import Path  # noqa: E402
 
 from device.agent import DeviceAgent  # noqa: E402
 from device.channels import Channels  # noqa: E402
-from device.clock import DeviceClock  # noqa: E402
 from device.compute_thread import Bench  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
 from device.stacked.training import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
 from device.trial import try_out  # noqa: E402
 from device.work import DeviceProcess, noise_of  # noqa: E402
+from fedstrata.clock.clocks import clock_of  # noqa: E402
 from fedstrata.datasets import load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
 from fedstrata.experiment import Experiment  # noqa: E402
@@ -80,7 +80,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         process_id=secrets.token_hex(8),
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
         state=state,
-        clock=DeviceClock(experiment),
+        clock=clock_of(experiment).device(),
         proofs=proofs,
     )
 

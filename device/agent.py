@@ -9,8 +9,6 @@ from device.enrolment import GpsLink
 from device.round_job import RoundJob
 from device.served import Served
 from device.work import DeviceProcess, DeviceWork, answered
-from fedstrata.clock.late import announces_updates
-from fedstrata.clock.tier_links import device_links
 from fedstrata.errors import (
     HandshakeError,
     NotServedError,
@@ -57,7 +55,6 @@ class DeviceAgent:
         self._answered: tuple[int, answers_pb2.Answer] | None = None  # the last answer in a round
         self._job: RoundJob | None = None  # what the round now open is about
         self._received_of: set[str] = set()  # clusters whose model it has been sent
-        self._announces = announces_updates(host.experiment)
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
@@ -69,6 +66,7 @@ class DeviceAgent:
             host.experiment,
             device_id=self.device_id,
             device_index=self._index,
+            clock=host.clock.to_gps(self.device_id),
             process_id=host.process_id,
             log=self._log,
         )
@@ -147,8 +145,7 @@ class DeviceAgent:
             if not (is_late and question.relayed):
                 before, began_ns = work.trained_examples, self._host.clock.now_ns()
                 answer = await answered(method, question, work, heard)
-                answer.trained_examples = work.trained_examples - before if self._host.experiment.is_timed else 0
-                await self._host.clock.trained(began_ns, self._index, work.trained_examples - before)
+                await self._host.clock.trained(answer, began_ns, self._index, work.trained_examples - before)
                 await link.submit_answer(answer)
                 self._log.info("answered", question=question.name)
             if question.relayed:
@@ -172,7 +169,7 @@ class DeviceAgent:
             with self._host.bench.listening(served.by.cluster_id):
                 offer = await served.hear(self._exchange(client, goes_up, is_announced=is_announced))
             self._host.channels.lps_reached(served.by.lps_id, served.by.lps_address)
-            goes_up, is_announced = None, self._announces
+            goes_up, is_announced = None, self._host.clock.announces
             if isinstance(offer, ReceivedModel):
                 self._host.held[served.by.cluster_id] = offer
                 self._received_of.add(served.by.cluster_id)
@@ -283,17 +280,15 @@ class DeviceAgent:
         )
         link = host.experiment.links.device_lps
         layout = host.streams.travelling
-        client = RoundClient(calls, identity, layout, link=link, part=UPDATE_PART, log=self._log)
+        largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
+        asked = [question for question in host.method.questions() if question.moment is not Moment.BEFORE]
+        if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
+            largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
+        clock = host.clock.to_lps(self.device_id, largest)
+        client = RoundClient(calls, identity, layout, link=link, part=UPDATE_PART, log=self._log, clock=clock)
         if self._masks is not None:
             client.mask_by(self._masks)
         client.accepts_model = partial(_acceptance, host, link.down)
-        if host.experiment.is_paced:
-            links, devices = device_links(host.experiment), host.experiment.device_count
-            largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
-            asked = [question for question in host.method.questions() if question.moment is not Moment.BEFORE]
-            if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
-                largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
-            client.keep_to(links, payload_bytes=largest, children=devices)
         return client
 
     async def _measure(self, lps: Any, client: RoundClient) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from fedstrata.clock.tier_links import device_links
+from fedstrata.clock.child import ChildClock
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Question
@@ -21,12 +21,14 @@ class GpsLink:
     """The calls of one device to the GPS."""
 
     def __init__(
-        self, gps: Any, experiment: Experiment, *, device_id: str, device_index: int, process_id: str, log: EventLog
-    ) -> None:
+        self, gps: Any, experiment: Experiment, *, device_id: str, device_index: int, process_id: str, log: EventLog,
+        clock: ChildClock,
+    ) -> None:  # fmt: skip
         self._gps = gps
         self._experiment = experiment
         self._who = {"run_id": experiment.run_id, "device_id": device_id, "process_id": process_id}
         self._index = device_index
+        self._on_link_s = clock.on_link_s
         self._log = log
 
     async def enroll(
@@ -85,12 +87,6 @@ class GpsLink:
                 if not is_passing(error):
                     raise refusal(error) from None
                 await backoff.pause()
-
-    def _on_link_s(self, payload_bytes: int) -> float:
-        """How long a payload is on this device's link, on the real clock."""
-        if not self._experiment.is_paced:
-            return 0.0
-        return device_links(self._experiment, to_gps=True).slowest_s(self._index, payload_bytes, 1)
 
     async def assignment(self) -> pb.FetchAssignmentResponse:
         """Wait for the LPS that serves this device."""

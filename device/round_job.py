@@ -157,11 +157,8 @@ class RoundJob:
         answer = await answered(method, question, self.work, {})
         if len(answer.data) > LARGEST_IN_A_ROUND:
             raise PluginError(f"an answer to {question.name} of {len(answer.data)} bytes: {LARGEST_IN_A_ROUND} at most")
-        if self._host.experiment.clock != "none":
-            answer.trained_examples = self.work.trained_examples
         self._said = answer
-        where = (self.work.device_index, self.work.lps_round)
-        self._answering_ns = await self._host.clock.answered(self._began_ns, *where, answer.trained_examples)
+        self._answering_ns = await self._host.clock.answered(answer, *self._so_far)
         return answer
 
     def _difference(self, outcome: Outcome) -> Flat:
@@ -183,7 +180,7 @@ class RoundJob:
             train_loss=outcome.train_loss,
             evaluations=(measured,) if measured is not None else (),
             base_digest=received.digest,
-            work=await self._worked(),
+            work=await self._host.clock.worked(self._said, *self._so_far),
             trained_from=await self._trained_from(),
         )
 
@@ -202,15 +199,10 @@ class RoundJob:
         job = partial(private_update, device_index=work.device_index, lps_round=work.lps_round)
         return await self._host.bench.compute(lambda: job(update, budget, work.noise))
 
-    async def _worked(self) -> pb.Work | None:
-        """What a clock wants to know of the round's work; on the real one it has taken its time then."""
-        if self._host.experiment.clock == "none":
-            return None
-        work, examples = self.work, self.work.trained_examples
-        computed_ns = await self._host.clock.computed(self._began_ns, work.device_index, work.lps_round, examples)
-        answer = self._said
-        answer_bytes, for_it = (answer.ByteSize(), answer.trained_examples) if answer is not None else (0, 0)
-        return pb.Work(examples=examples, computed_ns=computed_ns, answer_bytes=answer_bytes, answer_examples=for_it)
+    @property
+    def _so_far(self) -> tuple[int, int, int, int]:
+        """When the round's work began, whose it is, of which LPS round, and through how many examples it has gone."""
+        return self._began_ns, self.work.device_index, self.work.lps_round, self.work.trained_examples
 
     # --- what stays ---------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from device.channels import Channels
-from device.clock import DeviceClock
 from device.compute_thread import Bench
 from device.evaluation import Evaluation, EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
+from fedstrata.clock.device_side import DeviceClock
 from fedstrata.datasets import Dataset, Examples, Pixels
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment

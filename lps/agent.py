@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.presence import devices_come_to_others
-from fedstrata.clock.tier_links import lps_links
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.experiment import Experiment
@@ -271,7 +271,7 @@ class LpsAgent:
         spanning.planned_rounds, spanning.planned_ns = lambda: self._planned[0], lambda: self._planned[1]
 
         async def submit(global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int) -> None:
-            await self._submit_answers(uplink.identity, global_round, answers, answered_ns)
+            await self._submit_answers(uplink, global_round, answers, answered_ns)
 
         spanning.submit_answers = submit
         return spanning
@@ -291,26 +291,23 @@ class LpsAgent:
             close=attended.close,
         )
         link = self._experiment.links.lps_gps
-        uplink = RoundClient(calls, identity, self._around.streams.everywhere, link=link, part=UPDATE_PART, log=log)
-        uplink.is_timed = self._experiment.is_timed
-        if self._experiment.is_paced:
-            largest = 2 * self._around.streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
-            uplink.keep_to(lps_links(self._experiment), payload_bytes=largest, children=1)
+        largest = 2 * self._around.streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
+        clock = clock_of(self._experiment).uplink(name, largest)
+        uplink = RoundClient(
+            calls, identity, self._around.streams.everywhere, link=link, part=UPDATE_PART, log=log, clock=clock
+        )
         uplink.link_bytes = lambda: link_bytes_to_proto(self._metrics.links.snapshot())
         return uplink
 
     async def _submit_answers(
-        self, who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
+        self, uplink: RoundClient, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
     ) -> None:
         """Tell the GPS what the devices of an LPS have answered in a global round, and when on the virtual clock."""
         size = bytes_of(answers)
-        timeout_s = payload_timeout_s(size)
-        if self._experiment.is_paced:
-            links = lps_links(self._experiment)
-            timeout_s += links.slowest_s(links.index_of(who.child_id) or 0, size, 1)
+        timeout_s = payload_timeout_s(size) + uplink.clock.on_link_s(size)
         await call_until_answered(
             lambda: self._gps.SubmitAnswers(
-                bundle(who, global_round, answers, answered_ns), timeout=timeout_s, wait_for_ready=True
+                bundle(uplink.identity, global_round, answers, answered_ns), timeout=timeout_s, wait_for_ready=True
             ),
             self._log,
             "SubmitAnswers",

@@ -1,7 +1,10 @@
 """The clock of an experiment: none, virtual or real. Each tier gets its side of it here, and asks no further."""
 
+from fedstrata.clock.child import ChildClock, CountingChild, PacedChild
+from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
 from fedstrata.clock.lps_side import LpsClock, RealLpsClock, VirtualLpsClock
+from fedstrata.clock.tier_links import lps_links
 from fedstrata.experiment import Experiment
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
@@ -16,9 +19,17 @@ class Clock:
         """Return the side of an LPS, for a cluster or for its devices of all clusters."""
         return LpsClock(self.experiment)
 
+    def uplink(self, cluster_id: str, payload_bytes: int) -> ChildClock:
+        """Return what an LPS's calls to the GPS ask; `payload_bytes` is the largest that goes down and up."""
+        return ChildClock()
+
     def gps(self, journal: Journal) -> GpsClock:
         """Return the side of the GPS."""
         return GpsClock(journal)
+
+    def device(self) -> DeviceClock:
+        """Return the side of devices."""
+        return DeviceClock()
 
 
 class VirtualClock(Clock):
@@ -27,8 +38,14 @@ class VirtualClock(Clock):
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
         return VirtualLpsClock(self.experiment, cluster)
 
+    def uplink(self, cluster_id: str, payload_bytes: int) -> ChildClock:
+        return CountingChild()
+
     def gps(self, journal: Journal) -> GpsClock:
         return VirtualGpsClock(self.experiment, journal)
+
+    def device(self) -> DeviceClock:
+        return VirtualDeviceClock(self.experiment)
 
 
 class RealClock(Clock):
@@ -37,8 +54,14 @@ class RealClock(Clock):
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
         return RealLpsClock(self.experiment, cluster)
 
+    def uplink(self, cluster_id: str, payload_bytes: int) -> ChildClock:
+        return PacedChild(lps_links(self.experiment), cluster_id, payload_bytes=payload_bytes)
+
     def gps(self, journal: Journal) -> GpsClock:
         return RealGpsClock(self.experiment, journal)
+
+    def device(self) -> DeviceClock:
+        return RealDeviceClock(self.experiment)
 
 
 CLOCKS = {"none": Clock, "virtual": VirtualClock, "real": RealClock}

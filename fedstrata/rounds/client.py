@@ -3,8 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
 
-from fedstrata.clock.calendar import UP
-from fedstrata.clock.tier_links import TierLinks
+from fedstrata.clock.child import ChildClock
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import LinkSettings
 from fedstrata.process.fault_points import reach
@@ -16,7 +15,7 @@ from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import CallError, StatusCode, is_passing, refusal
 from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
+from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -27,8 +26,9 @@ class RoundClient:
     """Speaks for one child to its parent."""
 
     def __init__(
-        self, calls: ParentCalls, identity: Identity, layout: Layout, *, link: LinkSettings, part: str, log: EventLog
-    ) -> None:
+        self, calls: ParentCalls, identity: Identity, layout: Layout, *, link: LinkSettings, part: str, log: EventLog,
+        clock: ChildClock | None = None,
+    ) -> None:  # fmt: skip
         self._calls = calls
         self.identity = identity
         self.layout = layout
@@ -40,14 +40,13 @@ class RoundClient:
         self._models: dict[tuple[int | str, ...], Acceptance] = {}  # by how many clusters, and what of them is in it
         self._codec: PayloadCodec | None = None  # without scales, of the layout that went up last
         self._log = log
-        self._timeout_s = payload_timeout_s(layout.float32_bytes)
-        self._piece_bytes = CHUNK_BYTES
+        self.clock = clock or ChildClock()
+        self._timeout_s = payload_timeout_s(layout.float32_bytes) + self.clock.slowest_s
         self._partial: Download | None = None
         self._payload: tensors_pb2.PayloadHeader | None = None  # announced last, and of which layout
         self._announced_layout: Layout | None = None
         self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
         self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
-        self.is_timed = False  # whether the bytes of models are wanted for a timeline
         self.masks: Masker | None = None  # under secure aggregation
         self.held_round: int | None = None  # of a device: the round whose model it can send up when asked
 
@@ -85,16 +84,10 @@ class RoundClient:
                 return reply
             backoff.reset()
 
-    def keep_to(self, links: TierLinks, *, payload_bytes: int, children: int) -> None:
-        """Give calls the time that links take, on the real clock, and cut payloads as they want it."""
-        index = links.index_of(self.identity.child_id) or 0
-        self._timeout_s += links.slowest_s(index, payload_bytes, children)
-        self._piece_bytes = links.piece_bytes(index, UP)
-
     def mask_by(self, masks: Masker) -> None:
         """Have updates go up masked, on the grid of sums: twice as large as they would be."""
         self.masks = masks
-        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes)
+        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes) + self.clock.slowest_s
 
     def close(self) -> None:
         """Nothing more is asked of the parent."""
@@ -149,7 +142,7 @@ class RoundClient:
             withdrawn=tuple(header.withdrawn),
             told=header.told if header.HasField("told") else None,
             begins_ns=header.begins_ns,
-            whole_bytes=_whole_bytes(header) if self.is_timed else 0,
+            whole_bytes=self.clock.whole_bytes(header),
         )
 
     @property
@@ -306,8 +299,8 @@ class RoundClient:
             return
         yield pb.UpdatePart(header=header)
         for chunk in chunks:
-            for start in range(0, len(chunk), self._piece_bytes):
-                yield serialised_chunk(pb.UpdatePart, chunk[start : start + self._piece_bytes])
+            for start in range(0, len(chunk), self.clock.piece_bytes):
+                yield serialised_chunk(pb.UpdatePart, chunk[start : start + self.clock.piece_bytes])
                 reach("upload", update.round)
 
     def _announced(self, update: Update) -> tensors_pb2.PayloadHeader:
@@ -336,11 +329,3 @@ class RoundClient:
                 if not is_passing(error):
                     raise refusal(error) from None
             await self._pause(backoff)
-
-
-def _whole_bytes(header: pb.ModelHeader) -> int:
-    """What the parent sends when nothing is resumed."""
-    first = pb.ModelHeader()
-    first.CopyFrom(header)
-    first.offset = 0
-    return int(first.ByteSize() + header.payload.payload_bytes)

@@ -16,6 +16,7 @@ from programs import Program
 from tiers import SMALL, Clock, Tiers, small
 
 from device.enrolment import GpsLink
+from fedstrata.clock.child import ChildClock
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import (
     DuplicateDeviceError,
@@ -372,7 +373,13 @@ def link_of(channel: grpc.aio.Channel, experiment: Experiment, device_id: str) -
     index = experiment.device_ids().index(device_id)
     log = EventLog("test")
     return GpsLink(
-        GpsServiceStub(channel), experiment, device_id=device_id, device_index=index, process_id="test", log=log
+        GpsServiceStub(channel),
+        experiment,
+        device_id=device_id,
+        device_index=index,
+        process_id="test",
+        log=log,
+        clock=ChildClock(),
     )
 
 

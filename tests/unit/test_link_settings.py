@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.clock.late import announces_updates
+from fedstrata.clock.clocks import clock_of
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LinkTimes
@@ -244,9 +244,9 @@ def test_a_virtual_deadline_goes_with_what_is_shared_and_over_a_shared_link_up_u
     shared: str, announces: bool
 ) -> None:
     late = ("clock=virtual", "deadlines.lps.deadline_s=3", f"links.shared.device-lps={shared}")
-    assert announces_updates(parse_experiment(PLAIN, overrides=late)) == announces
+    assert clock_of(parse_experiment(PLAIN, overrides=late)).device().announces == announces
     for other in ("deadlines.lps.deadline_s=null", "clock=real", "clock=none"):
-        assert not announces_updates(parse_experiment(PLAIN, overrides=[*late, other]))
+        assert not clock_of(parse_experiment(PLAIN, overrides=[*late, other])).device().announces
 
 
 def test_a_real_board_has_no_virtual_time() -> None:

@@ -11,9 +11,7 @@ from gps_parts import GpsParts
 from rounds_setting import PART, RUN_ID
 from test_transfers import MS, TEXT, S, SetTime
 
-import device.clock as device_clock
-from device.clock import DeviceClock
-from fedstrata.clock import lps_side
+from fedstrata.clock import device_side, lps_side
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.gps_side import RealGpsClock
 from fedstrata.clock.parent import HeldBack
@@ -242,10 +240,10 @@ async def test_a_device_computes_for_its_answer_as_long_as_its_board_would(
     async def until(at_ns: int) -> None:
         waited.append(at_ns)
 
-    monkeypatch.setattr(device_clock, "until_ns", until)
-    monkeypatch.setattr(device_clock.time, "monotonic_ns", lambda: 9 * S)
+    monkeypatch.setattr(device_side, "until_ns", until)
+    monkeypatch.setattr(device_side.time, "monotonic_ns", lambda: 9 * S)
     # before an answer that is trained for, the device does all that it does in a round
     changes = (f"method={method}", "training.lps_rounds_per_global_round=1")
-    clock = DeviceClock(real(*changes, "compute={per_example: 10ms, minimum: 1s}"))
-    assert await clock.answered(8 * S, 0, 2, examples) == S
+    clock = clock_of(real(*changes, "compute={per_example: 10ms, minimum: 1s}")).device()
+    assert await clock.answered(answers_pb2.Answer(), 8 * S, 0, 2, examples) == S
     assert waited == [8 * S + first_ms * MS]

@@ -9,6 +9,7 @@ from rich.text import Text
 from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.check_times import Payloads, check_deadline, print_times
 from emulator.estimates.sizing import device_memory, lps_memory
+from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
 from fedstrata.experiment.quantities import written_devices
@@ -106,7 +107,7 @@ def check_data(experiment: Experiment) -> None:
     # with a local partition each device has data of its own, which is not seen from here
     if not isinstance(experiment.partition, LocalPartition):
         check_partition(experiment, load_dataset(experiment.data))
-        if experiment.clock != "none" and experiment.deadlines.lps.deadline_s is not None:
+        if clock_of(experiment).has_links and experiment.deadlines.lps.deadline_s is not None:
             check_deadlines(experiment)
 
 
@@ -124,7 +125,7 @@ def check(experiment: Experiment, console: Console) -> None:
     if isinstance(experiment.partition, TaskPartition):
         console.print(_task_table(experiment.partition))
     console.print(_bytes_table(experiment, model))
-    if experiment.clock != "none":
+    if clock_of(experiment).has_links:
         print_times(experiment, payloads_of(experiment, model), console)
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from emulator.console.units import counted, human_joules, human_seconds
 from emulator.results.timeline import PARTS
+from fedstrata.clock.driver import Driver, Sent
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.clock.presence import Presence
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
@@ -50,9 +51,6 @@ class ExpectedTimes:
     device_fj: int = 0  # what a mean device takes in an LPS round, in femtojoules
 
 
-Sent = Mapping[str, Exchanged]  # what went between an LPS and its devices in a round, by device
-
-
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     """How long rounds should take, with devices dealt out to as many LPSs as are known before the run."""
     training, ids = experiment.training, experiment.device_ids()
@@ -64,7 +62,7 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
         sent = other if number % training.lps_rounds_per_global_round else asked
         cohorts = [cohort(home, training.participation, experiment.seed, number) for home in homes]
         drawn.append([{ids[index]: sent[index] for index in each} for each in cohorts])
-    looked_at = _Timelines(experiment, payloads, is_asking=moment is not None).of(drawn)
+    looked_at = _rounds(experiment, payloads, drawn, is_asking=moment is not None)
     energy = DeviceEnergy(experiment)
     spent = [energy.of(flow).total for each in looked_at for times in each for flow in times.flows]
     means = [_mean(each) for each in zip(*looked_at, strict=True)]
@@ -146,41 +144,20 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
 
 
-class _Timelines:
-    """The clock of all LPSs of an experiment that nobody has run."""
-
-    def __init__(self, experiment: Experiment, payloads: Payloads, *, is_asking: bool) -> None:
-        self._devices, self._uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
-        self._indexes = {device_id: index for index, device_id in enumerate(experiment.device_ids())}
-        self._rounds = experiment.training.lps_rounds_per_global_round
-        self._payloads, self._is_asking = payloads, is_asking
-
-    def of(self, drawn: Sequence[Sequence[Sent]]) -> list[list[pb.RoundTimes]]:
-        """By LPS round and LPS, of what goes to and fro."""
-        return [
-            self._asked(number, by_lps)
-            if self._is_asking and not number % self._rounds
-            else [self._devices.round(number, 0, sent, self._indexes) for sent in by_lps]
-            for number, by_lps in enumerate(drawn)
-        ]
-
-    def _asked(self, number: int, by_lps: Sequence[Sent]) -> list[pb.RoundTimes]:
-        """The LPS rounds in which devices are asked: each LPS begins as the model is there, all wait for the plan."""
-        names, global_round = [f"lps-{lps}" for lps in range(len(by_lps))], number // self._rounds
-        begins = [self._uplinks.arrival_ns(name, global_round, 0, self._payloads.lps_down) for name in names]
-        answered = [
-            self._devices.answered_ns(number, begins_ns, sent, self._indexes)
-            for begins_ns, sent in zip(begins, by_lps, strict=True)
-        ]
-        planned_ns = max(
-            self._uplinks.bundled_ns(name, global_round, answered_ns, len(sent) * self._payloads.answer)
-            for name, answered_ns, sent in zip(names, answered, by_lps, strict=True)
-        )
-        told = [self._uplinks.told_ns(name, global_round, planned_ns) for name in names]
-        return [
-            self._devices.round(number, begins_ns, sent, self._indexes, goes_on_ns=told_ns)
-            for begins_ns, sent, told_ns in zip(begins, by_lps, told, strict=True)
-        ]
+def _rounds(
+    experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
+) -> list[list[pb.RoundTimes]]:
+    """By LPS round and LPS, of what goes to and fro; where devices are asked LPSs begin as the model is there."""
+    driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
+    for number, by_lps in enumerate(drawn):
+        sent, (global_round, place) = {f"lps-{lps}": [each] for lps, each in enumerate(by_lps)}, divmod(number, rounds)
+        asks = is_asking and not place
+        begins = {
+            name: driver.uplinks.arrival_ns(name, global_round, 0, payloads.lps_down) if asks else 0 for name in sent
+        }
+        times = driver.lps_rounds(global_round, number, begins, sent, is_asking=asks)
+        found.append([each for (each,) in times.values()])
+    return found
 
 
 def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None) -> list[Exchanged]:

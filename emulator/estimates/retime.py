@@ -15,8 +15,10 @@ from emulator.results.energy import EnergySummary
 from emulator.results.record import RunRecord, load_record, parse_rows
 from emulator.results.timeline import VIRTUAL, Virtual
 from fedstrata.clock.before import Asked, before_training
+from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.driver import Driver
 from fedstrata.clock.energy import counts_energy
-from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.clock.round import Exchanged
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.schedule import Entries, changes_who_trains
@@ -135,7 +137,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
 
 def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: Sequence[str]) -> None:
     """Refuse changes of anything but how long things take."""
-    if not experiment.is_timed:
+    if not clock_of(experiment).has_timeline:
         raise ExperimentError("clock: none has no timeline; change links and compute only")
     if experiment.deadlines.lps.deadline_s is not None:
         raise ExperimentError("deadlines.lps.deadline_s: elsewhere others are late, and models differ; run it anew")
@@ -196,9 +198,8 @@ class _Retiming:
     def __init__(self, experiment: Experiment, flows: Flows) -> None:
         self._experiment = experiment
         self._flows = flows
-        self._devices, self._uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
+        self._driver = Driver(experiment)
         self._ids = experiment.device_ids()
-        self._indexes = {name: index for index, name in enumerate(self._ids)}
         self._rows: list[pb.LpsRound] = []
         self._are_asked = asks_in_training(make_method(experiment)) is not None
 
@@ -228,36 +229,28 @@ class _Retiming:
 
     def _global_round(self, global_round: int, begins: int) -> pb.RoundTimes:
         """A global round with the LPS rounds in it, whose rows are noted."""
-        per_global = self._experiment.training.lps_rounds_per_global_round
-        exchanged, last = {}, {}
-        planned_ns = self._planned_ns(global_round, begins) if self._are_asked else None
-        for name, flow in self._flows.gps[global_round].items():
-            arrived = now = self._arrival(name, global_round, begins)
-            told_ns = None if planned_ns is None else self._uplinks.told_ns(name, global_round, planned_ns)
-            for number in range(global_round * per_global, (global_round + 1) * per_global):
-                children = self._children(number, name)
-                times = self._devices.round(number, now, children, self._indexes, goes_on_ns=told_ns)
-                told_ns = None  # devices are asked in the first
-                row = pb.LpsRound(cluster_id=name, global_round=global_round, lps_round=number, times=times)
-                last[name], now = row, times.ends_ns
-                self._rows.append(row)
-            exchanged[name] = flow.exchanged(now - arrived)
-        times = self._uplinks.round(global_round, begins, exchanged)
-        for name, row in last.items():
-            row.times.ready_ns = self._arrival(name, global_round + 1, times.ends_ns)
-            row.times.next_bytes = self._flows.gps[global_round + 1][name].down_bytes
+        per_global, flows = self._experiment.training.lps_rounds_per_global_round, self._flows.gps
+        first = global_round * per_global
+        arrived = {name: self._arrival(name, global_round, begins) for name in flows[global_round]}
+        sent = {name: [self._children(first + at, name) for at in range(per_global)] for name in arrived}
+        rounds = self._driver.lps_rounds(global_round, first, arrived, sent, is_asking=self._are_asked)
+        rows = {
+            name: [
+                pb.LpsRound(cluster_id=name, global_round=global_round, lps_round=number, times=times)
+                for number, times in enumerate(each, first)
+            ]
+            for name, each in rounds.items()
+        }
+        self._rows += [row for each in rows.values() for row in each]
+        exchanged = {
+            name: flow.exchanged(rows[name][-1].times.ends_ns - arrived[name])
+            for name, flow in flows[global_round].items()
+        }
+        times = self._driver.uplinks.round(global_round, begins, exchanged)
+        for name, (*_, last) in rows.items():
+            last.times.ready_ns = self._arrival(name, global_round + 1, times.ends_ns)
+            last.times.next_bytes = flows[global_round + 1][name].down_bytes
         return times
-
-    def _planned_ns(self, global_round: int, begins: int) -> int:
-        """When the answers of all LPSs' devices in a global round are at the GPS."""
-        number = global_round * self._experiment.training.lps_rounds_per_global_round
-        came = []
-        for name in self._flows.gps[global_round]:
-            children, now = self._children(number, name), self._arrival(name, global_round, begins)
-            answered_ns = self._devices.answered_ns(number, now, children, self._indexes)
-            size = sum(each.work.answer_bytes for each in children.values())
-            came.append(self._uplinks.bundled_ns(name, global_round, answered_ns, size))
-        return max(came)
 
     def _children(self, number: int, name: str) -> dict[str, Exchanged]:
         """What went between an LPS and its devices in an LPS round."""
@@ -269,4 +262,4 @@ class _Retiming:
     def _arrival(self, name: str, global_round: int, begins: int) -> int:
         """When the model of a global round is at an LPS; one that had it from the start has it at once."""
         size = self._flows.gps[global_round][name].down_bytes
-        return self._uplinks.arrival_ns(name, global_round, begins, size) if size else begins
+        return self._driver.uplinks.arrival_ns(name, global_round, begins, size) if size else begins

@@ -12,6 +12,9 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 class Clock:
     """No clock: nothing is held back, and no times are worked out."""
 
+    has_links = False  # whether links and boards take the time that the file says,
+    has_timeline = False  # and whether times are worked out, not waited for
+
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
 
@@ -35,6 +38,8 @@ class Clock:
 class VirtualClock(Clock):
     """Times are worked out from bytes and modelled work; nothing waits for them."""
 
+    has_links = has_timeline = True
+
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
         return VirtualLpsClock(self.experiment, cluster)
 
@@ -50,6 +55,8 @@ class VirtualClock(Clock):
 
 class RealClock(Clock):
     """What goes over links, and what boards compute, takes its time."""
+
+    has_links = True
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
         return RealLpsClock(self.experiment, cluster)

@@ -9,6 +9,7 @@ from device.enrolment import GpsLink
 from device.round_job import RoundJob
 from device.served import Served
 from device.work import DeviceProcess, DeviceWork, answered
+from fedstrata.clock.device_side import Done
 from fedstrata.errors import (
     HandshakeError,
     NotServedError,
@@ -145,7 +146,9 @@ class DeviceAgent:
             if not (is_late and question.relayed):
                 before, began_ns = work.trained_examples, self._host.clock.now_ns()
                 answer = await answered(method, question, work, heard)
-                await self._host.clock.trained(answer, began_ns, self._index, work.trained_examples - before)
+                examples = work.trained_examples - before
+                done = Done(began_ns=began_ns, device_index=self._index, examples=examples)
+                await self._host.clock.trained(answer, done)
                 await link.submit_answer(answer)
                 self._log.info("answered", question=question.name)
             if question.relayed:

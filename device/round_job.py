@@ -8,6 +8,7 @@ import numpy as np
 
 from device.personal import Arrays, KeptInMemory, PersonalStore
 from device.work import DeviceProcess, DeviceWork, answered, put_into, put_together
+from fedstrata.clock.device_side import Done
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
 from fedstrata.partitions import DeviceData
@@ -158,7 +159,7 @@ class RoundJob:
         if len(answer.data) > LARGEST_IN_A_ROUND:
             raise PluginError(f"an answer to {question.name} of {len(answer.data)} bytes: {LARGEST_IN_A_ROUND} at most")
         self._said = answer
-        self._answering_ns = await self._host.clock.answered(answer, *self._so_far)
+        self._answering_ns = await self._host.clock.answered(answer, self._done)
         return answer
 
     def _difference(self, outcome: Outcome) -> Flat:
@@ -180,7 +181,7 @@ class RoundJob:
             train_loss=outcome.train_loss,
             evaluations=(measured,) if measured is not None else (),
             base_digest=received.digest,
-            work=await self._host.clock.worked(self._said, *self._so_far),
+            work=await self._host.clock.worked(self._said, self._done),
             trained_from=await self._trained_from(),
         )
 
@@ -200,9 +201,11 @@ class RoundJob:
         return await self._host.bench.compute(lambda: job(update, budget, work.noise))
 
     @property
-    def _so_far(self) -> tuple[int, int, int, int]:
-        """When the round's work began, whose it is, of which LPS round, and through how many examples it has gone."""
-        return self._began_ns, self.work.device_index, self.work.lps_round, self.work.trained_examples
+    def _done(self) -> Done:
+        work, began_ns = self.work, self._began_ns
+        return Done(
+            began_ns=began_ns, device_index=work.device_index, lps_round=work.lps_round, examples=work.trained_examples
+        )
 
     # --- what stays ---------------------------------------------------------------------------
 

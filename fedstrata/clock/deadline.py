@@ -229,14 +229,11 @@ class SharedUplink(OwnLinks):
 
     are_announced = is_gathering = True
 
-    def __init__(
-        self, devices: DeviceTimeline, *, begins_ns: int, deadline_ns: int, free: Mapping[str, int],
-        indexes: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        super().__init__(devices, begins_ns=begins_ns, deadline_ns=deadline_ns, free=free, indexes=indexes)
+    def begin(self, opened: Begun) -> None:
         self.announced: dict[str, Exchanged] = {}
         self._counted: dict[str, Exchanged] = {}  # of those announced, all that the round then waited for
         self._late_answers: dict[str, Exchanged] = {}  # what those sent whose answers came too late
+        super().begin(opened)
 
     @property
     def _shared(self) -> SharedRound:

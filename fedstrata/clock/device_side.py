@@ -1,6 +1,7 @@
 """The clock of a device: how long its computing takes, and what it says of its work."""
 
 import time
+from dataclasses import dataclass
 
 from fedstrata.clock.child import ChildClock, PacedChild
 from fedstrata.clock.tier_links import device_links
@@ -9,6 +10,16 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.sleeping import until_ns
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a device has done since a time: how many examples its training has gone through, and in which LPS round."""
+
+    began_ns: int
+    device_index: int
+    examples: int
+    lps_round: int = -1  # before training
 
 
 class DeviceClock:
@@ -28,24 +39,17 @@ class DeviceClock:
         """Return what a device's rounds ask of the clock; `payload_bytes` is the largest that goes down and up."""
         return ChildClock()
 
-    async def trained(self, answer: answers_pb2.Answer, began_ns: int, device_index: int, examples: int) -> None:
-        """Wait until a device would have trained on so many examples for an answer before training."""
+    async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
+        """Wait until a device would have trained for an answer before training."""
 
-    async def answered(
-        self, answer: answers_pb2.Answer, began_ns: int, device_index: int, lps_round: int, examples: int
-    ) -> int:
-        """Wait until a device would have worked its answer in an LPS round out; return how long that took.
-
-        `examples` is how many it has trained on for the answer.
-        """
+    async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
+        """Wait until a device would have worked its answer in an LPS round out; return how long that took."""
         return 0
 
-    async def worked(
-        self, answer: answers_pb2.Answer | None, began_ns: int, device_index: int, lps_round: int, examples: int
-    ) -> pb.Work | None:
+    async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
         """Wait until a device would have computed in an LPS round; return what it says of that, if it says anything.
 
-        `answer` is what it has answered in the round, `examples` how many its training has gone through.
+        `answer` is what it has answered in the round.
         """
         return None
 
@@ -58,21 +62,17 @@ class VirtualDeviceClock(DeviceClock):
         is_shared = shared is not None and shared.device_lps.up_rate is not None
         self.announces = is_shared and experiment.deadlines.lps.deadline_s is not None
 
-    async def trained(self, answer: answers_pb2.Answer, began_ns: int, device_index: int, examples: int) -> None:
-        answer.trained_examples = examples
+    async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
+        answer.trained_examples = done.examples
 
-    async def answered(
-        self, answer: answers_pb2.Answer, began_ns: int, device_index: int, lps_round: int, examples: int
-    ) -> int:
-        answer.trained_examples = examples
+    async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
+        answer.trained_examples = done.examples
         return 0
 
-    async def worked(
-        self, answer: answers_pb2.Answer | None, began_ns: int, device_index: int, lps_round: int, examples: int
-    ) -> pb.Work | None:
+    async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
         answer = answer or answers_pb2.Answer()
         for_it = answer.trained_examples
-        return pb.Work(examples=examples, answer_bytes=answer.ByteSize(), answer_examples=for_it)
+        return pb.Work(examples=done.examples, answer_bytes=answer.ByteSize(), answer_examples=for_it)
 
 
 class RealDeviceClock(VirtualDeviceClock):
@@ -90,22 +90,19 @@ class RealDeviceClock(VirtualDeviceClock):
         links, devices = device_links(self._experiment), self._experiment.device_count
         return PacedChild(links, device_id, payload_bytes=payload_bytes, children=devices)
 
-    async def trained(self, answer: answers_pb2.Answer, began_ns: int, device_index: int, examples: int) -> None:
-        await until_ns(began_ns + self._timeline.training_ns(device_index, examples))
+    async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
+        await until_ns(done.began_ns + self._timeline.training_ns(done.device_index, done.examples))
 
-    async def answered(
-        self, answer: answers_pb2.Answer, began_ns: int, device_index: int, lps_round: int, examples: int
-    ) -> int:
-        answer.trained_examples = examples
-        await until_ns(began_ns + self._timeline.answering_ns(device_index, lps_round, examples))
-        return self.now_ns() - began_ns
+    async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
+        answer.trained_examples = done.examples
+        answering_ns = self._timeline.answering_ns(done.device_index, done.lps_round, done.examples)
+        await until_ns(done.began_ns + answering_ns)
+        return self.now_ns() - done.began_ns
 
-    async def worked(
-        self, answer: answers_pb2.Answer | None, began_ns: int, device_index: int, lps_round: int, examples: int
-    ) -> pb.Work | None:
-        await until_ns(began_ns + self._timeline.compute_ns(device_index, lps_round, examples))
-        computed_ns = self.now_ns() - began_ns
-        work = await super().worked(answer, began_ns, device_index, lps_round, examples)
+    async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
+        await until_ns(done.began_ns + self._timeline.compute_ns(done.device_index, done.lps_round, done.examples))
+        computed_ns = self.now_ns() - done.began_ns
+        work = await super().worked(answer, done)
         if work is not None:
             work.computed_ns = computed_ns
         return work

@@ -1,6 +1,6 @@
 """What a parent's rounds ask of the clock: whether updates say what was done for them, and when bytes are there."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from typing import Any, Protocol, Self
 
@@ -13,22 +13,7 @@ from fedstrata.rpc.chunk import serialised_chunk
 from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
-
-class Turns(Protocol):
-    """Lets one stream of each child work at a time."""
-
-    def one(self, child_id: str) -> AbstractAsyncContextManager[Any]:
-        """Wait for a turn of a child's."""
-
-
-class Chunks(Protocol):
-    """A payload as messages, serialised once for all children."""
-
-    async def at(self, offset: int) -> bytes:
-        """The message that begins at a byte of the payload."""
-
-    def end_of(self, offset: int) -> int:
-        """Where its data ends."""
+Turns = Callable[[str], AbstractAsyncContextManager[Any]]  # lets one stream of a child work at a time
 
 
 class Sendable(Protocol):
@@ -37,11 +22,8 @@ class Sendable(Protocol):
     cluster: int
     header: pb.ModelHeader
     codec: PayloadCodec
+    chunks: Any  # of the payload, serialised once for all children
     small_reply: bytes | None
-
-    @property
-    def chunks(self) -> Chunks:
-        """Its payload."""
 
     @property
     def whole_bytes(self) -> int:
@@ -94,7 +76,7 @@ class ParentClock:
             return
         yield offer.header_part(offset)
         while offset < offer.codec.payload_bytes:
-            async with turns.one(child_id):
+            async with turns(child_id):
                 yield await offer.chunks.at(offset)
             offset = offer.chunks.end_of(offset)
             reach("download", number)
@@ -175,7 +157,7 @@ async def _pieces(
     """
     payload_bytes = offer.codec.payload_bytes
     while offset < payload_bytes:
-        async with turns.one(child_id):
+        async with turns(child_id):
             chunk = await offer.chunks.at(offset)
         end = offer.chunks.end_of(offset)
         data, left = memoryview(chunk)[len(chunk) - (end - offset) :], payload_bytes - offset

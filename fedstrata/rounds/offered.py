@@ -21,6 +21,6 @@ async def offered(
         return
     offer = opened.offer_to(request.child_id)
     offset = resumed_at(request, offer) if offer.small_reply is None else 0
-    async for part in clock.model(turns, offer, request.child_id, opened.number, offset):
+    async for part in clock.model(turns.one, offer, request.child_id, opened.number, offset):
         yield part
         del part  # a chunk; the next may be long in coming

@@ -13,6 +13,7 @@ from test_transfers import MS, TEXT, S, SetTime
 
 from fedstrata.clock import device_side, lps_side
 from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.device_side import Done
 from fedstrata.clock.gps_side import RealGpsClock
 from fedstrata.clock.parent import HeldBack
 from fedstrata.clock.tier_links import device_links
@@ -245,5 +246,6 @@ async def test_a_device_computes_for_its_answer_as_long_as_its_board_would(
     # before an answer that is trained for, the device does all that it does in a round
     changes = (f"method={method}", "training.lps_rounds_per_global_round=1")
     clock = clock_of(real(*changes, "compute={per_example: 10ms, minimum: 1s}")).device()
-    assert await clock.answered(answers_pb2.Answer(), 8 * S, 0, 2, examples) == S
+    done = Done(began_ns=8 * S, device_index=0, lps_round=2, examples=examples)
+    assert await clock.answered(answers_pb2.Answer(), done) == S
     assert waited == [8 * S + first_ms * MS]

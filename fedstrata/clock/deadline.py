@@ -55,6 +55,7 @@ class Begun(Protocol):
 class Deadline:
     """The deadline of a round whose time nobody works out: no child misses it, and none announces anything."""
 
+    can_be_missed = False
     are_announced = False  # whether children announce their updates before they send them,
     is_gathering = False  # and whether not all have yet
     there: Mapping[str, int] | None = None  # when each child had the model, if that was worked out as the round opened
@@ -124,6 +125,8 @@ class Deadline:
 
 class OwnLinks(Deadline):
     """Decides of each child as its answer or update comes, by the child's own link."""
+
+    can_be_missed = True
 
     def __init__(
         self, devices: DeviceTimeline, *, begins_ns: int, deadline_ns: int, free: Mapping[str, int],

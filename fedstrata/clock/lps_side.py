@@ -1,7 +1,7 @@
 """The clock of a cluster, or of an LPS if clusters span LPSs: the times of its rounds, written into its report."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
@@ -36,7 +36,6 @@ class LpsClock:
     """The clock of an LPS without one: everything happens when it happens, and nothing is noted."""
 
     keeps_time = False  # whether the report has a time that nobody else knows
-    has_deadline = False  # whether devices may be late in virtual time
 
     def __init__(self, experiment: Experiment) -> None:
         self.wait: TierDeadline = experiment.deadlines.lps  # by the wall
@@ -54,14 +53,6 @@ class LpsClock:
     def opens(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> Deadline:
         """Return the deadline of an LPS round that is about to be opened."""
         return Deadline()
-
-    @property
-    def late_answers(self) -> list[pb.Flow]:
-        """What the devices did whose answers have missed the deadline of the open round."""
-        return []
-
-    def found(self, late: Iterable[pb.Flow]) -> None:
-        """Hear, after a restart, which answers came too late for the plan of the open round."""
 
     def answered_ns(
         self, report: gps_pb.ReportHeader, lps_round: int, asked: Callable[[], Sent], devices: Devices
@@ -97,7 +88,6 @@ class VirtualLpsClock(LpsClock):
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)
         deadline_s = self.wait.deadline_s
-        self.has_deadline = deadline_s is not None
         self.wait = self.wait.model_copy(update={"deadline_s": None})  # deadlines are in virtual time
         self.presence = Presence(experiment.schedule)
         self.rounds = ParentClock(wants_work=True)
@@ -118,13 +108,6 @@ class VirtualLpsClock(LpsClock):
                 self._devices, begins_ns=report.now_ns, deadline_ns=self._deadline_ns, free=self._free, indexes=indexes
             )
         return self._deadline
-
-    @property
-    def late_answers(self) -> list[pb.Flow]:
-        return self._deadline.late_flows
-
-    def found(self, late: Iterable[pb.Flow]) -> None:
-        self._deadline.found(late)
 
     def answered_ns(
         self, report: gps_pb.ReportHeader, lps_round: int, asked: Callable[[], Sent], devices: Devices

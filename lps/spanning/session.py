@@ -204,7 +204,7 @@ class SpanningSession:
         deadline = self._clock.opens(self._report, global_round, self._members)
         self._open(number, global_round, vector, children, asking, deadline=deadline)
         if asking is not None:
-            await self._ask(global_round, is_planned=is_planned)
+            await self._ask(global_round, deadline, is_planned=is_planned)
             self._clock.goes_on(global_round, self.planned_ns())
         sums = self._sums(children)
         self.server.go_on(self._members.clusters_of(), sums)
@@ -215,15 +215,15 @@ class SpanningSession:
         self._clock.of_round(self._report, partial(self.server.exchanged, gathered), self._members)
         return sums
 
-    async def _ask(self, global_round: int, *, is_planned: bool) -> None:
+    async def _ask(self, global_round: int, deadline: Deadline, *, is_planned: bool) -> None:
         """Have the devices of the open round answer its question and wait for the plan, unless it is made."""
         if is_planned:
-            if self._clock.has_deadline:
-                self._clock.found(self._files.late(global_round))
+            if deadline.can_be_missed:
+                deadline.found(self._files.late(global_round))
             return
         answers = await self.server.gather_answers()
-        if self._clock.has_deadline:
-            await asyncio.to_thread(self._files.save_late, global_round, self._clock.late_answers)
+        if deadline.can_be_missed:
+            await asyncio.to_thread(self._files.save_late, global_round, deadline.late_flows)
         indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
         lps_round, asked = global_round * self._rounds, partial(self.server.asked, answers)
         answered_ns = self._clock.answered_ns(self._report, lps_round, asked, self._members)

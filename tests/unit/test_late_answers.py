@@ -48,11 +48,11 @@ class AskedRound:
         self.taken: dict[str, Exchanged] = {}
         intake = Intake(children=NAMES, wait=self.times.wait)
         offers = cast(Any, {0: SimpleNamespace(whole_bytes=0, cluster=0)})
-        deadline = self.times.opens(self.report, 0, self.members)
+        self.deadline = self.times.opens(self.report, 0, self.members)
         self.opened = OpenRound(
-            number=0, global_round=0, offers=offers, intake=intake, asking=Asking(QUESTION), deadline=deadline
+            number=0, global_round=0, offers=offers, intake=intake, asking=Asking(QUESTION), deadline=self.deadline
         )
-        deadline.begin(self.opened)
+        self.deadline.begin(self.opened)
 
     def ask(self) -> int:
         """Have all answer who are asked; gives when the last answer was there."""
@@ -121,8 +121,8 @@ def test_who_is_busy_for_as_long_as_answers_are_waited_for_is_not_asked() -> Non
 def test_an_lps_that_is_back_once_the_plan_is_made_leaves_the_same_devices_out() -> None:
     first, again = AskedRound(), AskedRound()
     first.ask()
-    late = first.times.late_answers
-    again.times.found(late)  # it asks nobody
+    late = first.deadline.late_flows
+    again.deadline.found(late)  # it asks nobody
     assert again.opened.intake.missing == ("device-000", "device-002")
     assert again.train([1_000, 1_000, 3_000]) == first.train([1_000, 1_000, 3_000]) == ["device-000"]
     assert again.report == first.report

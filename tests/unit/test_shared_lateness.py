@@ -189,7 +189,7 @@ def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline(
     rounds.open(0, is_asked=True)
     # 24,000 bits in a second, then the third alone: 4,800 of its last 8,000 bits until 1.2 s
     assert asked(rounds) == ["device-002"]
-    (late,) = rounds.times.late_answers
+    (late,) = rounds.deadline.late_flows
     assert (late.answer_bytes, late.unsent_bytes, late.up_ns) == (2_000, 400, S * 6 // 5)
     answers = {name: ANSWERS[name] for name in NAMES[:2]}
     went = {name: Exchanged.of_answer(answer) for name, answer in answers.items()}
@@ -210,7 +210,7 @@ def test_an_lps_that_is_back_after_the_plan_works_the_same_out() -> None:
     live.open(0, is_asked=True)
     asked(live)
     back.open(0, is_asked=True)
-    back.times.found(live.times.late_answers)
+    back.deadline.found(live.deadline.late_flows)
     assert back.opened.intake.missing == NAMES[:2]
     for rounds in (live, back):
         rounds.times.goes_on(0, 2 * S)

@@ -9,7 +9,6 @@ updates, from when the parent has heard of the plan.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
-from dataclasses import replace
 from typing import Protocol
 
 from fedstrata.clock.late import SharedRound
@@ -156,7 +155,7 @@ class OwnLinks(Deadline):
         self._missing = set(self._busy)
         for name in self._busy:
             opened.intake.exclude(name)
-        sent = {name: replace(opened.sent_to(name), stream=0) for name in awaited if name not in self._busy}
+        sent = {name: opened.sent_to(name) for name in awaited if name not in self._busy}
         self._there = self._devices.arrivals(opened.number, self._begins_ns, sent, free, self._indexes)
         self.there = self._there
 

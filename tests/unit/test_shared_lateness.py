@@ -34,13 +34,20 @@ class SharedRounds:
         self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members), self.times.presence)
         self.report, self.taken = ReportHeader(busy_ns=busy_ns), dict[str, Exchanged]()
 
-    def open(self, number: int, *, down: int = 0, is_asked: bool = False) -> None:
+    def open(self, number: int, *, down: int = 0, is_asked: bool = False, clusters: Sizes = (0, 0, 0)) -> None:
         intake = Intake(children=NAMES, wait=self.times.wait)
         asking = Asking(Question(name="losses", moment=Moment.RECEIVED, arrays={})) if is_asked else None
-        offer = cast(Any, SimpleNamespace(whole_bytes=down, cluster=0))
+        offers = {number: cast(Any, SimpleNamespace(whole_bytes=down, cluster=number)) for number in clusters}
+        in_cluster = dict(zip(NAMES, clusters, strict=True))
         self.deadline = self.times.opens(self.report, 0, self.members)
         self.opened = OpenRound(
-            number=number, global_round=0, offers={0: offer}, intake=intake, asking=asking, deadline=self.deadline
+            number=number,
+            global_round=0,
+            offers=offers,
+            clusters=in_cluster,
+            intake=intake,
+            asking=asking,
+            deadline=self.deadline,
         )
         self.deadline.begin(self.opened)
 
@@ -160,6 +167,14 @@ def test_a_model_of_their_own_is_broadcast_from_when_the_first_of_its_devices_li
     indexes = {name: index for index, name in enumerate(NAMES)}
     there = devices.arrivals(0, 0, offered, {NAMES[1]: 5 * S, NAMES[2]: 4 * S}, indexes)
     assert there == {NAMES[0]: S, NAMES[1]: 5 * S, NAMES[2]: 5 * S}
+
+
+def test_models_of_their_own_are_broadcasts_of_their_own_where_there_is_a_deadline_too() -> None:
+    rounds = SharedRounds("links={shared: {device-lps: {down_rate: 16kbit/s, broadcast: true}}}")
+    # alone a model of 1,000 bytes is there after half a second, as one of three broadcasts after one and a half
+    for clusters, are_in_time in (((0, 0, 0), True), ((0, 1, 2), False)):
+        rounds.open(0, down=1_000, clusters=clusters)
+        assert [rounds.opened.is_in_time(rounds.header(name, 0, 0)) for name in NAMES] == [are_in_time] * 3
 
 
 # --- questions --------------------------------------------------------------------------------------------------

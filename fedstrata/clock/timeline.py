@@ -11,7 +11,6 @@ from fractions import Fraction
 import numpy as np
 
 from fedstrata.clock.calendar import DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP, Flow
-from fedstrata.clock.course import AnyLink, LinkCourses
 from fedstrata.clock.round import (
     LAST_NS,
     Beside,
@@ -30,6 +29,7 @@ from fedstrata.clock.round import (
     ways_asked,
     ways_of,
 )
+from fedstrata.clock.tier_links import device_links, lps_links
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import SharedRates
@@ -49,20 +49,12 @@ class DeviceTimeline:
 
     def __init__(self, experiment: Experiment) -> None:
         self._seed = experiment.seed
-        courses = LinkCourses(experiment)
-        self._common, self._links = courses.of_devices()
-        self._drawn: dict[int, AnyLink] = {}
-        self.shared = courses.shared()
+        links = device_links(experiment)
+        self.link, self.shared = links.link_of, links.shared  # of a device by its index, and of all
         self._compute = experiment.compute
         self._factors = self._compute.factors() if self._compute is not None else {}
         self._per_example: dict[int, Fraction] = {}
         self._answers_trained = asks_in_training(make_method(experiment)) is Moment.TRAINED
-
-    def link(self, index: int) -> AnyLink:
-        """The link of a device."""
-        if index not in self._drawn:
-            self._drawn[index] = self._links.get(index, self._common).drawn([self._seed, DEVICE_LINK, index])
-        return self._drawn[index]
 
     def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
         """How long a device computes in an LPS round whose training goes through so many examples."""
@@ -258,13 +250,7 @@ class LpsTimeline:
 
     def __init__(self, experiment: Experiment) -> None:
         self._seed = experiment.seed
-        self._courses = LinkCourses(experiment)
-        self._links: dict[int, AnyLink] = {}
-
-    def _link(self, number: int) -> AnyLink:
-        if number not in self._links:
-            self._links[number] = self._courses.of_lps(number).drawn([self._seed, LPS_LINK, number])
-        return self._links[number]
+        self._link = lps_links(experiment).link_of
 
     def arrival_ns(self, cluster_id: str, global_round: int, begins_ns: int, payload_bytes: int) -> int:
         """When the model of a global round that begins at a time is at the LPS of a cluster."""

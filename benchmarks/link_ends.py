@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suite.programs import environment, python
+from fedstrata.clock.between import HeldBack
 from fedstrata.clock.clocks import clock_of
-from fedstrata.clock.parent import HeldBack
 from fedstrata.clock.tier_links import WAYS, TierLinks, device_links
 from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline

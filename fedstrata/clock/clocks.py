@@ -1,6 +1,6 @@
 """The clock of an experiment: none, virtual or real. Each tier gets its side of it here, and asks no further."""
 
-from fedstrata.clock.child import ChildClock, CountingChild, PacedChild
+from fedstrata.clock.between import ChildClock, CountingChild, PacedChild
 from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
 from fedstrata.clock.lps_side import LpsClock, RealLpsClock, VirtualLpsClock

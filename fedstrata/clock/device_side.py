@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from fedstrata.clock.child import ChildClock, PacedChild
+from fedstrata.clock.between import ChildClock, PacedChild
 from fedstrata.clock.tier_links import device_links
 from fedstrata.clock.timeline import DeviceTimeline
 from fedstrata.experiment import Experiment

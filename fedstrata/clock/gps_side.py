@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fedstrata.clock.before import Asked, before_training
-from fedstrata.clock.parent import HeldBack, ParentClock
+from fedstrata.clock.between import HeldBack, ParentClock
 from fedstrata.clock.presence import Homes
 from fedstrata.clock.round import Exchanged
 from fedstrata.clock.tier_links import device_links, lps_links

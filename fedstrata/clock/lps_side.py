@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from fedstrata.clock.between import HeldBack, ParentClock
 from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
-from fedstrata.clock.parent import HeldBack, ParentClock
 from fedstrata.clock.presence import Presence
 from fedstrata.clock.round import Exchanged
 from fedstrata.clock.tier_links import device_links

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fedstrata.clock.parent import ParentClock
+from fedstrata.clock.between import ParentClock
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.rounds.mask_keys import KeyRing
 from fedstrata.rpc.payload import Acceptance

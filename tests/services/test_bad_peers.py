@@ -16,7 +16,7 @@ from programs import Program
 from tiers import SMALL, Clock, Tiers, small
 
 from device.enrolment import GpsLink
-from fedstrata.clock.child import ChildClock
+from fedstrata.clock.between import ChildClock
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import (
     DuplicateDeviceError,

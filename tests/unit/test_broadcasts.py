@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rounds_setting import PART, RUN_ID
 from test_transfers import MS, SetTime, arrivals, carry, paced, transfers
 
+from fedstrata.clock.between import HeldBack
 from fedstrata.clock.calendar import DOWN
-from fedstrata.clock.parent import HeldBack
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged
 from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import SupersededError

@@ -9,7 +9,7 @@ import pytest
 from rounds_setting import PART, RUN_ID
 from test_transfers import MS, SetTime, transfers
 
-from fedstrata.clock.parent import HeldBack
+from fedstrata.clock.between import HeldBack
 from fedstrata.errors import SupersededError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog

@@ -12,10 +12,10 @@ from rounds_setting import PART, RUN_ID
 from test_transfers import MS, TEXT, S, SetTime
 
 from fedstrata.clock import device_side, lps_side
+from fedstrata.clock.between import HeldBack
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.device_side import Done
 from fedstrata.clock.gps_side import RealGpsClock
-from fedstrata.clock.parent import HeldBack
 from fedstrata.clock.tier_links import device_links
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.clock.transfers import Transfers

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from shared_deadline import NAMES, S, shared_experiment
 
 from fedstrata.clock.calendar import Flow, carried_by, fair_ends
-from fedstrata.clock.late import Missed, SharedRound
+from fedstrata.clock.deadline import SharedRound
+from fedstrata.clock.round import Missed
 from fedstrata.clock.timeline import Beside, DeviceTimeline, Exchanged
 from fedstrata.experiment.rates import AnyRate, Course
 from fedstrata.v1 import rounds_pb2 as pb

@@ -1,4 +1,8 @@
-"""What a parent's rounds ask of the clock: whether updates say what was done for them, and when bytes are there."""
+"""What the rounds between two tiers ask of the clock.
+
+A parent asks whether updates say what was done for them, and when bytes are there. A child asks how long its calls may
+take.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
@@ -6,11 +10,12 @@ from typing import Any, Protocol, Self
 
 from fedstrata.clock.calendar import DOWN, UP
 from fedstrata.clock.round import Exchanged
+from fedstrata.clock.tier_links import TierLinks
 from fedstrata.clock.transfers import Relayed, Transfer, Transfers
 from fedstrata.errors import OffsetError
 from fedstrata.process.fault_points import reach
 from fedstrata.rpc.chunk import serialised_chunk
-from fedstrata.tensors import PayloadCodec
+from fedstrata.tensors import CHUNK_BYTES, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 Turns = Callable[[str], AbstractAsyncContextManager[Any]]  # lets one stream of a child work at a time
@@ -221,3 +226,41 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
         await self._transfer.all_arrived()
         await self._transfer.over()
         self._under_way.close()
+
+
+class ChildClock:
+    """Asks for no time, and counts nothing."""
+
+    slowest_s = 0.0  # how long the largest exchange of a round takes on the child's link
+    piece_bytes = CHUNK_BYTES  # how large the pieces of a payload are
+
+    def on_link_s(self, size: int) -> float:
+        """Return how long so many bytes take on the child's link."""
+        return 0.0
+
+    def whole_bytes(self, header: pb.ModelHeader) -> int:
+        """Return the bytes of a model and its header, as if nothing were resumed; 0 if nobody counts them."""
+        return 0
+
+
+class CountingChild(ChildClock):
+    """Counts the bytes of models, for a timeline."""
+
+    def whole_bytes(self, header: pb.ModelHeader) -> int:
+        first = pb.ModelHeader()
+        first.CopyFrom(header)
+        first.offset = 0
+        return int(first.ByteSize() + header.payload.payload_bytes)
+
+
+class PacedChild(ChildClock):
+    """Gives calls the time that links take, and cuts payloads as they want it."""
+
+    def __init__(self, links: TierLinks, child_id: str, *, payload_bytes: int = 0, children: int = 1) -> None:
+        """`children` share what is shared; `payload_bytes` is the largest that goes down and up in a round."""
+        self._links, self._index = links, links.index_of(child_id) or 0
+        self.slowest_s = links.slowest_s(self._index, payload_bytes, children)
+        self.piece_bytes = links.piece_bytes(self._index, UP)
+
+    def on_link_s(self, size: int) -> float:
+        return self._links.slowest_s(self._index, size, 1)

@@ -124,6 +124,11 @@ IMAGES = {"fedstrata/gps", "fedstrata/lps", "fedstrata/device"}  # names of imag
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_has_one_title(path: Path) -> None:
+    assert len(re.findall(r"^# ", prose(path.read_text("utf-8")), re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_documents_name_are_there(path: Path) -> None:
     text = prose(path.read_text("utf-8"))
     folders = "fedstrata|gps|lps|device|emulator|protos|experiments|benchmarks|scripts|tests|docs|helm"
@@ -236,6 +241,12 @@ def test_every_choice_is_documented(name: str) -> None:
     assert f"`{name}`" in text_of("docs/experiment.md")
 
 
+def test_every_method_has_a_row_on_both_pages() -> None:
+    grouping = text_of("docs/experiment.md").partition("| method | devices are grouped |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| (\w+) \|", grouping, re.MULTILINE)) == sorted(NAMES)
+    assert sorted(re.findall(r"^\| \[`(\w+)`\]", text_of("docs/methods.md"), re.MULTILINE)) == sorted(NAMES)
+
+
 @pytest.mark.parametrize("block", blocks(text_of("docs/experiment.md"), "yaml"))
 def test_the_documents_experiments_are_valid(block: str) -> None:
     parse_experiment(block)
@@ -308,6 +319,14 @@ def test_every_state_of_a_device_and_every_kind_of_bytes_is_documented(tmp_path:
     kinds = {kind for _, kind in CALLS.values()} - {ANSWER, ATTEND}
     questions = {question.name for question in gps.method.questions()}
     assert kinds | questions <= row_of("kind", labels)
+
+
+def test_every_reason_of_a_refused_call_is_documented() -> None:
+    sources = [path.read_text("utf-8") for room in ("trust", "rpc") for path in (ROOT / "fedstrata" / room).glob("*.py")]
+    reasons = set(re.findall(r'(?:refused|refusal)\("(\w+)"', "".join(sources)))
+    assert {"role", "stalled", "share"} <= reasons
+    labels = text_of("docs/metrics.md").partition("| label | values |")[2]
+    assert reasons <= row_of("reason", labels)
 
 
 def test_every_call_is_in_the_protocols_document() -> None:

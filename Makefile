@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS ?= .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-search test-runs test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release screenshots kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,9 @@ images: ## container images of the three services, with docker, podman or builda
 
 release: setup ## wheel, source archive, packed chart and images of the last commit, with checksums, in dist/
 	$(BIN)/python scripts/release.py $(if $(HOME_URL),--home $(HOME_URL))
+
+screenshots: setup ## take docs/page.png and docs/report.png anew, in Chromium: one to two minutes
+	$(BIN)/python scripts/screenshots.py
 
 kind-up: ## a kind cluster on this machine with locally built images loaded
 	scripts/kind-up

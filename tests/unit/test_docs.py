@@ -136,6 +136,16 @@ def test_files_that_documents_name_are_there(path: Path) -> None:
         assert (ROOT / name).exists() or name in IMAGES, name
 
 
+def test_the_glossary_says_each_word_in_one_short_sentence() -> None:
+    glossary = text_of("docs/concepts.md").partition("## Glossary")[2]
+    rows = [row for row in re.findall(r"^\| (.+?) \| (.+?) \|$", glossary, re.MULTILINE) if row[0] != "word"]
+    assert 25 <= len(rows) <= 45
+    assert {"device", "local parameter server (LPS)", "global parameter server (GPS)"} <= {word for word, _ in rows}
+    for word, meaning in rows:
+        assert len(meaning.split()) <= 25, word
+        assert re.fullmatch(r"[A-Z`][^.]*\.", meaning), word
+
+
 def test_the_folder_map_is_the_folder() -> None:
     ignored = [line.strip("/") for line in text_of(".gitignore").splitlines()]
     there = {
@@ -322,8 +332,9 @@ def test_every_state_of_a_device_and_every_kind_of_bytes_is_documented(tmp_path:
 
 
 def test_every_reason_of_a_refused_call_is_documented() -> None:
-    sources = [path.read_text("utf-8") for room in ("trust", "rpc") for path in (ROOT / "fedstrata" / room).glob("*.py")]
-    reasons = set(re.findall(r'(?:refused|refusal)\("(\w+)"', "".join(sources)))
+    sources = [path for room in ("trust", "rpc") for path in (ROOT / "fedstrata" / room).glob("*.py")]
+    called = "".join(path.read_text("utf-8") for path in sources)
+    reasons = set(re.findall(r'(?:refused|refusal)\("(\w+)"', called))
     assert {"role", "stalled", "share"} <= reasons
     labels = text_of("docs/metrics.md").partition("| label | values |")[2]
     assert reasons <= row_of("reason", labels)

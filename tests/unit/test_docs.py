@@ -157,16 +157,33 @@ def test_the_folder_map_is_the_folder() -> None:
     assert set(re.findall(r"`(\w+)/`", table)) == there
 
 
-def test_the_readme_is_one_screen_and_two_pictures() -> None:
+def test_the_readmes_first_screen_has_picture_command_and_result() -> None:
     text = text_of("README.md")
-    assert len(text.splitlines()) <= 65
+    screen = "\n".join(text.splitlines()[:45])
+    assert re.search(r"^!\[.+\]\(docs/.+\)$", screen, re.MULTILINE)
+    assert re.search(r"^```\nmake demo\b", screen, re.MULTILINE)
+    assert re.search(r"^\| one-shot.*\d ± \d", screen, re.MULTILINE)
     assert text.count("](docs/page.png)") == text.count("](docs/report.png)") == 1
 
 
-def test_every_decision_is_listed() -> None:
-    architecture = text_of("docs/architecture.md")
-    for path in (ROOT / "docs" / "decisions").glob("*.md"):
-        assert f"(decisions/{path.name})" in architecture
+def test_the_readme_spells_the_tiers_out_and_says_how_to_get_its_data_set() -> None:
+    text = text_of("README.md")
+    first_paragraph = text.split("\n\n")[1]
+    assert "local parameter servers (LPS)" in first_paragraph.replace("\n", " ")
+    assert "global parameter server (GPS)" in first_paragraph.replace("\n", " ")
+    data, sweep = re.findall(r"^\.venv/bin/fedstrata (data|sweep) ", text, re.MULTILINE)
+    assert (data, sweep) == ("data", "sweep")
+
+
+def test_every_decision_is_in_the_index_once_with_its_date() -> None:
+    index = text_of("docs/decisions/README.md")
+    rows = re.findall(r"^\| (\d{4}-\d\d-\d\d) \| \[(.+)\]\((.+\.md)\) \|$", index, re.MULTILINE)
+    pages = [path for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md"]
+    titles = {path.name: path.read_text("utf-8").partition("\n")[0].removeprefix("# ") for path in pages}
+    assert sorted((name, title) for _, title, name in rows) == sorted(titles.items())
+    for section in index.split("\n## ")[1:]:
+        dates = re.findall(r"^\| (\d{4}-\d\d-\d\d) ", section, re.MULTILINE)
+        assert dates == sorted(dates), section
 
 
 # --- the experiment file ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
-from fedstrata.link import HOLD_S
+from fedstrata.link import hold_s
 from fedstrata.quoting import brief, quoted
 from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.notes import check_run
@@ -67,7 +67,7 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
             is_known = lambda: run.serving.assignment(device).is_assigned or run.phase == "failed"  # noqa: E731
-            await run.changes.wait_until(is_known, HOLD_S)
+            await run.changes.wait_until(is_known, hold_s(run.experiment.device_count))
             self._check_going(request.run_id)
             return run.serving.assignment(device)
 
@@ -230,7 +230,7 @@ class RunServicer(RunServiceServicer):
         """Stream the run's state, at once and at every change, until its record can be fetched."""
         run = self._run
         while True:
-            changed, status = run.changes.next, status_of(run)
+            changed, status = run.news.next, status_of(run)
             yield status
             if status.has_record:
                 return

@@ -12,7 +12,7 @@ from fedstrata.clock_checks import devices_come_to_others
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.experiment import Experiment
-from fedstrata.link import CALL_S, HOLD_S, Changes, payload_timeout_s
+from fedstrata.link import CALL_S, HOLD_S, PATIENCE_S, Changes, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
@@ -98,7 +98,7 @@ class LpsAgent:
         await self._until_gps_reached()
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
         await call_through_upgrade(
-            lambda: self._gps.RegisterLps(request, timeout=CALL_S + HOLD_S, wait_for_ready=True),
+            lambda: self._gps.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True),
             self._log,
             "RegisterLps",
         )

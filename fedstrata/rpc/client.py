@@ -22,7 +22,7 @@ from fedstrata.errors import (
     UnknownChildError,
     WrongRunError,
 )
-from fedstrata.link import CALL_S, HOLD_S, UPGRADE_S, Backoff
+from fedstrata.link import PATIENCE_S, UPGRADE_S, Backoff
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter
 from fedstrata.quoting import brief
@@ -154,7 +154,7 @@ async def call_until_answered(
 async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
     """The answer to a small call that the parent may hold back, for as long as it takes. Raises the refusal."""
     call = getattr(stub, name)
-    return await call_until_answered(lambda: call(request, timeout=CALL_S + HOLD_S, wait_for_ready=True), log, name)
+    return await call_until_answered(lambda: call(request, timeout=PATIENCE_S, wait_for_ready=True), log, name)
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:

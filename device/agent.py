@@ -19,7 +19,7 @@ from fedstrata.errors import (
     UnknownChildError,
 )
 from fedstrata.experiment import Encoding
-from fedstrata.link import CALL_S, Backoff, payload_timeout_s
+from fedstrata.link import CALL_S, Backoff, hold_s, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
@@ -275,6 +275,7 @@ class DeviceAgent:
             submit=lps.SubmitUpdate,
             locate=lps.LocateUpdate,
             exchange=session.exchange,
+            held_s=hold_s(host.experiment.device_count),
             patience=LPS_PATIENCE,
         )
         link = host.experiment.links.device_lps

@@ -24,9 +24,9 @@ TIMER_S = 0.001  # how much too early a timer may be, by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
-def payload_timeout_s(payload_bytes: int) -> float:
-    """The deadline of a call that carries a payload, and may be held back before."""
-    return CALL_S + HOLD_S + payload_bytes / SLOWEST_BYTES_PER_S
+def payload_timeout_s(payload_bytes: int, held_s: float = HOLD_S) -> float:
+    """The deadline of a call that carries a payload, and may be held back for some time before."""
+    return CALL_S + held_s + payload_bytes / SLOWEST_BYTES_PER_S
 
 
 def hold_s(children: int) -> float:

@@ -80,7 +80,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         uploads=uploads,
         refused=metrics.refused,
     )
-    server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters, uploads), SERVICE)
+    servicer = LpsServicer(agent.clusters, agent.knows_clusters, uploads, agent.held_s)
+    server.add(add_LpsServiceServicer_to_server, servicer, SERVICE)
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
         await server.start(options.listen)
         spare_what_is_loaded()

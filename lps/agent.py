@@ -12,7 +12,7 @@ from fedstrata.clock_checks import devices_come_to_others
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.experiment import Experiment
-from fedstrata.link import CALL_S, HOLD_S, PATIENCE_S, Changes, payload_timeout_s
+from fedstrata.link import CALL_S, HOLD_S, PATIENCE_S, Changes, hold_s, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
 from fedstrata.metrics import ProcessMetrics
@@ -75,6 +75,7 @@ class LpsAgent:
             authorities=lambda: tls.newest().authorities if tls else frozenset(),
         )
         self._services: dict[str, _Service] = {}
+        self.held_s = hold_s(experiment.device_count)  # how long devices' calls are held back
         self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S
         self._plan_version = 0
         self._planned = 0, 0  # how many global rounds have a plan of what devices answered in them; when the newest was
@@ -183,7 +184,7 @@ class LpsAgent:
 
         True where there is no such cluster here: the servicer has its own word for that.
         """
-        return await self._plan_changes.wait_until(lambda: self._has_member(claim), HOLD_S if claim.id else 0)
+        return await self._plan_changes.wait_until(lambda: self._has_member(claim), self.held_s if claim.id else 0)
 
     def _has_member(self, claim: Claim) -> bool:
         service = self._services.get(claim.cluster_id or "")

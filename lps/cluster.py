@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from fedstrata.errors import RunStoppedError, StateError
 from fedstrata.experiment import Experiment
+from fedstrata.link import hold_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import Method
 from fedstrata.metrics import ProcessMetrics
@@ -101,6 +102,7 @@ class ClusterSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=lps_wait(self._experiment),
+            held_s=hold_s(self._experiment.device_count),
             is_timed=self._experiment.clock != "none",
             transfers=transfers_of(self._experiment, device_links(self._experiment), cluster.began_unix_ns),
             keys=self._keys,

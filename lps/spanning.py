@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fedstrata.errors import NotReadyError, PayloadError, StateError
+from fedstrata.link import hold_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.presence import Homes
@@ -61,6 +62,7 @@ class SpanningSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=lps_wait(self._experiment),
+            held_s=hold_s(self._experiment.device_count),
             is_timed=self._experiment.clock != "none",
             transfers=transfers_of(self._experiment, device_links(self._experiment), home.began_unix_ns),
         )

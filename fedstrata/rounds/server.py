@@ -17,7 +17,7 @@ from fedstrata.errors import (
     UnknownChildError,
 )
 from fedstrata.fault_points import reach
-from fedstrata.link import HOLD_S, Changes, wait_until
+from fedstrata.link import Changes, wait_until
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.quoting import quoted
@@ -180,7 +180,7 @@ class RoundServer:
         child_id = request.child_id
         self.refused.check(child_id)
         self._show_key(request)
-        await self._changes.wait_until(lambda: self._is_released or self._has_news(request), HOLD_S)
+        await self._changes.wait_until(lambda: self._is_released or self._has_news(request), self.exchange.held_s)
         if self._finished is None and not self.serves(child_id):
             raise NotServedError(f"{quoted(child_id)} has moved to another parent; ask for the assignment")
         if self._finished is not None:

@@ -80,6 +80,7 @@ async def test_a_gps_that_takes_ten_times_the_longest_hold_to_answer_is_called_o
 def test_held_calls_of_all_children_come_again_at_most_five_times_a_second(children: int, seconds: float) -> None:
     assert hold_s(children) == seconds
     assert children / hold_s(children) <= ASKED_PER_S
+    assert payload_timeout_s(0, hold_s(children)) == seconds + CALL_S  # so that no child gives up a call that is held
 
 
 class Counting(GpsServiceServicer):

@@ -19,7 +19,7 @@ from fedstrata.errors import (
     UnknownChildError,
 )
 from fedstrata.experiment import Encoding
-from fedstrata.link import CALL_S, Backoff, hold_s, payload_timeout_s
+from fedstrata.link import PATIENCE_S, Backoff, hold_s, payload_timeout_s
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
@@ -300,7 +300,10 @@ class DeviceAgent:
         who, evaluation = client.identity, await self._job.measured()
         request = pb.SubmitEvaluationRequest(run_id=who.run_id, cluster_id=who.cluster_id, evaluation=evaluation)
         await call_until_answered(
-            lambda: lps.SubmitEvaluation(request, timeout=CALL_S), self._log, "SubmitEvaluation", attempts=LPS_PATIENCE
+            lambda: lps.SubmitEvaluation(request, timeout=PATIENCE_S),
+            self._log,
+            "SubmitEvaluation",
+            attempts=LPS_PATIENCE,
         )
 
 

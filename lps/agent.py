@@ -305,7 +305,7 @@ class LpsAgent:
     ) -> None:
         """Tell the GPS what the devices of an LPS have answered in a global round, and when on the virtual clock."""
         size = bytes_of(answers)
-        timeout_s = payload_timeout_s(size)
+        timeout_s = payload_timeout_s(size, PATIENCE_S)
         if self._experiment.is_paced:
             links = lps_links(self._experiment)
             timeout_s += links.slowest_s(links.index_of(who.child_id) or 0, size, 1)
@@ -320,7 +320,7 @@ class LpsAgent:
     async def _report(self, report: pb.ReportHeader, model: Path | None) -> None:
         """Tell the GPS how a cluster has ended, with its model unless the GPS has that."""
         report.model_sha256 = await asyncio.to_thread(_sha256, model) if model else ""
-        timeout_s = payload_timeout_s(model.stat().st_size if model else 0)
+        timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
         await call_until_answered(
             lambda: self._gps.SubmitReport(
                 report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True

@@ -1,5 +1,6 @@
 """Children leave a parent that is there the time it needs: their calls outside rounds have an hour."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ async def test_calls_outside_rounds_have_an_hour_to_be_answered(tmp_path: Path) 
             left_s["RegisterLps"] = context.time_remaining()
             return await super().RegisterLps(request, context)
 
+        async def SubmitReport(self, requests: AsyncIterator[pb.ReportPart], context: Any) -> pb.SubmitReportResponse:
+            left_s["SubmitReport"] = context.time_remaining()
+            return await super().SubmitReport(requests, context)
+
     class Lps(LpsServicer):
         async def SubmitEvaluation(
             self, request: lps_pb.SubmitEvaluationRequest, context: Any
@@ -40,5 +45,5 @@ async def test_calls_outside_rounds_have_an_hour_to_be_answered(tmp_path: Path) 
     async with Tiers(small("method=fedavg"), tmp_path / "run", Gps, Lps) as tiers:
         await tiers.start_devices()
         await tiers.ended()
-    assert left_s.keys() == {"Enroll", "FetchAssignment", "RegisterLps", "SubmitEvaluation"}
+    assert left_s.keys() == {"Enroll", "FetchAssignment", "RegisterLps", "SubmitEvaluation", "SubmitReport"}
     assert all(abs(seconds - PATIENCE_S) < LATER_S for seconds in left_s.values()), left_s

@@ -39,7 +39,8 @@ from fedstrata.errors import (
     PluginError,
     RunStoppedError,
 )
-from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb

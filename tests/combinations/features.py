@@ -13,12 +13,12 @@ from typing import Any, get_args
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment, parse_experiment
-from fedstrata.faults import Fault
+from fedstrata.experiment.faults import Fault
+from fedstrata.experiment.partition import Partition
+from fedstrata.experiment.schedule import KINDS
+from fedstrata.experiment.sections import MODELS, Encoding, ServerOptimiserSettings
 from fedstrata.methods.registry import NAMES
 from fedstrata.models import build_model
-from fedstrata.partition_settings import Partition
-from fedstrata.schedule_settings import KINDS
-from fedstrata.settings import MODELS, Encoding, ServerOptimiserSettings
 
 BASE = """
 name: pairs

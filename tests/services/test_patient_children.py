@@ -6,7 +6,7 @@ from typing import Any
 
 from tiers import Tiers, small
 
-from fedstrata.link import PATIENCE_S
+from fedstrata.process.sleeping import PATIENCE_S
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from gps.servicer import GpsServicer

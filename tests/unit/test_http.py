@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from fedstrata.errors import AddressError
-from fedstrata.http import StatusServer
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.http import StatusServer
+from fedstrata.process.metrics import ProcessMetrics
 
 
 class Process:
@@ -109,8 +109,8 @@ def test_a_port_that_another_server_holds_is_refused_and_one_it_has_left_is_free
 def test_who_speaks_slowly_is_hung_up_on_and_few_are_heard_at_once(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.http.LONGEST_REQUEST_S", 0.5)
-    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    monkeypatch.setattr("fedstrata.process.http.LONGEST_REQUEST_S", 0.5)
+    monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
     host, _, port = process.server.address.rpartition(":")
     with ExitStack() as stack:
         slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(8)]
@@ -127,7 +127,7 @@ def test_who_speaks_slowly_is_hung_up_on_and_few_are_heard_at_once(
 def test_a_probe_is_answered_while_others_hold_as_many_connections_as_there_may_be(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
     host, _, port = process.server.address.rpartition(":")
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(3)]
@@ -138,7 +138,7 @@ def test_a_probe_is_answered_while_others_hold_as_many_connections_as_there_may_
 def test_of_too_many_connections_one_is_given_up_of_the_address_that_has_most(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
     host, _, port = process.server.address.rpartition(":")
 
     def opened(by: str) -> socket.socket:

@@ -7,10 +7,10 @@ from gps_parts import IDS, TEXT
 from loop_time import turns
 
 from fedstrata.experiment import parse_experiment
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.v1 import gps_service_pb2 as pb
-from gps.backend import LocalBackend
+from gps.kubernetes.backend import LocalBackend
 from gps.run import Run
 
 

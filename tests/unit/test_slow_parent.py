@@ -13,9 +13,9 @@ from loop_time import LoopTime, turns
 
 from device.enrolment import GpsLink
 from fedstrata.experiment import parse_experiment
-from fedstrata.link import ASKED_PER_S, CALL_S, HOLD_S, hold_s, payload_timeout_s
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import ASKED_PER_S, CALL_S, HOLD_S, hold_s, payload_timeout_s
 from fedstrata.rpc.server import RpcServer, bounds
 from fedstrata.rpc.streamed import broken
 from fedstrata.v1 import answers_pb2

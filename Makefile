@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEERS ?= .venv-peers
+DRAWS ?= 20
+ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-search test-runs test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release screenshots kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release screenshots kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +30,9 @@ test-search: setup ## properties tried on many more examples, drawn anew each ti
 
 test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
 	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile
+
+test-combinations: setup ## features of the experiment file two by two: twenty minutes; DRAWS=5 for fewer runs, ARRAY=1 for others
+	$(BIN)/python -m pytest tests/combinations -m combinations --draws $(DRAWS) --array-seed $(ARRAY)
 
 test-benchmarks: setup ## every benchmark by its command, as small as it goes: five minutes
 	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks
@@ -53,10 +58,7 @@ bench: setup ## the benchmark suite beside its peers, a quarter of an hour: a ta
 	@timeout 600 $(MAKE) --no-print-directory $(PEERS)/.installed || echo "no peers here: the suite goes on without them"
 	$(BIN)/python -m benchmarks.suite --peers $(PEERS)/bin/python --json runs/bench.json --figure runs/cost.svg
 
-bench-docs: setup ## put what `make bench` measured last into docs/performance.md and its figure
-	$(BIN)/python -m benchmarks.suite --draw runs/bench.json --figure docs/cost.svg --document docs/performance.md
-
-images: ## container images of the three services, with docker, podman or buildah
+bench-images: ## container images of the three services, with docker, podman or buildah
 	scripts/images
 
 release: setup ## wheel, source archive, packed chart and images of the last commit, with checksums, in dist/

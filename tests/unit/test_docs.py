@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -144,6 +145,14 @@ def test_the_glossary_says_each_word_in_one_short_sentence() -> None:
     for word, meaning in rows:
         assert len(meaning.split()) <= 25, word
         assert re.fullmatch(r"[A-Z`][^.]*\.", meaning), word
+
+
+def test_the_chooser_of_methods_has_its_figures_from_the_results() -> None:
+    figure = re.compile(r"−?\d+\.\d+ ± \d+\.\d+")
+    results = " ".join(path.read_text("utf-8") for path in (ROOT / "docs" / "results").glob("*.md"))
+    chosen = set(figure.findall(text_of("docs/choose-a-method.md")))
+    assert len(chosen) > 20
+    assert chosen <= set(figure.findall(results))
 
 
 def test_the_folder_map_is_the_folder() -> None:
@@ -387,6 +396,12 @@ def test_every_exit_code_is_documented() -> None:
 
 
 # --- generated and configured files -------------------------------------------------------------------------
+
+
+def test_the_citation_names_the_version_and_the_licence_of_the_project() -> None:
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
 
 
 def test_the_generated_stubs_are_up_to_date(tmp_path: Path) -> None:

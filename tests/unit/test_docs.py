@@ -55,6 +55,38 @@ def prose(text: str) -> str:
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
+# --- sentences ----------------------------------------------------------------------------------------------
+
+# Pages that are written, or written anew, by the rules in docs/contribute.md; a page stays here once it is.
+PLAIN = [
+    "README.md", "docs/choose-a-method.md", "docs/concepts.md", "docs/contribute.md", "docs/index.md",
+    "docs/runbook.md", "docs/decisions/README.md", "docs/decisions/rooms.md", "docs/results/README.md",
+    "docs/tutorial/boards.md", "docs/tutorial/first-run.md", "docs/tutorial/own-data.md",
+    "docs/tutorial/own-method.md",
+]  # fmt: skip
+
+
+def lengths_of_sentences(text: str) -> list[int]:
+    """Words per sentence of a page, without code blocks, tables, headings, pictures and addresses."""
+    text = re.sub(r"^(#|\||!\[|:).*$", "\n", prose(text), flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    blocks = re.split(r"\n\s*\n|^\s*(?:-|\d+\.) ", text, flags=re.MULTILINE)
+    sentences = [part for block in blocks for part in re.split(r"(?<=[.!?:;])\s+", " ".join(block.split()))]
+    return [len(sentence.split()) for sentence in sentences if sentence]
+
+
+def test_sentences_are_counted_without_tables_and_code() -> None:
+    page = "# A title\n\nOne two three. Four five:\n\n```\nno\n```\n\n- six [seven](eight.md)\n\n| no | no |\n"
+    assert lengths_of_sentences(page) == [3, 2, 2]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_sentences_of_a_plain_page_are_short(name: str) -> None:
+    lengths = lengths_of_sentences(text_of(name))
+    assert sum(lengths) / len(lengths) <= 18
+    assert max(lengths) <= 35
+
+
 # --- commands, links and folders ----------------------------------------------------------------------------
 
 
@@ -344,6 +376,12 @@ def row_of(name: str, table: str) -> set[str]:
     """The values that a label's row names, of those in backticks."""
     (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", table, re.MULTILINE)
     return set(re.findall(r"`(\w+)`", row))
+
+
+def test_the_runbook_has_a_section_for_every_alert() -> None:
+    alerts = re.findall(r"- alert: (\w+)", text_of("helm/fedstrata/templates/monitoring.yaml"))
+    assert len(alerts) == 5
+    assert re.findall(r"^## (\w+)$", text_of("docs/runbook.md"), re.MULTILINE) == alerts
 
 
 def test_every_state_of_a_device_and_every_kind_of_bytes_is_documented(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         refused=metrics.refused,
     )
     server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters, uploads), SERVICE)
-    with StatusServer(options.http, metrics.registry, lambda: server.is_ready) as status:
+    with StatusServer(options.http, metrics.registry, lambda: server.is_ready and agent.has_its_models) as status:
         await server.start(options.listen)
         spare_what_is_loaded()
         say_listening(grpc=server.address, http=status.address)

@@ -82,11 +82,21 @@ class LpsAgent:
         self.clusters: dict[str, RoundServer | ModelSearch] = {}
         self.waits = Waits(self.clusters)
         self.knows_clusters = asyncio.Event()
+        self._has_heard = False  # of its clusters, or that there are none yet
+        self._is_over = False
 
     @property
     def model_bytes(self) -> int:
         """The size of a model as float32."""
         return self._around.streams.travelling.float32_bytes
+
+    @property
+    def has_its_models(self) -> bool:
+        """Whether a round of each of its clusters is open here; until then only the devices may hold their models.
+
+        True as well before the devices are grouped, and when the run is over.
+        """
+        return self._is_over or (self._has_heard and all(service.is_open for service in self._services.values()))
 
     async def close(self) -> None:
         """Give up the connection to the GPS and the folding thread."""
@@ -97,11 +107,12 @@ class LpsAgent:
         """Make this LPS and its address known to the GPS. Raises HandshakeError where they do not trust each other."""
         await self._until_gps_reached()
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
-        await call_through_upgrade(
+        reply = await call_through_upgrade(
             lambda: self._gps.RegisterLps(request, timeout=CALL_S + HOLD_S, wait_for_ready=True),
             self._log,
             "RegisterLps",
         )
+        self._has_heard = not reply.is_grouped
         self._log.info("registered", lps_id=self._lps_id, address=address)
 
     async def run(self) -> None:
@@ -116,6 +127,7 @@ class LpsAgent:
             await self._give_up(errors.exceptions[0])
         finally:
             telling.cancel()
+            self._is_over = True
 
     async def _give_up(self, error: BaseException) -> None:
         """Tell devices and the GPS that this LPS cannot go on, and why.
@@ -157,6 +169,7 @@ class LpsAgent:
             if reply.is_grouped and reply.plan_version != self._plan_version:
                 yield list(reply.clusters)
                 self._plan_version, self._planned = reply.plan_version, (reply.planned_rounds, reply.planned_ns)
+                self._has_heard = True
                 self.knows_clusters.set()
                 self._plan_changes.tell()
 

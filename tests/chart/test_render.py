@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,31 @@ def test_the_pod_of_a_test_is_there_when_helm_3_reads_its_words() -> None:
         "helm.sh/hook": "test",
         "helm.sh/hook-delete-policy": "before-hook-creation",
     }
+
+
+def budgets(values: Mapping[str, Any]) -> dict[str, tuple[list[str], Any]]:
+    """By name the tiers that each budget covers, and how many of their pods a drain may take at once."""
+    found = [item for item in render(values) if item["kind"] == "PodDisruptionBudget"]
+    return {
+        item["metadata"]["name"].rpartition("-")[2]: (
+            item["spec"]["selector"]["matchExpressions"][0]["values"],
+            item["spec"]["maxUnavailable"],
+        )
+        for item in found
+    }
+
+
+def test_lpss_have_volumes_unless_told_otherwise() -> None:
+    lps = one(render(), "StatefulSet", "demo-fedstrata-lps")["spec"]
+    assert [claim["metadata"]["name"] for claim in lps["volumeClaimTemplates"]] == ["state"]
+
+
+def test_one_budget_covers_an_lps_without_a_volume_and_the_devices_that_it_gets_its_model_back_from() -> None:
+    apart = {"gps": (["gps"], 1), "lps": (["lps"], 1), "device": (["device"], "20%")}
+    bare: dict[str, Any] = {"persistence": {"enabled": False}}
+    assert budgets({}) == apart
+    assert budgets({"lps": bare}) == {"gps": (["gps"], 1), "lps": (["lps", "device"], 1)}
+    assert budgets({"lps": {**bare, "podDisruptionBudget": {"enabled": False}}}).keys() == {"gps", "device"}
 
 
 def test_budgets_use_the_api_that_the_server_has() -> None:

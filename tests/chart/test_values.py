@@ -95,7 +95,9 @@ def test_the_upgrade_that_the_notes_show_keeps_the_values_that_were_given() -> N
 
 def test_the_notes_say_what_an_uninstall_leaves() -> None:
     assert "delete pvc demo-fedstrata-gps" in notes()
-    assert "delete pvc" not in notes({"gps": {"persistence": {"retain": "delete"}}})
+    assert "component=lps" in notes()
+    gone = {tier: {"persistence": {"retain": "delete"}} for tier in ("gps", "lps")}
+    assert "delete pvc" not in notes(gone)
     for tier in ("lps", "device"):
         kept = {tier: {"persistence": {"enabled": True, "retain": "keep"}}}
         assert f"delete pvc -l app.kubernetes.io/instance=demo,app.kubernetes.io/component={tier}" in notes(kept)

@@ -73,7 +73,7 @@ class Helm:
             self._run(["template", self._release.name, str(chart), "--values", file])
 
     def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
-        """Install the chart, or upgrade the release to it.
+        """Install the chart, or upgrade the release to it; its namespace is there.
 
         Raises:
             ExperimentError: the chart refuses these values; its message says why.
@@ -86,7 +86,7 @@ class Helm:
         with _as_file(values) as file:
             force = [FORCE_CONFLICTS] if self._is_version_4() else []
             self._run([
-                "upgrade", "--install", "--create-namespace", *force, self._release.name, str(chart),
+                "upgrade", "--install", *force, self._release.name, str(chart),
                 "--values", file,
             ])  # fmt: skip
 

@@ -59,6 +59,20 @@ class InstalledRelease:
     def _answering(self) -> AbstractContextManager[None]:
         return answering(self._configuration.host)
 
+    # --- what this account may do --------------------------------------------------------------
+
+    def may(self, verb: str, resource: str) -> bool:
+        """Whether this account has a right on a resource of the core group in the release's namespace."""
+        from kubernetes import client
+
+        what = {"namespace": self._namespace, "verb": verb, "resource": resource}
+        body = {"spec": {"resourceAttributes": what}}
+        with self._answering():
+            review = client.AuthorizationV1Api(self._core.api_client).create_self_subject_access_review(
+                body, _request_timeout=REQUEST_S
+            )
+        return bool(review.status.allowed)
+
     # --- its pods -----------------------------------------------------------------------------
 
     def wait_ready(self, timeout_s: int, tell: Callable[[str], None]) -> None:

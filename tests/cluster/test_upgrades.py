@@ -153,3 +153,22 @@ def test_a_drained_node_with_lpss_and_all_their_devices_leaves_the_bits_as_they_
     with cordoned(lab, nodes[0]):
         drain(lab, nodes[0])
         check_completes(lab, release, local_long_digits)
+
+
+def test_a_run_that_another_has_replaced_goes_on_where_it_stood_when_its_experiment_comes_back(
+    lab: Lab, local_long_digits: Path
+) -> None:
+    first = ("experiments/digits.yaml", *[part for pair in LONG for part in ("--set", pair)])
+    other = ("experiments/digits.yaml", "--set", "training.global_rounds=2", "--set", "seed=7")
+    lab.up("experiments/digits.yaml", ON_VOLUMES, sets=LONG, release="replaced")
+    lab.wait_global_round(5, "replaced")
+    stood = lab.status("replaced")
+    said = lab.here("up", *other, release="replaced", code=2)
+    assert f"has run {stood['run_id']} in training" in said
+    assert lab.status("replaced")["run_id"] == stood["run_id"]
+    lab.here("up", *other, "--replace", release="replaced")
+    lab.here("collect", "--out", str(lab.folder / "other"), "--quiet", release="replaced")
+    assert summary(lab.folder / "other")["status"] == "completed"
+    lab.here("up", *first, release="replaced")
+    assert lab.status("replaced")["global_round"] >= stood["global_round"]
+    check_completes(lab, "replaced", local_long_digits)

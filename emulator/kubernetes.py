@@ -13,7 +13,7 @@ from emulator.forward import PodPort
 from emulator.kubernetes_secrets import KubernetesSecrets, answering, sentence
 from emulator.place import Release
 from emulator.release_certificates import tls_of_secret
-from emulator.rollout import COMPONENT, Progress, Seen, listed, outdated_pods, progress
+from emulator.rollout import COMPONENT, Progress, Seen, hopeless, listed, outdated_pods, progress
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.link import pass_time
 from fedstrata.trust.files import TlsFiles
@@ -227,6 +227,7 @@ class InstalledRelease:
 
         Raises:
             AddressError: there is none, or it does not run; says why.
+            RunStoppedError: it ends each time that Kubernetes starts it, or cannot be started; says why.
         """
         deadline = time.monotonic() + GPS_START_S
         while True:
@@ -239,6 +240,8 @@ class InstalledRelease:
                 )
             running = [p for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
             if running:
+                if why := hopeless(running[0]):
+                    raise RunStoppedError(f"the GPS does not run: {why}")
                 return running[0]
             if time.monotonic() > deadline:
                 why = "; ".join(progress(seen).reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"

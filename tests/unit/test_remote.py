@@ -409,6 +409,14 @@ def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.Mo
         found.gps_pod()
 
 
+def test_a_gps_that_ends_at_each_start_is_told_at_once_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = a_pod("lab-gps-0", owner="lab-gps", ready=False, waiting="CrashLoopBackOff", last="error: the disk is full")
+    pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Running"
+    found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
+    with pytest.raises(RunStoppedError, match="the GPS does not run: pod lab-gps-0: CrashLoopBackOff: error: the disk"):
+        found.gps_pod()
+
+
 def test_helms_library_runs_under_the_name_of_helm_so_that_both_manage_the_same_fields(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -29,10 +29,12 @@ from emulator.release_certificates import (
 )
 from emulator.rollout import listed
 from emulator.share import CHART
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import (
     AccountError,
     AddressError,
     CertificateError,
+    DataError,
     ExperimentError,
     FedstrataError,
     HandshakeError,
@@ -40,6 +42,8 @@ from fedstrata.errors import (
     RunStoppedError,
 )
 from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.partition_settings import LocalPartition
+from fedstrata.partitions import check_partition
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -71,12 +75,14 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     A release that is there keeps the values it was given; those of the request lie over them.
 
     Raises:
+        DataError: the data set holds less than the partition asks for.
         ExperimentError, AddressError, RunStoppedError: with what Helm, Kubernetes or the pods say.
     """
     chart = request.chart or CHART
     check_chart(chart)
     asked = with_code(asked_values(chart, request.values, request.value_overrides), request.code)
     with_lps_count(asked, asked, request.experiment)  # refused before Kubernetes is asked anything
+    _check_partition(request.experiment)
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
@@ -174,6 +180,18 @@ def _tidy(
             certificates.drop_authority()
     except FedstrataError as error:
         tell(f"Secrets of certificates that are no longer needed stay: {error}")
+
+
+def _check_partition(experiment: Experiment) -> None:
+    """Raise DataError if the data set holds less than the partition asks for; pods may have one that is not here."""
+    if isinstance(experiment.partition, LocalPartition):
+        return
+    here = experiment.data.model_copy(update={"download": False})
+    try:
+        dataset = load_dataset(here)
+    except (DataError, PluginError):
+        return
+    check_partition(experiment, dataset)
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:

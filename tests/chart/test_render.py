@@ -255,6 +255,14 @@ def test_every_name_carries_the_release_and_leaves_room_for_ordinals() -> None:
                 assert len(item["metadata"]["name"]) <= 52, "the pods' revision label adds 11 characters, up to 63"
 
 
+def test_a_release_that_begins_with_a_digit_has_names_that_a_service_may_have() -> None:
+    services = [item["metadata"]["name"] for item in render(release="2nd") if item["kind"] == "Service"]
+    assert services == ["r2nd-fedstrata-gps", "r2nd-fedstrata-lps"]
+    lps = one(render(release="2nd"), "StatefulSet", "r2nd-fedstrata-lps")["spec"]
+    assert lps["serviceName"] in services
+    assert "--gps=r2nd-fedstrata-gps.lab.svc:50051" in lps["template"]["spec"]["containers"][0]["args"]
+
+
 def test_two_long_releases_alike_in_the_beginning_have_different_names() -> None:
     first, second = ({identity(item) for item in render(release="x" * 50 + end)} for end in "ab")
     assert not first & second

@@ -20,7 +20,7 @@ from emulator.kubernetes import InstalledRelease
 from emulator.place import Release
 from emulator.remote import UpRequest, load_for_cluster
 from emulator.rollout import Seen
-from fedstrata.errors import AddressError, ExperimentError, RunStoppedError
+from fedstrata.errors import AddressError, DataError, ExperimentError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -255,6 +255,21 @@ def test_a_run_whose_gps_says_nothing_may_be_begun_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(remote, "status", away)
     remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None), begins_again=True), console)
     assert noted.upgraded["again"]
+
+
+def test_a_partition_that_the_data_cannot_give_never_reaches_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    greedy = load_for_cluster(DIGITS, ("partition.tasks.0.examples_per_device=100000",), None)
+    with pytest.raises(DataError, match=r"the training data has 578: lower partition\.tasks\.0"):
+        remote.up(LAB, UpRequest(experiment=greedy), console)
+    assert (noted.calls, noted.upgraded) == ([], {})
+    elsewhere = load_for_cluster(EXPERIMENTS / "fmnist_three_tasks.yaml", (), None)
+    monkeypatch.setattr(remote, "load_dataset", raising(DataError("no fashion-mnist here")))
+    values = ["data.type=hostPath", "data.hostPath=/data"]
+    remote.up(LAB, UpRequest(experiment=elsewhere, value_overrides=values), console)
+    assert noted.upgraded
 
 
 @pytest.mark.parametrize("phase", ["enrolment", "training", "evaluation"])

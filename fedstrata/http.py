@@ -16,7 +16,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from fedstrata.errors import AddressError
-from fedstrata.rpc.address import split_address
+from fedstrata.rpc.address import EVERYWHERE, has_ipv6, split_address
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -131,6 +131,8 @@ class StatusServer:
             AddressError: it cannot be bound.
         """
         host, port = split_address(address)
+        if host == EVERYWHERE and not has_ipv6():
+            host = "0.0.0.0"  # noqa: S104
         metrics = make_wsgi_app(registry)
 
         def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

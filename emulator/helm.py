@@ -164,6 +164,12 @@ def _refused(message: str) -> ExperimentError | AddressError:
         if mark in line:
             said = re.sub(r"^\(\S+:\d+:\d+\): ", "", line.split(mark, 1)[1])  # without the place in a template
             return ExperimentError(f"helm: {said[:600]}")
+    if "updates to statefulset spec" in line:
+        return ExperimentError(
+            "helm: a release that is there keeps the volumes that it has or lacks: leave lps.persistence and "
+            "device.persistence as they were (lps.persistence.enabled=false for one of an older chart), or fedstrata "
+            "down before"
+        )
     if "schema" in line or "values" in line:
         return ExperimentError(f"helm: {line[:600]}")
     return AddressError(f"helm: {line[:600]}")

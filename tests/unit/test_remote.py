@@ -32,6 +32,13 @@ def test_the_charts_own_words_are_told_as_an_error_of_the_values() -> None:
     assert str(error) == "helm: device.replicas is 3, but 10 are needed"
 
 
+def test_volumes_that_kubernetes_does_not_change_are_told_with_the_value_that_keeps_them() -> None:
+    said = 'StatefulSet.apps "lab-lps" is invalid: spec: Forbidden: updates to statefulset spec for fields other than'
+    error = _refused(f"UPGRADE FAILED: cannot patch: {said} 'replicas', 'template' are forbidden")
+    assert isinstance(error, ExperimentError)
+    assert "lps.persistence.enabled=false for one of an older chart" in str(error)
+
+
 def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:
     assert isinstance(_refused("Kubernetes cluster unreachable: connection refused"), AddressError)
 

@@ -102,8 +102,8 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
             values = _with_certificates(certificates, holders, values, tell)
         if is_there and request.begins_again:
             _refuse_unless_failed(release, request.experiment)
-        if is_there and not request.replaces_run and before.get("experiment") != values["experiment"]:
-            _refuse_to_end_a_run(release, request.experiment)
+        if is_there and not request.replaces_run and before != values:
+            _refuse_to_end_a_run(release, request.experiment, has_volumes=_has_volumes(chart, values))
         helm.upgrade(chart, values)
     except BaseException:
         _take_back(helm, certificates)
@@ -218,17 +218,31 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
         return None
 
 
-def _refuse_to_end_a_run(release: Release, experiment: Experiment) -> None:
-    """Refuse if the GPS says that it conducts a run of another experiment.
+def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
+    """Whether LPSs keep their state when they are replaced together with their devices."""
+    whole = merge_values([load_values(chart / "values.yaml"), values])
+    return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
+
+
+def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volumes: bool) -> None:
+    """Refuse if the GPS says that it conducts a run of another experiment, or one that no new pod could go on with.
 
     Raises:
         ExperimentError: it does. AccountError, CertificateError, HandshakeError: it cannot be asked.
     """
     found = _status_now(release, "whether a run is under way, which --replace would interrupt, cannot be asked")
-    if found is not None and found.run_id != experiment.run_id and found.phase not in {"completed", "failed"}:
+    if found is None or found.phase in {"completed", "failed"}:
+        return
+    if found.run_id != experiment.run_id:
         raise ExperimentError(
             f"release {release.name} has run {found.run_id} in {found.phase}; give another --release, or --replace to "
             "interrupt that run. Its state stays: fedstrata up with its experiment goes on with it later"
+        )
+    if not has_volumes and found.phase in {"training", "evaluation"}:
+        raise ExperimentError(
+            f"release {release.name} has run {found.run_id} in {found.phase}, and its LPSs have no volumes "
+            "(lps.persistence.enabled): other values replace them together with their devices, which ends the run. "
+            "Wait for its end, or give --replace"
         )
 
 

@@ -297,6 +297,28 @@ def test_a_run_under_way_is_not_replaced_by_another_unasked(
     assert noted.upgraded["experiment"] == other.to_yaml()
 
 
+@pytest.mark.parametrize(("phase", "has_volumes", "is_refused"), [
+    ("training", False, True), ("enrolment", False, False), ("training", True, False), ("failed", False, False),
+])  # fmt: skip
+def test_other_values_do_not_end_a_run_in_training_whose_lpss_have_no_volumes(
+    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str, has_volumes: bool, is_refused: bool
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    noted.kept["lps"] = {"persistence": {"enabled": has_volumes}}
+    experiment = load_for_cluster(DIGITS, (), None)
+    remote.up(LAB, UpRequest(experiment=experiment), console)
+    before = dict(noted.upgraded)
+    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=experiment.run_id))
+    remote.up(LAB, UpRequest(experiment=experiment), console)  # nothing changes
+    changed = UpRequest(experiment=experiment, value_overrides=["image.tag=2"])
+    if is_refused:
+        with pytest.raises(ExperimentError, match=r"its LPSs have no volumes .* or give --replace"):
+            remote.up(LAB, changed, console)
+    else:
+        remote.up(LAB, changed, console)
+    assert (noted.upgraded == before) is is_refused
+
+
 @pytest.mark.parametrize("phase", ["completed", "failed"])
 def test_a_run_that_is_over_is_replaced_by_another(
     monkeypatch: pytest.MonkeyPatch, console: Console, phase: str

@@ -18,6 +18,8 @@ import yaml
 from kubernetes import client
 
 from emulator.chart_values import merge_values
+from emulator.helm import Helm
+from emulator.place import Release
 from emulator.share import CHART
 from tests.cluster.conftest import LONG, Lab
 from tests.cluster.records import assert_same_result, summary
@@ -58,12 +60,9 @@ def with_a_newer_chart(lab: Lab, release: str) -> None:
 
 def by_helm_alone_with_other_values(lab: Lab, release: str) -> None:
     """Kubernetes replaces the pods as it does by itself: before 1.24 one after the other in each tier."""
-    from helm_python import Config
-
+    helm = Helm(Release(name=release, namespace=lab.namespace))
     note = {"podAnnotations": {"example.org/note": "another"}}
-    with Config(namespace=lab.namespace) as helm:
-        values = merge_values([dict(helm.get_values(release)), {"gps": note, "lps": note, "device": note}])
-        helm.upgrade(CHART, release, values)
+    helm.upgrade(CHART, merge_values([helm.values(), {"gps": note, "lps": note, "device": note}]))
 
 
 def check_completes(lab: Lab, release: str, undisturbed: Path) -> None:

@@ -183,6 +183,10 @@ def test_a_failed_run_is_begun_again_and_pods_are_given_back_when_it_is_over(lab
     said = lab.here("collect", "--out", str(lab.folder / "failed"), "--quiet", release="again", code=4)
     assert "the quorum is 10" in said
     assert "--again --release again begins it anew" in said
+    (device,) = (pod.metadata.name for pod in lab.pods("device", "again"))
+    _wait(lambda: "run_stopped" in lab.core.read_namespaced_pod_log(device, lab.namespace))
+    (idle,) = lab.pods("device", "again")  # and is not started again and again
+    assert (idle.status.container_statuses[0].restart_count, idle.status.container_statuses[0].ready) == (0, True)
     given = {"device": {"external": 0}, "gps": {**PERSISTENT["gps"], "releaseAfterSeconds": 5}}
     path = lab.folder / "again.yaml"
     path.write_text(yaml.safe_dump(given))

@@ -126,7 +126,7 @@ def drain(lab: Lab, node: str) -> None:
     deadline = time.monotonic() + REPLACED_S
     while left := on_node(lab, node):
         assert time.monotonic() < deadline, f"{left} stay on {node}"
-        for pod in left:
+        for pod in reversed(left):  # LPSs before devices, so that all of them go while the run trains
             eviction = {"metadata": {"name": pod, "namespace": lab.namespace}}
             with suppress(client.ApiException):
                 lab.core.create_namespaced_pod_eviction(pod, lab.namespace, eviction)
@@ -135,7 +135,7 @@ def drain(lab: Lab, node: str) -> None:
 
 def on_node(lab: Lab, node: str) -> list[str]:
     found = lab.core.list_namespaced_pod(lab.namespace, field_selector=f"spec.nodeName={node}").items
-    return [pod.metadata.name for pod in found]
+    return sorted(pod.metadata.name for pod in found)
 
 
 @pytest.mark.timeout(1200)
@@ -154,6 +154,9 @@ def test_a_drained_node_with_lpss_and_all_their_devices_leaves_the_bits_as_they_
     assert len(on_node(lab, nodes[0])) == 3 + 5
     with cordoned(lab, nodes[0]):
         drain(lab, nodes[0])
+        for pod in lab.pods("lps", release):
+            said = lab.core.read_namespaced_pod_log(pod.metadata.name, lab.namespace)
+            assert ("cluster_resumed" if has_volumes else "taken_over") in said
         check_completes(lab, release, local_long_digits)
 
 

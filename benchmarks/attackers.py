@@ -13,7 +13,8 @@ from typing import Any
 
 import grpc
 
-from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment
 from fedstrata.rpc.address import split_address
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.credentials import channel_credentials, checked_as

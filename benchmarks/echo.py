@@ -24,7 +24,8 @@ import numpy as np
 from benchmarks.floor import parse as parse_end
 from benchmarks.floor import peak_mb
 from benchmarks.suite.programs import environment, python
-from fedstrata.experiment import LinkSettings, TierDeadline, parse_experiment
+from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.heap import keep_for_training
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics

@@ -11,7 +11,8 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from fedstrata.datasets import load_dataset
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.features import feature_map
 from fedstrata.methods import Answers, Candidate, Moment, method_of
 from fedstrata.methods.one_shot import RELEVANCE, OneShot

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suite.programs import environment, python
-from fedstrata.experiment import Experiment, LinkSettings, TierDeadline, parse_experiment
+from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
 from fedstrata.process import run_loop

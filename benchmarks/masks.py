@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.echo import MASKED, measure
 from device.masks import Masks
 from device.proofs import Proofs
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
 from fedstrata.tensors import ExactSum, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb

@@ -28,7 +28,8 @@ import numpy as np
 
 from emulator.sizing import lps_memory
 from fedstrata.datasets import dataset_info
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkMeter, ProcessMetrics
 from fedstrata.models import build_model

@@ -20,7 +20,8 @@ from benchmarks.suite.programs import python, started
 from emulator.sizing import PUBLISHED, device_memory
 from fedstrata.datasets import Pixels
 from fedstrata.datasets.examples import Dataset
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.settings import DataSettings
 
 CLASSES, TEST_SHARE = 10, 0.2

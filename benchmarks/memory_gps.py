@@ -21,7 +21,8 @@ import grpc
 
 from benchmarks.memory import CONSTANT_MB, EXAMPLES, LIMIT_MODELS, Child, Who, enrol, resident_mb
 from fedstrata.datasets import dataset_info
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.metrics import LinkMeter
 from fedstrata.models import build_model
 from fedstrata.rpc.client import open_channel

@@ -23,7 +23,8 @@ from device.work import DeviceProcess, noise_of  # noqa: E402
 from fedstrata.architectures import Architectures  # noqa: E402
 from fedstrata.datasets import load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
-from fedstrata.experiment import Experiment, load_experiment  # noqa: E402
+from fedstrata.experiment import Experiment  # noqa: E402
+from fedstrata.experiment_file import load_experiment  # noqa: E402
 from fedstrata.heap import keep_for_training  # noqa: E402
 from fedstrata.http import StatusServer  # noqa: E402
 from fedstrata.logs import EventLog  # noqa: E402

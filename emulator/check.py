@@ -10,10 +10,11 @@ from emulator.check_times import Payloads, print_times
 from emulator.report.units import counted, grouped, human_bytes
 from emulator.sizing import device_memory, lps_memory
 from fedstrata.architectures import Architectures
-from fedstrata.datasets import DatasetInfo, dataset_info
-from fedstrata.experiment import Experiment, TaskPartition
+from fedstrata.datasets import DatasetInfo, dataset_info, load_dataset
+from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
 from fedstrata.homes import lps_known
 from fedstrata.methods import Method, Moment, make_method
+from fedstrata.partitions import check_partition
 from fedstrata.privacy_report import privacy_lines
 from fedstrata.quantities import written_devices
 from fedstrata.rpc.answers import largest_bytes
@@ -95,14 +96,19 @@ def lps_wanted(experiment: Experiment, method: Method) -> str:
     return f"{cluster_count(method)}, one a cluster"
 
 
+def check_data(experiment: Experiment) -> None:
+    """Raise a DataError where the data set is missing or holds less than the partition asks for."""
+    # with a local partition each device has data of its own, which is not seen from here
+    if not isinstance(experiment.partition, LocalPartition):
+        check_partition(experiment, load_dataset(experiment.data))
+
+
 def check(experiment: Experiment, console: Console) -> None:
     """Check the experiment against its data and model, and print what it resolves to.
 
     Raises:
         FedstrataError: the data set, the partition, the model or a `module:function` is not usable.
     """
-    from emulator.run import check_data
-
     check_data(experiment)
     info = dataset_info(experiment.data)
     model = model_size(experiment, info)

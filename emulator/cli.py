@@ -96,7 +96,7 @@ def run(
 
 def _loaded(experiment: Path, overrides: list[str] | None, seed: int | None) -> "Experiment":
     from emulator.examples import find_experiment
-    from fedstrata.experiment import load_experiment
+    from fedstrata.experiment_file import load_experiment
 
     return load_experiment(find_experiment(experiment), overrides or (), seed)
 

@@ -26,7 +26,7 @@ def bench_device(
     """Measure how long this machine trains an example, as compute.per_example wants it."""
     from device.pace import measured_pace, training_job
     from emulator.examples import find_experiment
-    from fedstrata.experiment import load_experiment
+    from fedstrata.experiment_file import load_experiment
 
     loaded = load_experiment(find_experiment(experiment), overrides or ())
     pace = measured_pace(training_job(loaded, device), rounds)

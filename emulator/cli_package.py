@@ -68,7 +68,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of the experiment file, for editors that check YAML by one, or of a status."""
     from emulator.status_schema import status_schema
-    from fedstrata.experiment_schema import experiment_schema
+    from fedstrata.experiment_file import experiment_schema
 
     found = status_schema() if of is Described.STATUS else experiment_schema()
     print(json.dumps(found, indent=2))

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from emulator.sweep import SweepOutcome
-    from emulator.sweep_progress import SweepDisplay
 
 
 def sweep(
@@ -28,6 +27,7 @@ def sweep(
     from emulator.sweep import SweepRequest
     from emulator.sweep import sweep as do_sweep
     from emulator.sweep_file import load_sweep
+    from emulator.sweep_progress import make_display
 
     console = Console(highlight=False)
     request = SweepRequest(sweep=load_sweep(file), out=out, jobs=jobs)
@@ -35,18 +35,6 @@ def sweep(
     _tell(outcome, out, console, is_json=is_json)
     if outcome.failure is not None:
         raise outcome.failure
-
-
-def make_display(console: "Console", *, is_json: bool, is_quiet: bool) -> "SweepDisplay":
-    """How progress is shown: as asked, or as the terminal allows."""
-    from emulator.progress import can_draw_over
-    from emulator.sweep_progress import QuietSweep, SweepBars, SweepJson, SweepLines
-
-    if is_quiet:
-        return QuietSweep()
-    if is_json:
-        return SweepJson()
-    return SweepBars(console) if can_draw_over(console) else SweepLines(console)
 
 
 def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bool) -> None:

@@ -19,7 +19,8 @@ from emulator.output import unused_folder
 from emulator.record import LINKS, RunRecord, Summary, load_record
 from emulator.report.units import decimal, human_bytes, human_seconds, percent
 from emulator.tables import Matrix, Table, html_table, table_of
-from fedstrata.experiment import Experiment, load_experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment, parse_experiment
 
 if TYPE_CHECKING:
     from emulator.sweep_file import Sweep
@@ -99,9 +100,9 @@ def sweep(
     """
     from rich.console import Console
 
-    from emulator.cli_sweep import make_display
     from emulator.sweep import SweepRequest
     from emulator.sweep import sweep as do_sweep
+    from emulator.sweep_progress import make_display
 
     request = SweepRequest(sweep=_sweep(sweep, Path(out).name), out=Path(out), jobs=jobs)
     outcome = do_sweep(request, make_display(Console(highlight=False), is_json=False, is_quiet=quiet))

@@ -14,7 +14,8 @@ from emulator.record import RunRecord
 from fedstrata.datasets import Dataset, dataset_info, load_dataset
 from fedstrata.datasets.loading import BUILT_IN
 from fedstrata.errors import FedstrataError
-from fedstrata.experiment import DataSettings, Experiment, parse_experiment
+from fedstrata.experiment import DataSettings, Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
 
 Counts = NDArray[np.int64]

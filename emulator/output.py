@@ -6,7 +6,8 @@ from itertools import count
 from pathlib import Path
 
 from fedstrata.errors import ExperimentError, OutputError
-from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment
 
 
 def check_unused(folder: Path) -> None:

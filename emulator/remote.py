@@ -41,7 +41,8 @@ from fedstrata.errors import (
     PluginError,
     RunStoppedError,
 )
-from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment
 from fedstrata.partition_settings import LocalPartition
 from fedstrata.partitions import check_partition
 from fedstrata.trust.files import TlsFiles

@@ -16,7 +16,8 @@ from emulator.record import RunRecord, load_record, parse_rows
 from emulator.timeline import VIRTUAL, Virtual
 from fedstrata.energy import counts_energy
 from fedstrata.errors import DataError, ExperimentError, OutputError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
 from fedstrata.schedule_settings import Entries, changes_who_trains
 from fedstrata.streams import asks_in_training

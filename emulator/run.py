@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.browser import show_page
+from emulator.check import check_data
 from emulator.client import RunClient
 from emulator.follow import Outcome, follow
 from emulator.interrupts import run_interruptibly
 from emulator.local import LocalBackend
 from emulator.output import check_unused, prepare_folder, resume_folder
 from emulator.progress import Display, JsonLines, LiveTables, LogLines, Quiet, can_draw_over, print_json
-from fedstrata.datasets import load_dataset
 from fedstrata.descriptors import raise_limit
-from fedstrata.experiment import Experiment, LocalPartition
-from fedstrata.partitions import check_partition
+from fedstrata.experiment import Experiment
 from fedstrata.rpc.address import loopback
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -75,13 +74,6 @@ def _prepared(request: RunRequest) -> Experiment:
     check_data(request.experiment)
     prepare_folder(request.out, request.experiment)
     return request.experiment
-
-
-def check_data(experiment: Experiment) -> None:
-    """Raise a DataError where the data set is missing or holds less than the partition asks for."""
-    # with a local partition each device has data of its own, which is not seen from here
-    if not isinstance(experiment.partition, LocalPartition):
-        check_partition(experiment, load_dataset(experiment.data))
 
 
 async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:

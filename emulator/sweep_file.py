@@ -14,7 +14,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from emulator.examples import find_experiment
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.settings import Settings
 from fedstrata.yaml_files import EachKeyOnce
 

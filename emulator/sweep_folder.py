@@ -12,7 +12,8 @@ from emulator.output import check_unused
 from emulator.record import RunRecord, load_record
 from emulator.sweep_file import Place, Sweep
 from fedstrata.errors import DataError, ExperimentError, OutputError
-from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment
 
 SWEEP = "sweep.yaml"
 OF_A_RUN = {"experiment.yaml", "logs", "state"}  # what there is of a run before its record

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.processes import Restart
-from emulator.progress import print_json, progress_line, restart_line
+from emulator.progress import can_draw_over, print_json, progress_line, restart_line
 from emulator.record import RunRecord
 from emulator.report.units import human_seconds, percent
 from emulator.sweep_file import Place, SweepRun
@@ -176,3 +176,12 @@ class SweepBars(QuietSweep):
 
 def _bar(done: int, of: int) -> ProgressBar:
     return ProgressBar(total=max(of, 1), completed=done, width=24)
+
+
+def make_display(console: Console, *, is_json: bool, is_quiet: bool) -> SweepDisplay:
+    """How progress is shown: as asked, or as the terminal allows."""
+    if is_quiet:
+        return QuietSweep()
+    if is_json:
+        return SweepJson()
+    return SweepBars(console) if can_draw_over(console) else SweepLines(console)

@@ -18,6 +18,9 @@ def timed_key(experiment: "Experiment") -> str | None:
 
 def check_clock(experiment: "Experiment") -> None:
     """Refuse what the experiment's clock has no place for. Raises ValueError."""
+    timed = timed_key(experiment)
+    if timed and "clock" not in experiment.model_fields_set:
+        raise ValueError(f"{timed} goes by a clock: add clock: virtual or real, or clock: none to pass over it")
     if experiment.clock == "none":
         return
     check_energy(experiment)

@@ -1,23 +1,18 @@
-"""The experiment file: one YAML that says everything a run is a function of.
+"""The experiment: all that a run is a function of, as plain data.
 
-`load_experiment` reads, checks and resolves it; unknown keys and nonsense raise `ExperimentError` with the
-key, the value and what is allowed. What each section may say is in `fedstrata.settings`; here are the whole file,
-what its sections must have in common, and what follows from them.
+`fedstrata.experiment_file` reads it from YAML and checks it whole. Each section checks itself in `fedstrata.settings`
+and its neighbours.
 """
 
 import hashlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from functools import cached_property, reduce
-from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
-from fedstrata.architecture_checks import check_entries
-from fedstrata.clock_checks import check_clock, timed_key
 from fedstrata.energy_settings import EnergySettings
-from fedstrata.errors import ExperimentError
 from fedstrata.faults import Fault, KillFault, PauseFault
 from fedstrata.link_settings import Clock, ComputeSettings, Links, LinkSettings, check_known
 from fedstrata.newcomers import NewcomerSettings, newcomers_of
@@ -33,7 +28,6 @@ from fedstrata.partition_settings import (
     TaskPartition,
 )
 from fedstrata.privacy_settings import PrivacySettings
-from fedstrata.schedule_checks import check_schedule
 from fedstrata.schedule_settings import Entries
 from fedstrata.settings import (
     DATASETS,
@@ -53,9 +47,6 @@ from fedstrata.settings import (
     TopologySettings,
     TrainingSettings,
 )
-from fedstrata.settings_errors import one_line
-from fedstrata.trace_files import with_traces_read
-from fedstrata.yaml_files import read_yaml
 
 __all__ = [
     "DATASETS",
@@ -85,8 +76,6 @@ __all__ = [
     "TierDeadline",
     "TopologySettings",
     "TrainingSettings",
-    "load_experiment",
-    "parse_experiment",
 ]
 
 
@@ -115,7 +104,7 @@ class Experiment(Settings):
     partition: Partition
     model: ModelSettings = ModelSettings()
     architectures: tuple[ArchitectureSettings, ...] = ()  # of devices that have another model
-    method: SerializeAsAny[MethodSettings] = Field(default=None, validate_default=True)
+    method: SerializeAsAny[MethodSettings]  # of the method's own kind, as `fedstrata.methods.method_settings` makes it
     topology: TopologySettings | None = None
     training: TrainingSettings = TrainingSettings()
     clock: Clock = "none"
@@ -130,33 +119,10 @@ class Experiment(Settings):
     newcomers: NewcomerSettings | None = None
     faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
 
-    @field_validator("method", mode="before")
-    @classmethod
-    def _method_by_name(cls, value: Any) -> MethodSettings:
-        from fedstrata.methods import method_settings
-
-        return method_settings(value)
-
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _has_own_folders(self) -> Self:
         if isinstance(self.partition, LocalPartition) != (self.data.name == "folder"):
             raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
-        from fedstrata.architectures import Architectures
-        from fedstrata.methods import make_method
-        from fedstrata.newcomer_checks import check_newcomers
-        from fedstrata.privacy_checks import check_protection
-        from fedstrata.streams import check_streams
-
-        method = make_method(self)
-        check_streams(self, method)
-        check_protection(self, method)
-        check_newcomers(self, method)
-        Architectures(self, method).check()
-        return self
-
-    @model_validator(mode="after")
-    def _architectures_are_had(self) -> Self:
-        check_entries(self.architectures, self.device_count, self.training.global_rounds)
         return self
 
     @model_validator(mode="after")
@@ -168,13 +134,8 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
-    def _timed_where_it_can_be(self) -> Self:
+    def _names_known_devices(self) -> Self:
         check_known(self.links, self.compute, self.device_count)
-        timed = timed_key(self)
-        if timed and "clock" not in self.model_fields_set:
-            raise ValueError(f"{timed} goes by a clock: add clock: virtual or real, or clock: none to pass over it")
-        check_schedule(self)
-        check_clock(self)
         return self
 
     @property
@@ -267,79 +228,6 @@ class Experiment(Settings):
     def run_id(self) -> str:
         """The same for every process that was given the same experiment."""
         return f"{self.name}-{self.digest[:12]}"
-
-
-def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
-    """Read an experiment file, apply `key.path=value` overrides and check the result.
-
-    Raises:
-        ExperimentError: the file is missing, is not YAML, or says something that is not allowed.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"cannot read the experiment file {path}: {error}") from None
-    return parse_experiment(text, overrides=overrides, seed=seed, where=str(path))
-
-
-def parse_experiment(
-    text: str, *, overrides: Sequence[str] = (), seed: int | None = None, where: str = "experiment"
-) -> Experiment:
-    """The experiment that a YAML text describes. Raises ExperimentError as `load_experiment` does."""
-    try:
-        document = read_yaml(text)
-    except ValueError as error:
-        raise ExperimentError(f"{where} {error}") from None
-    if not isinstance(document, dict):
-        found = "it is empty" if document is None else f"not a {type(document).__name__}"
-        raise ExperimentError(f"{where} must be a mapping of keys to values; {found}")
-    for override in overrides:
-        _override(document, override)
-    try:
-        document = with_traces_read(document, Path(where).parent)
-    except ExperimentError as error:
-        raise type(error)(f"{where}: {error}") from None
-    if seed is not None:
-        document["seed"] = seed
-    try:
-        return Experiment.model_validate(document)
-    except ValidationError as error:
-        schema = Experiment.model_json_schema(by_alias=True)
-        raise ExperimentError(f"{where}: {one_line(error, schema)}") from None
-    except ExperimentError as error:
-        raise type(error)(f"{where}: {error}") from None
-
-
-def _override(document: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value`; the value is read as YAML."""
-    path, separator, value = override.partition("=")
-    keys = path.strip().split(".")
-    if not separator or not all(keys):
-        raise ExperimentError(f"--set takes key=value, for instance training.global_rounds=3, not {override!r}")
-    node: Any = document
-    for key in keys[:-1]:
-        if isinstance(node, list):
-            node = _list_item(node, key, override)
-        else:
-            child = node.get(key)
-            node[key] = {"name": child} if isinstance(child, str) else child if child is not None else {}
-            node = node[key]
-        if not isinstance(node, (dict, list)):
-            raise ExperimentError(f"--set {override}: {key} holds a value, not further keys")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ExperimentError(f"--set {override}: the value is not YAML") from None
-    if isinstance(node, list):
-        node[node.index(_list_item(node, keys[-1], override))] = parsed
-    else:
-        node[keys[-1]] = parsed
-
-
-def _list_item(items: list[Any], key: str, override: str) -> Any:
-    if not key.isdecimal() or int(key) >= len(items):
-        raise ExperimentError(f"--set {override}: {key} must be a number from 0 to {len(items) - 1}")
-    return items[int(key)]
 
 
 def _member(value: str, known: Container[str]) -> None:

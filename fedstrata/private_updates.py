@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedstrata.cohort import Cohorts, cohorts
 from fedstrata.errors import PayloadError
+from fedstrata.methods import make_method
 from fedstrata.noise import Noise, epsilon_of, noise_multiplier_of, on_grid
 from fedstrata.privacy_settings import UpdatePrivacy
 from fedstrata.tensors.layout import Flat
@@ -116,8 +117,6 @@ def budget_of(experiment: "Experiment") -> UpdateBudget | None:
 
 def _cohorts(experiment: "Experiment") -> Cohorts | None:
     """Who is asked when, where fewer than all are and nothing but the seed decides it."""
-    from fedstrata.methods import make_method
-
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)
     if (

@@ -20,6 +20,7 @@ from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
 from fedstrata.quoting import quoted
 from fedstrata.tensors.layout import Flat, Layout, TensorSpec
+from fedstrata.tensors.stream_sums import Route
 
 if TYPE_CHECKING:
     from fedstrata.experiment import Experiment
@@ -181,7 +182,7 @@ class Streams:
 
     def routes(
         self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
-    ) -> list["Route"]:
+    ) -> list[Route]:
         """Into which streams, and with which weight, each stretch of the update of a device in a cluster goes.
 
         `shares` has, for each channel that is mixed, the device's weights by stream of the channel.
@@ -251,16 +252,6 @@ class Streams:
         for route in self.routes(cluster, clusters, num_examples, shares):
             weights[route.stream] = route.weight
         return weights
-
-
-@dataclass(frozen=True, kw_only=True)
-class Route:
-    """A stretch of a child's payload, and where in which stream's sum it goes, how many times."""
-
-    place: slice
-    stream: int
-    offset: int
-    weight: int
 
 
 def _numbers(clusters: Clusters) -> Sequence[int]:

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import load_experiment
+from fedstrata.experiment_file import load_experiment
 from fedstrata.http import StatusServer
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics

@@ -8,7 +8,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.presence import Presence
 from fedstrata.rounds import ChildLimits
 from fedstrata.rounds.notes import LATEST_NS
-from fedstrata.streams import Route, Streams
+from fedstrata.streams import Streams
+from fedstrata.tensors import Route
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fedstrata.datasets import load_dataset
-from fedstrata.experiment import load_experiment
+from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import device_data
 
 

@@ -3,7 +3,7 @@
 from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.exact_sum import ExactSum
 from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout, TensorSpec, taken
-from fedstrata.tensors.stream_sums import MaskedSum, OneSum, PartialSums, RoutedSums, Sums
+from fedstrata.tensors.stream_sums import MaskedSum, OneSum, PartialSums, Route, RoutedSums, Sums
 
 __all__ = [
     "CHUNK_BYTES",
@@ -15,6 +15,7 @@ __all__ = [
     "OneSum",
     "PartialSums",
     "PayloadCodec",
+    "Route",
     "RoutedSums",
     "Sums",
     "TensorSpec",

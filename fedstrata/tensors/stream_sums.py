@@ -4,17 +4,25 @@ A child's values go by its routes into the streams that they count for, with the
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.tensors.exact_sum import ExactSum
 
-if TYPE_CHECKING:
-    from fedstrata.streams import Route
-
 Values = NDArray[Any]  # float32, or int64 partial sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The way of one stretch of a child's payload into a stream's sum."""
+
+    place: slice  # of the payload, in values
+    stream: int
+    offset: int  # in the stream's vector
+    weight: int
 
 
 class Sums(Protocol):
@@ -81,7 +89,7 @@ class RoutedSums:
     """Several streams at an LPS: each device's update goes by its routes, whose weights are the plan's."""
 
     def __init__(
-        self, sizes: Sequence[int], routes: Mapping[str, Sequence["Route"]], examples: Mapping[str, int]
+        self, sizes: Sequence[int], routes: Mapping[str, Sequence[Route]], examples: Mapping[str, int]
     ) -> None:
         """`sizes` are those of the streams; `routes` and `examples` are given by child."""
         self._routes = routes

@@ -11,7 +11,7 @@ from helm_python import HelmRenderError, HelmValuesError
 
 from emulator.chart_values import load_values, merge_values
 from emulator.release_certificates import holders_of
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 
 SCHEMAS = json.loads((Path(__file__).parent / "schemas" / "cert-manager.json").read_text())
 FIVE = "name: lab\npartition: {kind: iid, devices: 5, examples_per_device: 9}\ntopology: {lps: 2}\n"

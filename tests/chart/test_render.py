@@ -26,7 +26,7 @@ from charts import (
 )
 from helm_python import lint
 
-from fedstrata.experiment import load_experiment, parse_experiment
+from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.methods.registry import NAMES
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]

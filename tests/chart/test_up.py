@@ -6,7 +6,7 @@ import pytest
 from charts import EXPERIMENTS, experiment_values, one, render
 
 from emulator.chart_values import merge_values, with_lps_count, with_memory
-from fedstrata.experiment import load_experiment
+from fedstrata.experiment_file import load_experiment
 from fedstrata.homes import lps_known
 from fedstrata.methods import make_method
 

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 
 EXPERIMENT = """
 name: bits

@@ -13,7 +13,8 @@ from emulator.check import model_size, payloads_of
 from emulator.check_times import expected_times
 from emulator.retime import retime, write_retimed
 from fedstrata.datasets import dataset_info
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 
 LINKS = (
     "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "

@@ -10,7 +10,7 @@ import torch
 from tiers import run_in_process
 
 from fedstrata.datasets.cifar import CIFAR_10
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.resnet_features import _shapes
 
 MACHINES = (0, 1, 8, 9)  # plane, car, ship, truck

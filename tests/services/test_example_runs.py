@@ -11,7 +11,8 @@ from tiers import run_in_process
 
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError
-from fedstrata.experiment import Experiment, load_experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment, parse_experiment
 
 EXAMPLES = sorted((REPOSITORY / "experiments").glob("*.yaml"))
 EXAMPLES_PER_DEVICE = 40

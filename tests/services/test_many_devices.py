@@ -20,7 +20,8 @@ from emulator.client import RunClient
 from emulator.follow import follow
 from emulator.local import LocalBackend
 from emulator.output import prepare_folder
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.fault_points import VARIABLE
 from fedstrata.v1 import gps_service_pb2 as pb
 

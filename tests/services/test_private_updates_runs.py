@@ -15,7 +15,8 @@ from emulator.record import RunRecord
 from emulator.report.page import document_of
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExcludedError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Model, build_model
 from fedstrata.private_updates import budget_of
 from fedstrata.rounds import Update

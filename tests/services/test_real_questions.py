@@ -15,7 +15,8 @@ from tiers import run_in_process
 
 from emulator.record import RunRecord, load_record
 from emulator.waits import picture, read_waits
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 
 LINKS = (
     "{device-lps: {preset: wifi, jitter: 3ms}, lps-gps: {up_rate: 2Mbit/s, down_rate: 20Mbit/s, latency: 5ms}, "

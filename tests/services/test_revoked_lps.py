@@ -11,7 +11,7 @@ from programs import Program, events
 from test_tls import DEVICES, Secured
 from tiers import SMALL, run_in_process
 
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.store import write_aside
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name

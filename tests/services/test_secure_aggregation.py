@@ -11,7 +11,8 @@ from tiers import SMALL, Open, Tiers, whole_run
 from device.agent import DeviceAgent
 from emulator.record import RunRecord
 from fedstrata.errors import ExcludedError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
 from fedstrata.tensors import ExactSum
 from fedstrata.trust.authority import Authority

@@ -10,7 +10,8 @@ from every_method import EXPERIMENT, OPTIONS
 from test_spanning import weights_sha256
 from tiers import run_in_process, small
 
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 
 SHARED = "shared: {device-lps: {up_rate: 60kbit/s, down_rate: 500kbit/s, broadcast: true}}"
 LINKS = (

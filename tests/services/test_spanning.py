@@ -20,7 +20,8 @@ from tiers import Tiers, counts, run_in_process
 
 from device.agent import DeviceAgent
 from device.work import DeviceProcess
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Arrays
 from fedstrata.methods.ifca import Ifca
 from fedstrata.methods.registry import facts_of

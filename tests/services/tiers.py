@@ -18,7 +18,8 @@ from device.agent import DeviceAgent
 from device.channels import Channels
 from device.work import DeviceProcess
 from emulator.record import RunRecord, load_record
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import LinkKey, ProcessMetrics
 from fedstrata.rounds import Update

@@ -10,7 +10,8 @@ import numpy as np
 
 from device.masks import Masks
 from device.proofs import Proofs
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
 from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 from fedstrata.trust.authority import Authority

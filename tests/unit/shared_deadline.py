@@ -1,6 +1,7 @@
 """Three devices on the virtual clock that share a link up, with a deadline: a setting whose numbers can be redone."""
 
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 
 S = 10**9
 NAMES = ("device-000", "device-001", "device-002")

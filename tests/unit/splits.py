@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import DeviceData, device_data
 
 
@@ -22,7 +24,8 @@ def numbered(train: list[int], test: list[int]) -> Dataset:
 
 def experiment(partition: dict[str, Any], seed: int = 3) -> Experiment:
     data = {"name": "folder", "input_shape": [1], "num_classes": 2} if partition["kind"] == "local" else {}
-    return Experiment.model_validate({"name": "split", "seed": seed, "data": data, "partition": partition})
+    said = {"name": "split", "seed": seed, "data": data, "partition": partition}
+    return parse_experiment(yaml.safe_dump(said))
 
 
 def all_devices(plan: Experiment, dataset: Dataset) -> list[DeviceData]:

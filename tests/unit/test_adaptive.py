@@ -6,7 +6,8 @@ from device_work import Devices
 from scipy.spatial.distance import cosine
 
 from fedstrata.errors import ExperimentError, PayloadError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.adaptive import Adaptive, compared, cosine_affinity
 from fedstrata.tensors.layout import Layout

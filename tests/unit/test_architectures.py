@@ -13,7 +13,8 @@ from device.work import DeviceProcess
 from emulator.sizing import device_memory
 from fedstrata.architectures import Architectures
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Facts, make_method
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.tensors import Flat, taken

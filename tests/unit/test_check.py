@@ -7,7 +7,7 @@ import pytest
 
 from emulator import cli
 from emulator.check import ModelSize, cluster_count, question_bytes, round_bytes
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, make_method
 
 GOOD = """

@@ -17,7 +17,7 @@ from emulator import cli
 from emulator.processes import Restart
 from emulator.progress import JsonLines, LiveTables, LogLines, drawn, progress_line, traffic
 from fedstrata.datasets import fashion_mnist
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 

@@ -22,7 +22,8 @@ from emulator.cli import app
 from emulator.record import load_record
 from emulator.sweep_file import SweepFile, load_sweep, sweep_of
 from fedstrata import errors
-from fedstrata.experiment import DATASETS, MODELS, Experiment, parse_experiment
+from fedstrata.experiment import DATASETS, MODELS, Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES
 from fedstrata.methods.registry import DEFAULT, method_class
 from fedstrata.metrics import LinkKey, ProcessMetrics

@@ -17,7 +17,7 @@ import typer
 
 from emulator.cli import app
 from emulator.sweep_file import load_sweep
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 
 ROOT = Path(__file__).parents[2]
 # Those of docs/tutorial are followed word for word by tests/services/test_pages.py, wrong ones among them.

@@ -10,7 +10,8 @@ from emulator.report.units import human_joules
 from emulator.result import energy_line
 from fedstrata.energy import JOULE_FJ, DeviceEnergy
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from gps.energy_record import EnergySoFar, energy_csv, energy_summary, spent_by

@@ -10,7 +10,7 @@ from emulator import cli
 from emulator.examples import complete_experiment, examples, find_experiment
 from emulator.output import unused_folder
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import load_experiment
+from fedstrata.experiment_file import load_experiment
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, LinkSettings, load_experiment, parse_experiment
+from fedstrata.experiment import Experiment, LinkSettings
+from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.methods.one_shot import OneShot
 
 SMALL = """
@@ -296,8 +297,7 @@ def test_devices_are_numbered_in_task_order() -> None:
 
 
 def test_ids_of_many_devices_sort_as_their_indexes() -> None:
-    many: dict[str, Any] = {"kind": "iid", "devices": 1001, "examples_per_device": 1}
-    ids = Experiment.model_validate({"name": "many", "partition": many}).device_ids()
+    ids = parse_experiment("{name: many, partition: {kind: iid, devices: 1001, examples_per_device: 1}}").device_ids()
     assert ids[0] == "device-0000"
     assert ids == sorted(ids)
 

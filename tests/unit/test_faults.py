@@ -7,7 +7,8 @@ import pytest
 
 from emulator.faults import FaultDriver, is_due, refuse_faults
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.fault_points import VARIABLE
 from fedstrata.faults import Moment
 from fedstrata.v1 import gps_service_pb2 as pb

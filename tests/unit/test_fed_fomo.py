@@ -6,7 +6,8 @@ from device_work import Devices
 
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, ExperimentError, PayloadError
-from fedstrata.experiment import Experiment, TrainingSettings, parse_experiment
+from fedstrata.experiment import Experiment, TrainingSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.fed_fomo import BEGAN, GAINS, LARGEST, FedFomo, distances, gains_of, mixed, split
 from fedstrata.tensors import Flat

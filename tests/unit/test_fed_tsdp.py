@@ -12,7 +12,8 @@ from scipy.spatial.distance import jensenshannon
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError, PayloadError
-from fedstrata.experiment import Experiment, ModelSettings, TrainingSettings, parse_experiment
+from fedstrata.experiment import Experiment, ModelSettings, TrainingSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Moment, Plan, Reach
 from fedstrata.methods.fed_tsdp import OUTPUTS, FedTsdp, grown
 from fedstrata.methods.sketch import sketch_of

@@ -12,7 +12,7 @@ import pytest
 from gps_parts import IDS, TEXT
 
 from emulator.record import load_record
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.metrics import LinkKey
 from fedstrata.v1 import rounds_pb2
 from gps import record

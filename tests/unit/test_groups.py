@@ -11,7 +11,8 @@ from splits import all_devices, experiment, identities, label_counts, numbered
 from fedstrata.datasets import Dataset, Examples, Pixels, load_dataset
 from fedstrata.datasets.fashion_mnist import DEBIAN
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment import DataSettings, parse_experiment
+from fedstrata.experiment import DataSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import check_partition, device_data
 
 TURN = np.array([[0, 1], [2, 3]], np.uint8)  # counter-clockwise: 1 3 over 0 2
@@ -237,7 +238,7 @@ def test_nonsense_is_refused_with_its_key(row: str, message: str) -> None:
 
 
 def test_groups_have_names_of_their_own() -> None:
-    with pytest.raises(ValueError, match="group names must differ"):
+    with pytest.raises(ExperimentError, match="group names must differ"):
         experiment(groups({"name": "same"}, {"name": "same"}))
 
 

@@ -4,15 +4,12 @@ import pytest
 
 from device.identity import device_indexes, parse_indexes
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 
-TEN = Experiment.model_validate({"name": "ten", "partition": {"kind": "iid", "devices": 10, "examples_per_device": 5}})
-BOARDS = Experiment.model_validate(
-    {
-        "name": "boards",
-        "data": {"name": "folder", "input_shape": [4], "num_classes": 2},
-        "partition": {"kind": "local", "names": ["kitchen", "garage"]},
-    }
+TEN = parse_experiment("{name: ten, partition: {kind: iid, devices: 10, examples_per_device: 5}}")
+BOARDS = parse_experiment(
+    "{name: boards, data: {name: folder, input_shape: [4], num_classes: 2}, "
+    "partition: {kind: local, names: [kitchen, garage]}}"
 )
 
 

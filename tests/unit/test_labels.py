@@ -10,7 +10,8 @@ from emulator.labels import MOST_ROWS, label_counts, label_picture
 from emulator.record import load_record
 from emulator.report.page import document_of
 from fedstrata.datasets import load_dataset
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
 
 GROUPS = """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, make_method
 from fedstrata.methods.clusters import closest
 from fedstrata.methods.one_shot import OneShot

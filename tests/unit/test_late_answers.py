@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import PayloadError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Question
 from fedstrata.rounds import Intake, OpenRound
 from fedstrata.rounds.asking import Asking

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fedstrata.clock_checks import announces_updates
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.link_settings import LinkTimes
 from fedstrata.quantities import (
     DURATION_UNITS,

@@ -12,7 +12,7 @@ import pytest
 from gps_parts import TEXT
 
 from fedstrata.errors import RunStoppedError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.rpc.server import ERROR_KEY

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import StateError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.link import since_ns, wall_time
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics

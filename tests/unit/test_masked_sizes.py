@@ -3,7 +3,7 @@
 import pytest
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 
 
 def many(devices: int, *overrides: str) -> None:

@@ -27,7 +27,7 @@ from masks_setting import (
 from device.masks import PIECE, Masks, stream
 from device.proofs import Proofs
 from fedstrata.errors import ExperimentError, PayloadError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds.roster import roster_digest
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
 from fedstrata.trust.authority import Authority

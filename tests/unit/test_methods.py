@@ -13,7 +13,8 @@ import pytest
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import Experiment, ModelSettings, TrainingSettings, parse_experiment
+from fedstrata.experiment import Experiment, ModelSettings, TrainingSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import (
     NAMES,
     Answers,

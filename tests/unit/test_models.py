@@ -12,7 +12,8 @@ from torch_twins import assert_same_logits, tensors
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import ModelSettings, parse_experiment
+from fedstrata.experiment import ModelSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.models.model import INITIAL_WEIGHTS
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_grouping_methods import candidates, made
 
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, Answers, Arrays, Candidate, Moment, Plan
 from fedstrata.methods.adaptive import PRETRAINED, Adaptive
 from fedstrata.methods.fed_avg import FedAvg

@@ -10,7 +10,7 @@ from device.pace import Pace, measured_pace, training_job
 from emulator.cli import execute
 from emulator.cli_bench import pace_fields, said_of
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 
 TEXT = """
 name: pace

@@ -17,7 +17,8 @@ import lps.times as lps_times
 from device.clock import DeviceClock
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import PayloadError
-from fedstrata.experiment import Experiment, LinkSettings, TierDeadline, parse_experiment
+from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.link import Changes
 from fedstrata.logs import EventLog
 from fedstrata.methods import Moment, Plan, Question

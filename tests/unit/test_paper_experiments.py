@@ -6,7 +6,8 @@ import pytest
 
 from emulator.sweep_file import load_sweep
 from fedstrata.datasets import dataset_info
-from fedstrata.experiment import DataSettings, load_experiment
+from fedstrata.experiment import DataSettings
+from fedstrata.experiment_file import load_experiment
 from fedstrata.methods.registry import NAMES
 from fedstrata.models import build_model
 

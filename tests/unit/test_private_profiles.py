@@ -11,7 +11,8 @@ from dp_accounting import get_sigma_gaussian
 
 from device.work import noise_of
 from fedstrata.errors import ExperimentError, RunStoppedError, StateError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE
 from fedstrata.noise import BEFORE_TRAINING, ResearchNoise, SealedNoise, noise_multiplier_of, normals, on_grid
 from fedstrata.privacy_report import privacy_lines, privacy_summary

@@ -17,7 +17,8 @@ from device.work import DeviceProcess
 from emulator.progress import progress_line, status_fields
 from fedstrata.cohort import cohort
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
-from fedstrata.experiment import Experiment, LinkSettings, parse_experiment
+from fedstrata.experiment import Experiment, LinkSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.metrics import ProcessMetrics
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise, epsilon_of, noise_multiplier_of

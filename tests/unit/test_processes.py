@@ -20,7 +20,7 @@ from emulator import local, processes
 from emulator.local import LocalBackend, device_ranges
 from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
 from fedstrata.errors import AddressError, DataError, FedstrataError, HandshakeError, RunStoppedError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 
 REPOSITORY = Path(__file__).parents[2]
 ENDPOINTS = {"grpc": "--listen"}

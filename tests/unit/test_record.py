@@ -11,7 +11,7 @@ from record_files import IDS, ROUND_COLUMNS, SUMMARY, relevance_rows, write_csv,
 from emulator.record import Relevance, load_record
 from emulator.report import write_report
 from fedstrata.errors import DataError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import rounds_pb2
 from gps import record as gps_record
 

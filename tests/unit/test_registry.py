@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, Facts, Method, make_method, method_of, method_settings
 from fedstrata.methods.registry import DEFAULT, REGISTRY, method_class
 

@@ -9,7 +9,7 @@ from kept_secrets import Kept
 from emulator.place import Release
 from emulator.release_certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
 from fedstrata.errors import CertificateError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import CA
 from fedstrata.trust.names import Name

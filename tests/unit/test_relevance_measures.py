@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.relevance import Measure, Spectrum, relevance, spectrum_of
 
 

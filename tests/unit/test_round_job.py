@@ -14,7 +14,8 @@ from device.round_job import OWN_LAYERS, RoundJob
 from device.work import DeviceProcess, DeviceWork, put_together
 from fedstrata.architectures import Architectures
 from fedstrata.errors import PayloadError, PluginError
-from fedstrata.experiment import LinkSettings, parse_experiment
+from fedstrata.experiment import LinkSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.methods import Arrays, Channel, Facts, Method, Moment, Outcome, Plan, Question, Reach, Work, all_layers
 from fedstrata.metrics import ProcessMetrics

@@ -2,7 +2,7 @@ import stat
 from pathlib import Path
 
 from emulator.certificates import RunCertificates
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.files import TlsFiles
 
 SMALL = parse_experiment("{name: small, partition: {kind: iid, devices: 12, examples_per_device: 10}}")

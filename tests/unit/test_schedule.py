@@ -3,7 +3,8 @@
 import pytest
 
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.link_course import LinkCourses
 from fedstrata.link_rates import end_of
 from fedstrata.presence import Homes, Presence

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from device.training import limit_threads
 from fedstrata.errors import ExperimentError, PayloadError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Moment, Outcome, Plan
 from fedstrata.methods.scores import LABELS, PORTION, TABLE, WEIGHTS
 from fedstrata.partitions import device_data, public_data

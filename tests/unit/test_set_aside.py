@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from splits import all_devices, experiment, identities, label_counts, numbered
 
 from fedstrata.datasets import Dataset, Pixels
@@ -159,7 +158,7 @@ def test_devices_are_tested_on_the_public_examples_of_their_labels(source: str) 
 
 def test_public_tests_go_with_data_as_they_are_and_no_other_tests() -> None:
     public = {"examples": 6, "tests": True}
-    with pytest.raises(ValidationError, match=r"test_share and public\.tests both say what devices are tested on"):
+    with pytest.raises(ExperimentError, match=r"test_share and public\.tests both say what devices are tested on"):
         plan("iid", public=public, test_share=0.5)
     turned = {"groups": [{"name": "a", "devices": 1, "examples_per_device": 10, "label_permutation": [1, 0, 2]}]}
     with pytest.raises(ExperimentError, match=r"public\.tests goes with data as they are"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_link_rates import course_from
 from test_transfers import MS, TEXT, S, SetTime, arrivals, carry
 
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.link_calendar import DOWN, Flow, fair_ends
 from fedstrata.link_rates import AnyRate, Course, Trace
 from fedstrata.shared_link import SharedFlow, SharedLink

@@ -6,7 +6,8 @@ import pytest
 
 from emulator.sizing import MIB, PUBLISHED, device_memory, examples_of_a_device, lps_memory
 from fedstrata.datasets import dataset_info
-from fedstrata.experiment import DATASETS, Experiment, load_experiment, parse_experiment
+from fedstrata.experiment import DATASETS, Experiment
+from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.models import build_model
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"

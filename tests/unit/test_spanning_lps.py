@@ -10,12 +10,11 @@ from gps_parts import TEXT
 from two_layers import MODEL, STREAMS
 
 from fedstrata.errors import NotReadyError, StateError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.store import ModelFile, ModelInMemory, write_model
 from fedstrata.store.model_view import ModelView
-from fedstrata.streams import Route
-from fedstrata.tensors import Flat, Layout, RoutedSums
+from fedstrata.tensors import Flat, Layout, Route, RoutedSums
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from lps.members import Members

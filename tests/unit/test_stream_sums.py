@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as hnp
 from two_layers import STREAMS
 
 from fedstrata.errors import PayloadError
-from fedstrata.streams import WEIGHT_GRID, Route
-from fedstrata.tensors import Flat, OneSum, PartialSums, RoutedSums
+from fedstrata.streams import WEIGHT_GRID
+from fedstrata.tensors import Flat, OneSum, PartialSums, Route, RoutedSums
 
 CLUSTERS = 3
 SIZES = [stream.tensors.size for stream in STREAMS.streams(CLUSTERS)]  # 3, then 2 for each cluster

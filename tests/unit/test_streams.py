@@ -7,7 +7,8 @@ import pytest
 from gps_parts import TEXT
 
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.homes import home_of, homes_of
 from fedstrata.methods import (
     Candidate,
@@ -23,14 +24,13 @@ from fedstrata.methods import (
 )
 from fedstrata.streams import (
     WEIGHT_GRID,
-    Route,
     Streams,
     asks_in_training,
     check_streams,
     shares_of,
     spans_lps,
 )
-from fedstrata.tensors import Layout
+from fedstrata.tensors import Layout, Route
 
 MODEL = Layout.of({"fc1": (2, 2), "fc1.bias": (2,), "fc2": (3,), "own": (1,)})
 CHANNELS = (

@@ -13,7 +13,8 @@ import pytest
 from gps_parts import TEXT
 
 from fedstrata.errors import NotReadyError, PayloadError, StateError, WrongRunError
-from fedstrata.experiment import TierDeadline, parse_experiment
+from fedstrata.experiment import TierDeadline
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.logs import EventLog
 from fedstrata.methods import Channel, Reach
 from fedstrata.metrics import ProcessMetrics

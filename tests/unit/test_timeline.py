@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstrata.errors import RunStoppedError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.payload import payload_header
 from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, load_experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.link_rates import Trace, end_of
 from fedstrata.tier_links import device_links
 from fedstrata.timeline import DeviceTimeline, Exchanged

@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from fedstrata.errors import SupersededError, UnknownChildError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.link_calendar import DOWN, UP, Flow, fair_ends
 from fedstrata.link_rates import Trace
 from fedstrata.link_settings import LinkTimes

@@ -10,7 +10,7 @@ import pytest
 from rounds_setting import RUN_ID, bytes_of, header_of, server_of, vector
 
 from fedstrata.errors import StalledError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.link import payload_timeout_s
 from fedstrata.metrics import LinkMeter
 from fedstrata.rounds import RoundServer

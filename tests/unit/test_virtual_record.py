@@ -17,7 +17,7 @@ from emulator.sweep_page import curves_of, write_results
 from emulator.sweep_results import SweepResults
 from emulator.timeline import accuracy_over_time
 from fedstrata.errors import DataError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.timeline_record import RunTimes, timeline_csv, virtual_summary

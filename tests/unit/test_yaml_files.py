@@ -6,7 +6,7 @@ import pytest
 
 from emulator.record import load_record
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.yaml_files import MOST_VALUES, read_yaml
 
 NINE_EACH = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))

@@ -1,0 +1,143 @@
+"""The experiment file: one YAML that says all that a run is a function of.
+
+`load_experiment` reads it, fills in defaults and checks it whole. `experiment_schema` describes it to editors.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from fedstrata.architecture_checks import check_entries
+from fedstrata.architectures import Architectures
+from fedstrata.clock_checks import check_clock
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
+from fedstrata.methods import make_method, method_settings
+from fedstrata.methods.registry import DEFAULT, NAMES, method_class
+from fedstrata.newcomer_checks import check_newcomers
+from fedstrata.privacy_checks import check_protection
+from fedstrata.schedule_checks import check_schedule
+from fedstrata.settings import PLUGIN
+from fedstrata.settings_errors import one_line
+from fedstrata.streams import check_streams
+from fedstrata.trace_files import with_traces_read
+from fedstrata.yaml_files import read_yaml
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
+    """Read an experiment file, apply `key.path=value` overrides and check the result.
+
+    Raises:
+        ExperimentError: the file is missing, is not YAML, or says something that is not allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"cannot read the experiment file {path}: {error}") from None
+    return parse_experiment(text, overrides=overrides, seed=seed, where=str(path))
+
+
+def parse_experiment(
+    text: str, *, overrides: Sequence[str] = (), seed: int | None = None, where: str = "experiment"
+) -> Experiment:
+    """The experiment that a YAML text describes. Raises ExperimentError as `load_experiment` does."""
+    try:
+        document = read_yaml(text)
+    except ValueError as error:
+        raise ExperimentError(f"{where} {error}") from None
+    if not isinstance(document, dict):
+        found = "it is empty" if document is None else f"not a {type(document).__name__}"
+        raise ExperimentError(f"{where} must be a mapping of keys to values; {found}")
+    for override in overrides:
+        _override(document, override)
+    try:
+        document = with_traces_read(document, Path(where).parent)
+    except ExperimentError as error:
+        raise type(error)(f"{where}: {error}") from None
+    if seed is not None:
+        document["seed"] = seed
+    try:
+        experiment = Experiment.model_validate({**document, "method": method_settings(document.get("method"))})
+        check_experiment(experiment)
+    except ValidationError as error:
+        schema = Experiment.model_json_schema(by_alias=True)
+        raise ExperimentError(f"{where}: {one_line(error, schema)}") from None
+    except ExperimentError as error:
+        raise type(error)(f"{where}: {error}") from None
+    except ValueError as error:
+        raise ExperimentError(f"{where}: experiment: {error}") from None
+    return experiment
+
+
+def _override(document: dict[str, Any], override: str) -> None:
+    """Set one `key.path=value`; the value is read as YAML."""
+    path, separator, value = override.partition("=")
+    keys = path.strip().split(".")
+    if not separator or not all(keys):
+        raise ExperimentError(f"--set takes key=value, for instance training.global_rounds=3, not {override!r}")
+    node: Any = document
+    for key in keys[:-1]:
+        if isinstance(node, list):
+            node = _list_item(node, key, override)
+        else:
+            child = node.get(key)
+            node[key] = {"name": child} if isinstance(child, str) else child if child is not None else {}
+            node = node[key]
+        if not isinstance(node, (dict, list)):
+            raise ExperimentError(f"--set {override}: {key} holds a value, not further keys")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ExperimentError(f"--set {override}: the value is not YAML") from None
+    if isinstance(node, list):
+        node[node.index(_list_item(node, keys[-1], override))] = parsed
+    else:
+        node[keys[-1]] = parsed
+
+
+def _list_item(items: list[Any], key: str, override: str) -> Any:
+    if not key.isdecimal() or int(key) >= len(items):
+        raise ExperimentError(f"--set {override}: {key} must be a number from 0 to {len(items) - 1}")
+    return items[int(key)]
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Check the rules that concern more than one section.
+
+    Raises:
+        ValueError: two sections contradict each other. FedstrataError: the method refuses the rest of the experiment.
+    """
+    method = make_method(experiment)
+    check_streams(experiment, method)
+    check_protection(experiment, method)
+    check_newcomers(experiment, method)
+    Architectures(experiment, method).check()
+    check_entries(experiment.architectures, experiment.device_count, experiment.training.global_rounds)
+    check_schedule(experiment)
+    check_clock(experiment)
+
+
+def experiment_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the experiment file for editors, with each method's own options."""
+    schema = Experiment.model_json_schema(by_alias=True)
+    schema["required"].remove("method")  # left out, it is the default method
+    definitions = schema["$defs"]
+    of_methods = [_options(name, definitions) for name in NAMES]
+    short = {"enum": list(NAMES), "description": "A method with its defaults."}
+    own_short = {"type": "string", "pattern": PLUGIN.pattern, "description": "Own code, as module:Class."}
+    own = {"type": "object", "properties": {"name": own_short}, "required": ["name"]}
+    definitions["MethodSettings"] = {"anyOf": [short, own_short, *of_methods, own]}
+    return schema
+
+
+def _options(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return what a method's section may say; the section of the default method may leave out the name."""
+    found = method_class(name).Options.model_json_schema(by_alias=True)
+    definitions.update(found.pop("$defs", {}))
+    found["title"] = name
+    found["properties"]["name"] = {"const": name}
+    found["required"] = [key for key in found.get("required", ()) if (key, name) != ("name", DEFAULT)]
+    return found

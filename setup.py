@@ -1,7 +1,7 @@
 """What pyproject.toml cannot say: a wheel carries the chart, the example experiments and the protocol.
 
 They stay in their top-level folders and are copied beside the emulator's modules as the wheel is built, where
-`emulator.share` finds them. docs/decisions/package-data.md says what else was considered.
+`emulator.shipped.share` finds them. docs/decisions/package-data.md says what else was considered.
 """
 
 import shutil

@@ -15,7 +15,7 @@ import grpc
 
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
-from fedstrata.rpc.address import split_address
+from fedstrata.process.address import split_address
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.credentials import channel_credentials, checked_as
 from fedstrata.trust.files import TlsFiles

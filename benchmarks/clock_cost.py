@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.clocks import have_equal_models
-from emulator.record import load_record
+from emulator.results.record import load_record
 
 
 def timed_run(experiment: str, clock: str, out: Path) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import fedstrata
-from emulator.record import RunRecord, load_record
+from emulator.results.record import RunRecord, load_record
 
 
 def ratios(virtual: RunRecord, real: RunRecord) -> list[float]:

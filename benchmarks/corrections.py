@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from device.stacked import Stacked
+from device.stacked.training import Stacked
 from device.training import TrainingJob, limit_threads
 from fedstrata.datasets import DatasetInfo, Pixels
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
-from fedstrata.heap import keep_for_training
 from fedstrata.models import build_model
+from fedstrata.process.heap import keep_for_training
 
 INFO = DatasetInfo(input_shape=(28, 28), num_classes=10)
 MODEL = build_model(ModelSettings(hidden=(32,)), INFO)

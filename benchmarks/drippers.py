@@ -12,7 +12,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.rpc.payload import payload_header
-from fedstrata.streams import UPDATE_PART, Streams, streams_of
+from fedstrata.streams.streams import UPDATE_PART, Streams, streams_of
 from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import answers_pb2, gps_service_pb2, rounds_pb2, tensors_pb2
 

@@ -26,10 +26,10 @@ from benchmarks.floor import peak_mb
 from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.heap import keep_for_training
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter, ProcessMetrics
-from fedstrata.process import run_loop
+from fedstrata.process.heap import keep_for_training
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter, ProcessMetrics
+from fedstrata.process.process import run_loop
 from fedstrata.rounds import (
     Identity,
     Intake,
@@ -47,19 +47,19 @@ from fedstrata.rounds import (
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
-from fedstrata.streams import UPDATE_PART as PART
+from fedstrata.streams.streams import UPDATE_PART as PART
 from fedstrata.tensors import Layout, MaskedSum, OneSum
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
+from lps.kept.state import ClusterState
+from lps.kept.writing import Writing
 from lps.servicer import LpsServicer
-from lps.state import ClusterState
-from lps.writing import Writing
 
 if TYPE_CHECKING:
-    from device.masks import Masks
+    from device.masking.masks import Masks
 
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
 ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
@@ -76,8 +76,8 @@ def certificate(end: str) -> TlsFiles | None:
 
 def masks_of(options: argparse.Namespace) -> "Masks":
     """A device's masks."""
-    from device.masks import Masks
-    from device.proofs import Proofs
+    from device.masking.masks import Masks
+    from device.masking.proofs import Proofs
 
     devices = f"{{kind: iid, devices: {options.devices}, examples_per_device: 1}}"
     experiment = parse_experiment(f"{{name: echo, partition: {devices}, secure_aggregation: {{min_devices: 3}}}}")

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 import fedstrata
-from emulator.record import load_record
+from emulator.results.record import load_record
 
 MINIMUM_S, MEAN_S = 1.0, 1.0  # T_min and 1/μ
 

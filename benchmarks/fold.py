@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter, ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter, ProcessMetrics
 from fedstrata.rounds import (
     Identity,
     Intake,
@@ -39,7 +39,7 @@ from fedstrata.rounds import Update as RoundUpdate
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import ModelFile, write_model
-from fedstrata.streams import UPDATE_PART as PART
+from fedstrata.streams.streams import UPDATE_PART as PART
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server

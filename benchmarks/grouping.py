@@ -14,7 +14,7 @@ from typing import Any, cast
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from emulator.sweep_file import load_sweep
+from emulator.sweeps.file import load_sweep
 from fedstrata.datasets import Dataset, Examples, Pixels, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Method, Moment, Question, make_method

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from benchmarks.attackers import MANY, Attack, Attacker
-from fedstrata.rpc.address import split_address
+from fedstrata.process.address import split_address
 
 READ_S = 5.0
 Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -33,7 +33,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.cli import EXIT_INTERRUPTED, execute
+from emulator.commands.main import EXIT_INTERRUPTED, execute
 
 # two chunks of model and update on the wire, so that there is a middle to be killed in
 EXPERIMENT = """

@@ -13,12 +13,12 @@ from sklearn.metrics import adjusted_rand_score
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.features import feature_map
 from fedstrata.methods import Answers, Candidate, Moment, method_of
 from fedstrata.methods.one_shot import RELEVANCE, OneShot
+from fedstrata.methods.profiles.features import feature_map
+from fedstrata.methods.profiles.relevance import Matrix, relevance, spectrum_of
 from fedstrata.methods.registry import facts_of
 from fedstrata.partitions import device_data
-from fedstrata.relevance import Matrix, relevance, spectrum_of
 
 CLASSES = 10
 

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suite.programs import environment, python
+from fedstrata.clock.tier_links import WAYS, TierLinks, device_links
+from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter, ProcessMetrics
-from fedstrata.process import run_loop
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter, ProcessMetrics
+from fedstrata.process.process import run_loop
 from fedstrata.rounds import (
     Identity,
     Intake,
@@ -36,10 +38,8 @@ from fedstrata.rounds import (
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import ModelInMemory
-from fedstrata.streams import UPDATE_PART as PART
+from fedstrata.streams.streams import UPDATE_PART as PART
 from fedstrata.tensors import Layout, OneSum
-from fedstrata.tier_links import WAYS, TierLinks, device_links
-from fedstrata.transfers import Transfers
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
 

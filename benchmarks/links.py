@@ -18,8 +18,8 @@ from functools import partial
 import numpy as np
 
 from benchmarks.link_ends import End, measured
-from fedstrata.link_calendar import Flow, fair_ends
-from fedstrata.process import run_loop
+from fedstrata.clock.calendar import Flow, fair_ends
+from fedstrata.process.process import run_loop
 
 CASES = ((0.1, 1.2), (1, 1.2), (10, 1.2), (100, 1.2), (500, 1.2), (10, 0.4), (100, 0.4), (1, 0.08))  # Mbit/s, s
 HEADER_BYTES = 112  # of a model or an update: what the link carries is ten kilobytes with it

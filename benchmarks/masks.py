@@ -15,8 +15,8 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.echo import MASKED, measure
-from device.masks import Masks
-from device.proofs import Proofs
+from device.masking.masks import Masks
+from device.masking.proofs import Proofs
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
 from fedstrata.tensors import ExactSum, Layout, PayloadCodec

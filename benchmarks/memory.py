@@ -26,22 +26,22 @@ from typing import Any
 import grpc
 import numpy as np
 
-from emulator.sizing import lps_memory
+from emulator.estimates.sizing import lps_memory
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter, ProcessMetrics
 from fedstrata.models import build_model
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter, ProcessMetrics
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.payload import payload_header
 from fedstrata.rpc.server import RpcServer
-from fedstrata.streams import UPDATE_PART
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, add_GpsServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
-from gps.backend import LocalBackend
+from gps.kubernetes.backend import LocalBackend
 from gps.run import Run
 from gps.servicer import GpsServicer
 

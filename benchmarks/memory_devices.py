@@ -3,8 +3,8 @@
     python -m benchmarks.memory_devices --model cnn --shape 1 28 28 --devices 1 10 25
 
 Runs each number in one process for two global rounds, on examples without content, as many as the published data set of
-that shape has, and prints the peak resident size of that process (VmHWM) beside what `emulator.sizing` has Kubernetes
-asked for.
+that shape has, and prints the peak resident size of that process (VmHWM) beside what
+`emulator.estimates.sizing` has Kubernetes asked for.
 """
 
 import argparse
@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.suite.observed import peaks_mb
 from benchmarks.suite.programs import python, started
-from emulator.sizing import PUBLISHED, device_memory
+from emulator.estimates.sizing import PUBLISHED, device_memory
 from fedstrata.datasets import Pixels
 from fedstrata.datasets.examples import Dataset
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import DataSettings
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.settings import DataSettings
 
 CLASSES, TEST_SHARE = 10, 0.2
 LIKE: Mapping[tuple[int, ...], str] = {(1, 8, 8): "digits", (1, 28, 28): "fashion-mnist", (3, 32, 32): "cifar-10"}

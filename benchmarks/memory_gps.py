@@ -23,8 +23,8 @@ from benchmarks.memory import CONSTANT_MB, EXAMPLES, LIMIT_MODELS, Child, Who, e
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.metrics import LinkMeter
 from fedstrata.models import build_model
+from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import open_channel
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb

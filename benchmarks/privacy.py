@@ -19,10 +19,10 @@ from threadpoolctl import threadpool_limits
 
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import DataSettings
+from fedstrata.experiment.privacy import ProfilePrivacy
+from fedstrata.methods.profiles.private_profiles import private_spectrum
+from fedstrata.methods.profiles.relevance import Matrix, Spectrum, spectrum_of
 from fedstrata.noise import ResearchNoise
-from fedstrata.privacy_settings import ProfilePrivacy
-from fedstrata.private_profiles import private_spectrum
-from fedstrata.relevance import Matrix, Spectrum, spectrum_of
 
 CLOTHES = (0, 1, 2, 3, 4, 6)
 SEEDS = range(3, 8)

@@ -18,9 +18,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from emulator.record import RunRecord, load_record
-from emulator.report.style import COLOURS, MUTED, drawing
-from emulator.retime import retime, write_retimed
+from emulator.estimates.retime import retime, write_retimed
+from emulator.results.record import RunRecord, load_record
+from emulator.results.report.style import COLOURS, MUTED, drawing
 
 PARTS = ("down", "compute", "up", "waiting")
 PART_COLOURS = (COLOURS[5], COLOURS[2], COLOURS[4], "#d5dbe1")

@@ -13,25 +13,25 @@ import secrets  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from device.agent import DeviceAgent  # noqa: E402
-from device.bench import Bench  # noqa: E402
 from device.channels import Channels  # noqa: E402
 from device.clock import DeviceClock  # noqa: E402
+from device.compute_thread import Bench  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
-from device.stacked import Stacked  # noqa: E402
+from device.stacked.training import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
 from device.work import DeviceProcess, noise_of  # noqa: E402
-from fedstrata.architectures import Architectures  # noqa: E402
 from fedstrata.datasets import load_dataset  # noqa: E402
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
 from fedstrata.experiment import Experiment  # noqa: E402
 from fedstrata.experiment_file import load_experiment  # noqa: E402
-from fedstrata.heap import keep_for_training  # noqa: E402
-from fedstrata.http import StatusServer  # noqa: E402
-from fedstrata.logs import EventLog  # noqa: E402
 from fedstrata.methods import make_method  # noqa: E402
-from fedstrata.metrics import ProcessMetrics  # noqa: E402
 from fedstrata.partitions import check_partition  # noqa: E402
-from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
+from fedstrata.process.heap import keep_for_training  # noqa: E402
+from fedstrata.process.http import StatusServer  # noqa: E402
+from fedstrata.process.logs import EventLog  # noqa: E402
+from fedstrata.process.metrics import ProcessMetrics  # noqa: E402
+from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
+from fedstrata.streams.architectures import Architectures  # noqa: E402
 from fedstrata.trust.credentials import load_tls  # noqa: E402
 from fedstrata.trust.names import Name  # noqa: E402
 
@@ -63,7 +63,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         noise_of(experiment, "", state)  # who cannot seal its noise is not ready
     proofs = None
     if experiment.secure_aggregation is not None:
-        from device.proofs import Proofs
+        from device.masking.proofs import Proofs
 
         proofs = Proofs(experiment.run_id, channels.tls)
     return DeviceProcess(

@@ -9,7 +9,8 @@ from device.enrolment import GpsLink
 from device.round_job import RoundJob
 from device.served import Served
 from device.work import DeviceProcess, DeviceWork, answered
-from fedstrata.clock_checks import announces_updates
+from fedstrata.checks.clock import announces_updates
+from fedstrata.clock.tier_links import device_links
 from fedstrata.errors import (
     HandshakeError,
     NotServedError,
@@ -19,20 +20,19 @@ from fedstrata.errors import (
     UnknownChildError,
 )
 from fedstrata.experiment import Encoding
-from fedstrata.link import CALL_S, Backoff, payload_timeout_s
-from fedstrata.logs import EventLog
 from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
-from fedstrata.quoting import shown
+from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import shown
+from fedstrata.process.sleeping import CALL_S, Backoff, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
 from fedstrata.rounds.exchanged import Offered
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.streams import UPDATE_PART, is_offered
+from fedstrata.streams.streams import UPDATE_PART, is_offered
 from fedstrata.tensors import SMALL_BYTES, PayloadCodec
-from fedstrata.tier_links import device_links
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import lps_service_pb2 as pb

@@ -5,8 +5,8 @@ from typing import Any
 
 import grpc
 
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import open_channel, until_reached
 from fedstrata.trust.credentials import GPS
 from fedstrata.trust.diagnosis import why_refused

@@ -2,9 +2,9 @@
 
 import time
 
+from fedstrata.clock.timeline import DeviceTimeline
 from fedstrata.experiment import Experiment
-from fedstrata.link import until_ns
-from fedstrata.timeline import DeviceTimeline
+from fedstrata.process.sleeping import until_ns
 
 
 class DeviceClock:

@@ -5,16 +5,16 @@ from typing import Any
 
 import grpc
 
-from fedstrata.arithmetic import openblas_kernel
+from fedstrata.clock.tier_links import device_links
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
-from fedstrata.fault_points import reach
-from fedstrata.link import CALL_S, HOLD_S, Backoff, payload_timeout_s
-from fedstrata.logs import EventLog
 from fedstrata.methods import Arrays, Question
+from fedstrata.process.arithmetic import openblas_kernel
+from fedstrata.process.fault_points import reach
+from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import CALL_S, HOLD_S, Backoff, payload_timeout_s
 from fedstrata.rpc.answers import answer_parts, arrays_of, largest_bytes, payload_bytes
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, is_passing, refusal
-from fedstrata.tier_links import device_links
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 

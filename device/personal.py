@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import PluginError, StateError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.store import clear_asides, read_sealed, write_sealed
 
 Arrays = dict[str, NDArray[Any]]

@@ -9,14 +9,14 @@ import numpy as np
 
 from device.personal import Arrays, KeptInMemory, PersonalStore
 from device.work import DeviceProcess, DeviceWork, answered, put_into, put_together
-from fedstrata.architectures import Architecture
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
 from fedstrata.partitions import DeviceData
 from fedstrata.plugins import own_code_of
-from fedstrata.private_updates import private_update, weight_of
+from fedstrata.privacy.updates import private_update, weight_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, TOLD, arrays_of
+from fedstrata.streams.architectures import Architecture
 from fedstrata.tensors import Flat, Layout, taken
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedstrata.errors import ParentAwayError
-from fedstrata.link import Backoff
+from fedstrata.process.sleeping import Backoff
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 Answer = TypeVar("Answer")

@@ -20,8 +20,8 @@ from device.evaluation import Evaluation, EvaluationJob, evaluate, named_tensors
 from fedstrata.datasets import Examples, Pixels
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import SgdSettings, TrainingSettings
+from fedstrata.experiment.sections import examples_of_steps
 from fedstrata.models import Model
-from fedstrata.settings import examples_of_steps
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]

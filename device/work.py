@@ -11,32 +11,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from device.bench import Bench
 from device.channels import Channels
 from device.clock import DeviceClock
+from device.compute_thread import Bench
 from device.evaluation import Evaluation, EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
-from fedstrata.architectures import Architectures
 from fedstrata.datasets import Dataset, Examples, Pixels
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Measurement, Method, Question, Trained
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise
 from fedstrata.partitions import DeviceData, PublicData, public_data
 from fedstrata.plugins import own_code_of
-from fedstrata.private_updates import UpdateBudget, budget_of
+from fedstrata.privacy.updates import UpdateBudget, budget_of
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.answers import answer_to_proto
-from fedstrata.streams import Streams
+from fedstrata.streams.architectures import Architectures
+from fedstrata.streams.streams import Streams
 from fedstrata.tensors import Flat
 from fedstrata.v1 import answers_pb2
 
 if TYPE_CHECKING:  # what only secure aggregation needs is loaded for it alone
-    from device.masks import Masks
-    from device.proofs import Proofs
+    from device.masking.masks import Masks
+    from device.masking.proofs import Proofs
 
 Made = TypeVar("Made")
 
@@ -89,7 +89,7 @@ class DeviceProcess:
         """Under secure aggregation, a device's masks, with a new key."""
         if self.proofs is None:
             return None
-        from device.masks import Masks
+        from device.masking.masks import Masks
 
         return Masks(self.experiment, device_id, self.proofs)
 

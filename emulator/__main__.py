@@ -1,5 +1,5 @@
 """`python -m emulator` is the `fedstrata` command."""
 
-from emulator.cli import main
+from emulator.commands.main import main
 
 main()

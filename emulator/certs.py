@@ -5,16 +5,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.place import Release
+from emulator.cluster.release import Release
 from fedstrata.errors import CertificateError
-from fedstrata.quoting import quoted
+from fedstrata.process.quoting import quoted
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.files import CA, CERT, write_private
 from fedstrata.trust.names import NAMED, ROLES, Name, device_names
 from fedstrata.trust.revoked_file import read_revoked
 
 if TYPE_CHECKING:
-    from emulator.release_certificates import ReleaseCertificates
+    from emulator.cluster.certificates import ReleaseCertificates
 
 AUTHORITY, DEVICES = "authority", "devices"
 
@@ -113,8 +113,8 @@ def _names(told: Iterator[Issued]) -> Iterator[str]:
 
 
 def _certificates_of(release: Release) -> "ReleaseCertificates":
-    from emulator.kubernetes import InstalledRelease
-    from emulator.release_certificates import ReleaseCertificates
+    from emulator.cluster.certificates import ReleaseCertificates
+    from emulator.cluster.kubernetes import InstalledRelease
 
     return ReleaseCertificates(release, InstalledRelease(release).secrets)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from emulator.extras import needed
 from emulator.interface import Record, load
-from emulator.output import check_unused
+from emulator.results.output import check_unused
+from emulator.shipped.extras import needed
 from fedstrata.errors import OutputError
 
 MEASURED = ("loss", "accuracy", "seconds", "bytes_up", "bytes_down")  # columns of rounds.csv that become curves

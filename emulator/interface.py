@@ -14,17 +14,17 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from emulator.examples import find_experiment
-from emulator.output import unused_folder
-from emulator.record import LINKS, RunRecord, Summary, load_record
-from emulator.report.units import decimal, human_bytes, human_seconds, percent
-from emulator.tables import Matrix, Table, html_table, table_of
+from emulator.console.units import decimal, human_bytes, human_seconds, percent
+from emulator.results.output import unused_folder
+from emulator.results.record import LINKS, RunRecord, Summary, load_record
+from emulator.results.tables import Matrix, Table, html_table, table_of
+from emulator.shipped.examples import find_experiment
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment, parse_experiment
 
 if TYPE_CHECKING:
-    from emulator.sweep_file import Sweep
-    from emulator.sweep_results import SweepResults
+    from emulator.sweeps.file import Sweep
+    from emulator.sweeps.results import SweepResults
 
 __all__ = ["Matrix", "Models", "Record", "SweepRecord", "Table", "load", "run", "sweep"]
 
@@ -63,7 +63,7 @@ def run(
         FedstrataError: of `fedstrata.errors`, with one line that says what to do.
         KeyboardInterrupt: the run was interrupted; its processes are gone.
     """
-    from emulator.run import RunRequest, execute, make_display
+    from emulator.runs.run import RunRequest, execute, make_display
 
     loaded, name = _experiment(experiment, [*_overrides(overrides)], seed)
     folder = unused_folder(Path("runs"), name) if out is None else Path(out)
@@ -100,9 +100,9 @@ def sweep(
     """
     from rich.console import Console
 
-    from emulator.sweep import SweepRequest
-    from emulator.sweep import sweep as do_sweep
-    from emulator.sweep_progress import make_display
+    from emulator.sweeps.progress import make_display
+    from emulator.sweeps.sweep import SweepRequest
+    from emulator.sweeps.sweep import sweep as do_sweep
 
     request = SweepRequest(sweep=_sweep(sweep, Path(out).name), out=Path(out), jobs=jobs)
     outcome = do_sweep(request, make_display(Console(highlight=False), is_json=False, is_quiet=quiet))
@@ -328,7 +328,7 @@ def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
 
 
 def _sweep(given: str | PathLike[str] | Mapping[str, Any], name: str) -> "Sweep":
-    from emulator.sweep_file import load_sweep, sweep_of
+    from emulator.sweeps.file import load_sweep, sweep_of
 
     if isinstance(given, Mapping):
         return sweep_of(given, name=name, where="sweep", beside=Path())

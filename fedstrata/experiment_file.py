@@ -10,21 +10,21 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedstrata.architecture_checks import check_entries
-from fedstrata.architectures import Architectures
-from fedstrata.clock_checks import check_clock
+from fedstrata.checks.architectures import check_entries
+from fedstrata.checks.clock import check_clock
+from fedstrata.checks.newcomers import check_newcomers
+from fedstrata.checks.privacy import check_protection
+from fedstrata.checks.schedule import check_schedule
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.messages import one_line
+from fedstrata.experiment.sections import PLUGIN
+from fedstrata.experiment.trace_files import with_traces_read
+from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods.registry import DEFAULT, NAMES, method_class
-from fedstrata.newcomer_checks import check_newcomers
-from fedstrata.privacy_checks import check_protection
-from fedstrata.schedule_checks import check_schedule
-from fedstrata.settings import PLUGIN
-from fedstrata.settings_errors import one_line
-from fedstrata.streams import check_streams
-from fedstrata.trace_files import with_traces_read
-from fedstrata.yaml_files import read_yaml
+from fedstrata.streams.architectures import Architectures
+from fedstrata.streams.streams import check_streams
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:

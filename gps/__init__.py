@@ -1,5 +1,5 @@
 """The global parameter server."""
 
-from fedstrata.arithmetic import scrub_environment
+from fedstrata.process.arithmetic import scrub_environment
 
 scrub_environment()  # before NumPy is loaded

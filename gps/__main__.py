@@ -6,23 +6,23 @@ import os
 from importlib import import_module
 from pathlib import Path
 
+from fedstrata.clock.tier_links import upload_wait
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment
-from fedstrata.http import StatusServer
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.page import PageApp
-from fedstrata.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
+from fedstrata.process.http import StatusServer
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.tier_links import upload_wait
 from fedstrata.trust.credentials import GPS, load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
-from gps.again import state_for
-from gps.backend import Backend, LocalBackend
+from gps.kubernetes.backend import Backend, LocalBackend
+from gps.kubernetes.reconcile import Reconciler
 from gps.page import LivePage
-from gps.reconcile import Reconciler
+from gps.retry import state_for
 from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 
@@ -42,7 +42,7 @@ def make_backend(name: str, log: EventLog) -> Backend:
     if name == "local":
         return LocalBackend()
     if name == "kubernetes":
-        from gps.kubernetes_backend import KubernetesApi
+        from gps.kubernetes.kubernetes_backend import KubernetesApi
 
         after_s = os.environ.get("FEDSTRATA_RELEASE_AFTER_S")
         return Reconciler(KubernetesApi.from_environment(log), log, release_after_s=float(after_s) if after_s else None)

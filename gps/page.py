@@ -7,12 +7,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from fedstrata.link import Changes, wait_until, wall_time
 from fedstrata.page import Feed, relevance_part, round_key, round_values
 from fedstrata.page.rows import RoundValues
+from fedstrata.process.sleeping import Changes, wait_until, wall_time
 from fedstrata.v1 import rounds_pb2
-from gps.measured import columns_of
-from gps.record import summary, wall_seconds
+from gps.record.measured import columns_of
+from gps.record.record import summary, wall_seconds
 from gps.run import Run
 from gps.status import seconds_of
 

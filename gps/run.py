@@ -6,39 +6,39 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from fedstrata.clock.tier_links import device_links, lps_links
+from fedstrata.clock.timeline import LpsTimeline
+from fedstrata.clock.transfers import transfers_of
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, PluginError, RunStoppedError, StateError
 from fedstrata.experiment import Experiment
-from fedstrata.fault_points import reach
-from fedstrata.link import Changes
-from fedstrata.logs import EventLog
 from fedstrata.methods import Answers, Moment, make_method
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
-from fedstrata.privacy_report import EpsilonSpent
+from fedstrata.privacy.report import EpsilonSpent
+from fedstrata.process.fault_points import reach
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import Changes
 from fedstrata.rpc.answers import largest_bytes
-from fedstrata.streams import streams_of
-from fedstrata.tier_links import device_links, lps_links
-from fedstrata.timeline import LpsTimeline
-from fedstrata.transfers import transfers_of
+from fedstrata.streams.streams import streams_of
 from fedstrata.trust.revoked import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
-from gps.adoption import Adoption
-from gps.asking import Asking, placed, planned
-from gps.backend import Backend
-from gps.enrolment import Enrolment
-from gps.journal import BEFORE, Journal
-from gps.keepers import Keeper, keeper_of
-from gps.lps_rounds import LpsRounds
-from gps.operator import Operator
-from gps.plan import Plans
-from gps.questions import Questions
-from gps.record import RunResult, recorded_end, wall_seconds, write_models, write_record
-from gps.reports import Reports
-from gps.roster import Device, Roster
-from gps.rounds import ClosedRound, GlobalRounds
-from gps.serving import Serving
-from gps.waiting import Waiting
+from gps.devices.enrolment import Enrolment
+from gps.devices.questions import Questions
+from gps.devices.roster import Device, Roster
+from gps.hosting.adoption import Adoption
+from gps.hosting.desired import Operator
+from gps.hosting.reports import Reports
+from gps.hosting.serving import Serving
+from gps.hosting.waiting import Waiting
+from gps.journal.journal import BEFORE, Journal
+from gps.journal.lps_rounds import LpsRounds
+from gps.kubernetes.backend import Backend
+from gps.plans.asking import Asking, placed, planned
+from gps.plans.keepers import Keeper, keeper_of
+from gps.plans.plan import Plans
+from gps.plans.rounds import ClosedRound, GlobalRounds
+from gps.record.record import RunResult, recorded_end, wall_seconds, write_models, write_record
 
 NEWS_S = 0.1  # how long what devices say may wait to be shown
 EVENT_EVERY = 10  # global rounds between two notes to the operator

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
-from fedstrata.link import HOLD_S
-from fedstrata.quoting import brief, quoted
+from fedstrata.process.quoting import brief, quoted
+from fedstrata.process.sleeping import HOLD_S
 from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
@@ -16,7 +16,7 @@ from fedstrata.trust.guard import serial_shown
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
-from gps.roster import Device
+from gps.devices.roster import Device
 from gps.run import Run
 from gps.status import status_of
 

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Mapping
 
-from fedstrata.energy import JOULE_FJ
+from fedstrata.clock.energy import JOULE_FJ
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as pb
+from gps.hosting.waiting import to_proto
 from gps.run import Run
-from gps.waiting import to_proto
 
 
 def status_of(run: Run) -> pb.RunStatus:

@@ -7,16 +7,23 @@ import re
 from functools import partial
 from pathlib import Path
 
+from fedstrata.clock.tier_links import upload_wait
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment
-from fedstrata.http import StatusServer
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
-from fedstrata.process import first_of, folder, run_process, say_listening, service_arguments, spare_what_is_loaded
-from fedstrata.rpc.address import numbered_address
+from fedstrata.process.address import numbered_address
+from fedstrata.process.http import StatusServer
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.process import (
+    first_of,
+    folder,
+    run_process,
+    say_listening,
+    service_arguments,
+    spare_what_is_loaded,
+)
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.tier_links import upload_wait
 from fedstrata.trust.credentials import load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name

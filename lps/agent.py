@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedstrata.clock_checks import devices_come_to_others
+from fedstrata.checks.clock import devices_come_to_others
+from fedstrata.clock.tier_links import lps_links
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.experiment import Experiment
-from fedstrata.link import CALL_S, HOLD_S, Changes, payload_timeout_s
-from fedstrata.logs import EventLog
 from fedstrata.methods import make_method
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import CALL_S, HOLD_S, Changes, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, RoundServer
 from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
-from fedstrata.streams import UPDATE_PART, streams_of
-from fedstrata.tier_links import lps_links
+from fedstrata.streams.streams import UPDATE_PART, streams_of
 from fedstrata.trust.credentials import GPS
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
@@ -30,10 +30,10 @@ from fedstrata.trust.table import Claim
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
-from lps.cluster import ClusterSession, LpsParts
-from lps.spanning import SpanningSession
-from lps.state import newest_reports
-from lps.takeover import ModelSearch
+from lps.kept.cluster import ClusterSession, LpsParts
+from lps.kept.state import newest_reports
+from lps.kept.takeover import ModelSearch
+from lps.spanning.session import SpanningSession
 from lps.upward import bundle, report_parts
 from lps.waits import Waits
 

@@ -8,11 +8,11 @@ from when the LPS has heard of the plan, for which all LPSs wait for each other.
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
+from fedstrata.clock.late import Missed, SharedRound
+from fedstrata.clock.timeline import Beside, DeviceTimeline, Exchanged
 from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.result import Uploaded
-from fedstrata.timeline import Beside, DeviceTimeline, Exchanged
-from fedstrata.timeline_late import Missed, SharedRound
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from fedstrata.cohort import cohort
+from fedstrata.clock.presence import Presence
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
-from fedstrata.presence import Presence
+from fedstrata.experiment.cohort import cohort
 from fedstrata.rounds import ChildLimits
 from fedstrata.rounds.notes import LATEST_NS
-from fedstrata.streams import Streams
+from fedstrata.streams.streams import Streams
 from fedstrata.tensors import Route
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 

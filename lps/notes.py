@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import RoundResult, RoundServer, Update
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as gps_pb

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fedstrata.errors import NotReadyError, NotServedError
-from fedstrata.link import HOLD_S, wait_until
-from fedstrata.quoting import quoted
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import HOLD_S, wait_until
 from fedstrata.rounds import RoundServer
 from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rpc.stream import header_first, write_all
@@ -14,7 +14,7 @@ from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer
-from lps.takeover import ModelSearch
+from lps.kept.takeover import ModelSearch
 
 
 class LpsServicer(LpsServiceServicer):

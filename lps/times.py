@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterable, Mapping
 
-from fedstrata.clock_checks import busy_as_they_move
+from fedstrata.checks.clock import busy_as_they_move
+from fedstrata.clock.timeline import NOBODY, DeviceTimeline, LpsTimeline
 from fedstrata.experiment import Experiment, TierDeadline
-from fedstrata.link import since_ns, until_ns
+from fedstrata.process.sleeping import since_ns, until_ns
 from fedstrata.rounds import ReceivedModel, RoundResult, RoundServer
 from fedstrata.rounds.notes import MOST_COUNTED
-from fedstrata.timeline import NOBODY, DeviceTimeline, LpsTimeline
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Identity
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.tensors import CHUNK_BYTES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedstrata.errors import FedstrataError
-from fedstrata.link import Changes
+from fedstrata.process.sleeping import Changes
 from fedstrata.v1 import gps_service_pb2 as pb
 
 LOOK_S = 1.0

@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat
 
 from fedstrata.errors import PluginError
+from fedstrata.experiment.privacy import PrivacySettings
+from fedstrata.experiment.sections import MethodSettings, TrainingSettings
 from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Trained, Work
-from fedstrata.privacy_settings import PrivacySettings
-from fedstrata.settings import MethodSettings, TrainingSettings
 from fedstrata.tensors.layout import Flat, Layout
 
 if TYPE_CHECKING:

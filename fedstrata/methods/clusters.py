@@ -7,8 +7,8 @@ import numpy as np
 from pydantic import Field
 
 from fedstrata.errors import ExperimentError
+from fedstrata.experiment.sections import MethodSettings
 from fedstrata.methods.base import Candidate, Facts, Matrix
-from fedstrata.settings import MethodSettings
 
 # Devices that are at least 0.8 relevant to each other on average, all of them, learn one task.
 ONE_CLUSTER_BELOW = 0.2

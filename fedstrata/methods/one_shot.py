@@ -11,11 +11,11 @@ import numpy as np
 from pydantic import Field
 
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
-from fedstrata.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Method, Moment, Plan, Question, Work
 from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by
-from fedstrata.private_profiles import private_spectrum
-from fedstrata.relevance import (
+from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
+from fedstrata.methods.profiles.private_profiles import private_spectrum
+from fedstrata.methods.profiles.relevance import (
     Measure,
     Spectrum,
     check_eigenvectors,

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedstrata.errors import ExperimentError
-from fedstrata.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.base import (
     Answers,
     Arrays,
@@ -36,8 +35,9 @@ from fedstrata.methods.base import (
     all_layers,
 )
 from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by
+from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
+from fedstrata.methods.profiles.relevance import check_eigenvectors
 from fedstrata.models import Model
-from fedstrata.relevance import check_eigenvectors
 
 Vectors = NDArray[np.float64]
 SUBSPACE = "subspace"

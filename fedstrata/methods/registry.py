@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fedstrata.errors import ExperimentError, FedstrataError, PluginError
+from fedstrata.experiment.messages import nearest
+from fedstrata.experiment.sections import PLUGIN, MethodSettings
 from fedstrata.methods.base import Facts, Method
 from fedstrata.plugins import describe, load_plugin
-from fedstrata.settings import PLUGIN, MethodSettings
-from fedstrata.settings_errors import nearest
 
 if TYPE_CHECKING:
     from fedstrata.experiment import Experiment

@@ -5,9 +5,9 @@ from contextlib import closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from fedstrata.http import STAY
 from fedstrata.page.feed import Feed
 from fedstrata.page.files import SCRIPTS, STYLES, TYPES, live_page, live_policy, static_file
+from fedstrata.process.http import STAY
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError
-from fedstrata.partition_settings import DirichletPartition, IidPartition
+from fedstrata.experiment.partition import DirichletPartition, IidPartition
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.stock import (
     LABEL_SHARES,

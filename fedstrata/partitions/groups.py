@@ -6,7 +6,7 @@ import numpy as np
 
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.partition_settings import Group, GroupPartition
+from fedstrata.experiment.partition import Group, GroupPartition
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.shifts import Shift, shift_of
 from fedstrata.partitions.stock import (

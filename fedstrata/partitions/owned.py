@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedstrata.datasets import Dataset, Examples, Pixels
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.partition_settings import (
+from fedstrata.experiment.partition import (
     DirichletPartition,
     GroupPartition,
     IidPartition,

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedstrata.datasets import Dataset, Examples, Pixels
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.partition_settings import PublicSettings, SplitPartition
+from fedstrata.experiment.partition import PublicSettings, SplitPartition
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.stock import HELD_OUT, PUBLIC, Counts, Indices, Stock, level, no_indices
 

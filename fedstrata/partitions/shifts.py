@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
 from fedstrata.datasets.turning import check_rotation, turned
 from fedstrata.errors import ExperimentError
-from fedstrata.partition_settings import Group
+from fedstrata.experiment.partition import Group
 from fedstrata.partitions.stock import LABEL_PERMUTATION
 
 

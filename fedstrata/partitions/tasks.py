@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.partition_settings import TaskPartition
+from fedstrata.experiment.partition import TaskPartition
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.stock import TEST_ORDER, TRAIN_ORDER, Counts, Indices, Stock, level
 

@@ -4,11 +4,11 @@ from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.limits import ChildLimits
+from fedstrata.rounds.mask_keys import KeyRing, Masking
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.parent_stream import ParentStream
 from fedstrata.rounds.result import RoundResult
-from fedstrata.rounds.roster import KeyRing, Masking
 from fedstrata.rounds.server import RoundServer
 from fedstrata.rounds.terms import RoundTerms
 

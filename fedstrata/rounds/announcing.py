@@ -7,7 +7,7 @@ its way: it stays with its sender, and of each child that waits its parent holds
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fedstrata.link import Changes
+from fedstrata.process.sleeping import Changes
 from fedstrata.rounds.result import Uploaded
 from fedstrata.v1 import rounds_pb2 as pb
 

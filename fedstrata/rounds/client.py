@@ -5,12 +5,13 @@ from inspect import GEN_CLOSED, getgeneratorstate
 
 import grpc
 
+from fedstrata.clock.calendar import UP
+from fedstrata.clock.tier_links import TierLinks
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import LinkSettings
-from fedstrata.fault_points import reach
-from fedstrata.link import CALL_S, Backoff, payload_timeout_s
-from fedstrata.link_calendar import UP
-from fedstrata.logs import EventLog
+from fedstrata.process.fault_points import reach
+from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import CALL_S, Backoff, payload_timeout_s
 from fedstrata.rounds.download import Download, are_of_one_model
 from fedstrata.rounds.exchanged import Identity, Masker, Offered, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.offer import MODEL_PART
@@ -18,7 +19,6 @@ from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import is_passing, refusal
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
-from fedstrata.tier_links import TierLinks
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 

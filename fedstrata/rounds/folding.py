@@ -5,9 +5,9 @@ from contextlib import aclosing
 from typing import Any
 
 from fedstrata.errors import PayloadError
-from fedstrata.fault_points import reach
+from fedstrata.process.fault_points import reach
+from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rounds.open_round import OpenRound
-from fedstrata.rounds.turns import Turns
 from fedstrata.rounds.upload import Upload
 from fedstrata.v1 import rounds_pb2 as pb
 

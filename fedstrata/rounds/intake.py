@@ -24,7 +24,7 @@ from fedstrata.errors import (
     UnknownChildError,
 )
 from fedstrata.experiment import TierDeadline
-from fedstrata.quoting import quoted
+from fedstrata.process.quoting import quoted
 from fedstrata.rounds.child import Child, ChildState, Notes, apart, mean_loss, uninterrupted
 from fedstrata.rounds.limits import NO_LIMITS, ChildLimits
 from fedstrata.rounds.result import RoundResult, Uploaded

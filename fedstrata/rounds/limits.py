@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError
-from fedstrata.quoting import quoted
+from fedstrata.process.quoting import quoted
 from fedstrata.v1 import rounds_pb2 as pb
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from fedstrata.errors import PayloadError, WrongRunError
-from fedstrata.quoting import brief, quoted
+from fedstrata.process.quoting import brief, quoted
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator
 
-from fedstrata.fault_points import reach
+from fedstrata.clock.transfers import Transfers
+from fedstrata.process.fault_points import reach
+from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rounds.open_round import OpenRound, instead_of_model, resumed_at
 from fedstrata.rounds.paced import paced_model
-from fedstrata.rounds.turns import Turns
-from fedstrata.transfers import Transfers
 from fedstrata.v1 import rounds_pb2 as pb
 
 

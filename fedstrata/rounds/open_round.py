@@ -10,8 +10,8 @@ from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.asking import Asking
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.intake import Intake
+from fedstrata.rounds.mask_keys import Masking
 from fedstrata.rounds.offer import Offer
-from fedstrata.rounds.roster import Masking
 from fedstrata.store import AnyModel
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb

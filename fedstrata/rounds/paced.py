@@ -4,15 +4,15 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from typing import Any, Self
 
+from fedstrata.clock.calendar import DOWN, UP
+from fedstrata.clock.transfers import Transfer, Transfers
 from fedstrata.errors import OffsetError
-from fedstrata.fault_points import reach
-from fedstrata.link_calendar import DOWN, UP
+from fedstrata.process.fault_points import reach
 from fedstrata.rounds.offer import Offer
+from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rounds.open_round import OpenRound, resumed_at
 from fedstrata.rounds.result import Uploaded
-from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.chunk import serialised_chunk
-from fedstrata.transfers import Transfer, Transfers
 from fedstrata.v1 import rounds_pb2 as pb
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from fedstrata.link import TimeLimit
+from fedstrata.process.sleeping import TimeLimit
 from fedstrata.rpc.chunk import Whole
 from fedstrata.rpc.streamed import broken
 from fedstrata.v1 import rounds_pb2 as pb

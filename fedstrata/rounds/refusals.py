@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 from fedstrata.errors import ExcludedError
-from fedstrata.logs import EventLog
-from fedstrata.quoting import brief
+from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import brief
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.open_round import OpenRound
 

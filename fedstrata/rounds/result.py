@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from fedstrata.clock.timeline import Exchanged
 from fedstrata.rounds.offer import Offer
-from fedstrata.timeline import Exchanged
 from fedstrata.v1 import rounds_pb2 as pb
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
+from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import (
     NotReadyError,
     NotServedError,
@@ -16,25 +17,24 @@ from fedstrata.errors import (
     SupersededError,
     UnknownChildError,
 )
-from fedstrata.fault_points import reach
-from fedstrata.link import HOLD_S, Changes, wait_until
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
-from fedstrata.quoting import quoted
+from fedstrata.process.fault_points import reach
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import HOLD_S, Changes, wait_until
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.folding import fold_parts
+from fedstrata.rounds.mask_keys import is_shown
 from fedstrata.rounds.notes import check_evaluation, check_notes, check_run
 from fedstrata.rounds.offered import offered
+from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rounds.open_round import OpenRound
 from fedstrata.rounds.paced import arrived_answer, arriving
 from fedstrata.rounds.refusals import Refusals
 from fedstrata.rounds.result import RoundResult
-from fedstrata.rounds.roster import is_shown
 from fedstrata.rounds.terms import RoundTerms
-from fedstrata.rounds.turns import Turns
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import PayloadCodec, Sums
-from fedstrata.timeline import Exchanged
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.rounds.roster import KeyRing
+from fedstrata.rounds.mask_keys import KeyRing
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import Layout
-from fedstrata.transfers import Transfers
 
 
 @dataclass(frozen=True, kw_only=True)

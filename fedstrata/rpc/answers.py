@@ -7,7 +7,7 @@ import numpy as np
 
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
-from fedstrata.quoting import quoted, shown
+from fedstrata.process.quoting import quoted, shown
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import answers_pb2 as pb
 

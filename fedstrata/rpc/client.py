@@ -22,11 +22,11 @@ from fedstrata.errors import (
     UnknownChildError,
     WrongRunError,
 )
-from fedstrata.link import CALL_S, HOLD_S, UPGRADE_S, Backoff
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter
-from fedstrata.quoting import brief
-from fedstrata.rpc.address import split_address
+from fedstrata.process.address import split_address
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter
+from fedstrata.process.quoting import brief
+from fedstrata.process.sleeping import CALL_S, HOLD_S, UPGRADE_S, Backoff
 from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.renewed_channel import RenewedChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from fedstrata.metrics import LinkKey, LinkMeter
+from fedstrata.process.metrics import LinkKey, LinkMeter
 from fedstrata.rpc.chunk import Chunk, Whole, part_parser
 from fedstrata.rpc.streamed import streamed
-from fedstrata.rpc.undecoded import or_undecoded
+from fedstrata.trust.undecoded import or_undecoded
 from fedstrata.v1 import rounds_pb2
 
 FRAME_BYTES = 5

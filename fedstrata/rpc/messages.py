@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from fedstrata.metrics import LinkKey
+from fedstrata.process.metrics import LinkKey
 from fedstrata.v1 import rounds_pb2 as pb
 
 

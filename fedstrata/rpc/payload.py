@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fedstrata.errors import PayloadError
-from fedstrata.quoting import quoted, shown
+from fedstrata.process.quoting import quoted, shown
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import tensors_pb2 as pb

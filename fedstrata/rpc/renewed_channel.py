@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from fedstrata.errors import NotServedError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.rpc.parent_certificate import ParentCertificate
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name

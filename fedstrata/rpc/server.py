@@ -9,22 +9,22 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fedstrata.descriptors import connections_allowed
 from fedstrata.errors import AddressError, FedstrataError, OutdatedError, PayloadError, StalledError, TooManyCallsError
-from fedstrata.heap import keep_for_chunks
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter
-from fedstrata.quoting import brief
-from fedstrata.rpc.address import joined_address, split_address
+from fedstrata.process.address import joined_address, split_address
+from fedstrata.process.descriptors import connections_allowed
+from fedstrata.process.heap import keep_for_chunks
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter
+from fedstrata.process.quoting import brief
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
-from fedstrata.rpc.undecoded import check_decoded
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 from fedstrata.trust.credentials import server_credentials
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Guard
+from fedstrata.trust.undecoded import check_decoded
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)

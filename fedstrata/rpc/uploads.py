@@ -11,8 +11,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from fedstrata.errors import StalledError
-from fedstrata.link import SLOWEST_BYTES_PER_S, payload_timeout_s
-from fedstrata.quoting import quoted
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import SLOWEST_BYTES_PER_S, payload_timeout_s
 from fedstrata.tensors import CHUNK_BYTES
 
 LATER_S = 10.0  # than a sender gives up by itself

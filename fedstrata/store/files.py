@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from fedstrata.descriptors import when_there_is_room
 from fedstrata.errors import StateError
-from fedstrata.fault_points import reach
-from fedstrata.link import pass_time
+from fedstrata.process.descriptors import when_there_is_room
+from fedstrata.process.fault_points import reach
+from fedstrata.process.sleeping import pass_time
 
 CLAIM_TRIES, CLAIM_PAUSE_S = 50, 0.2  # longer than a process takes that has been told to stop
 _CLAIMS: list[TextIO] = []  # kept open: the kernel gives a lock up with its file

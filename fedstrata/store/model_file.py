@@ -15,9 +15,9 @@ from weakref import finalize
 
 import numpy as np
 
-from fedstrata.descriptors import when_there_is_room
 from fedstrata.errors import StateError, SupersededError
-from fedstrata.fault_points import reach
+from fedstrata.process.descriptors import when_there_is_room
+from fedstrata.process.fault_points import reach
 from fedstrata.store.files import write_aside
 from fedstrata.tensors import Flat, Layout
 

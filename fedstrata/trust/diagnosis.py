@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from fedstrata.errors import CertificateError
-from fedstrata.link import Backoff
-from fedstrata.rpc.address import split_address
+from fedstrata.process.address import split_address
+from fedstrata.process.sleeping import Backoff
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name, server_name
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import CertificateError, OutputError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.store import write_aside
 from fedstrata.trust.name_sets import NameSet
 from fedstrata.trust.names import Name, Peer

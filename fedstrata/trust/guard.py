@@ -18,16 +18,16 @@ from fedstrata.errors import (
     PayloadError,
     TooManyCallsError,
 )
-from fedstrata.quoting import quoted
-from fedstrata.rpc.undecoded import check_decoded
+from fedstrata.process.quoting import quoted
 from fedstrata.trust.files import PEM, TlsFiles
 from fedstrata.trust.lookout import LOOK_S, Lookout
 from fedstrata.trust.names import Peer, Role
 from fedstrata.trust.outdated import Outdated
+from fedstrata.trust.rate_limits import Shares
 from fedstrata.trust.revoked import Revoked
-from fedstrata.trust.shares import Shares
 from fedstrata.trust.shown import shown_by
 from fedstrata.trust.table import TABLE, Claim, Rule
+from fedstrata.trust.undecoded import check_decoded
 
 Context = grpc.aio.ServicerContext[Any, Any]
 TLS_1_3 = b"TLSv1.3"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 from fedstrata.errors import CertificateError
-from fedstrata.quoting import quoted
+from fedstrata.process.quoting import quoted
 
 Role = Literal["gps", "operator", "lps", "device"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from fedstrata.errors import CertificateError, OutdatedError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.trust.names import Peer, Role
 from fedstrata.trust.shown import is_vouched_for, shown_by
 

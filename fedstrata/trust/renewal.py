@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from fedstrata.errors import CertificateError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 
 LOOK_S = 1.0  # how often a folder is looked into by those who use what was in it
 READ_AGAIN_S = 60.0  # after files that could not be used: a clock may be set by now, or the disk be there again

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedstrata.errors import CertificateError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.trust.renewal import Renewal, Seen, stamp
 from fedstrata.trust.revoked import MOST_BYTES, REVOKED, Revoked
 

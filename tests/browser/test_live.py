@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from window import Page
 
-from fedstrata.http import StatusServer
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.page import Feed, PageApp
+from fedstrata.process.http import StatusServer
+from fedstrata.process.metrics import ProcessMetrics
 
 Browser = Callable[..., Page]
 WIDTHS = (400, 1600)

@@ -14,7 +14,7 @@ from window import Page
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from record_files import write_record
 
-from emulator.report import write_report
+from emulator.results.report import write_report
 
 Browser = Callable[..., Page]
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from charts import CHART, Object, one, render, values_of
 
-from emulator.chart_values import merge_values
+from emulator.cluster.chart_values import merge_values
 
 FOLDER = CHART / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))

@@ -7,7 +7,7 @@ import pytest
 from charts import CHART, Object, one, render, values_of
 from prometheus_client import generate_latest
 
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 
 DESIGNED = {"link", "direction", "kind", "end", "tier", "outcome", "state", "lps_id", "phase", "who"}
 TARGET = {"namespace", "app_kubernetes_io_instance"}  # the PodMonitor's target labels

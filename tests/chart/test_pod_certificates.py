@@ -9,8 +9,8 @@ import pytest
 from charts import CHART, VARIANTS, Object, notes, one, pods, render, rendered_files, values_of
 from helm_python import HelmRenderError, HelmValuesError
 
-from emulator.chart_values import load_values, merge_values
-from emulator.release_certificates import holders_of
+from emulator.cluster.certificates import holders_of
+from emulator.cluster.chart_values import load_values, merge_values
 from fedstrata.experiment_file import parse_experiment
 
 SCHEMAS = json.loads((Path(__file__).parent / "schemas" / "cert-manager.json").read_text())

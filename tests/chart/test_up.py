@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from charts import EXPERIMENTS, experiment_values, one, render
 
-from emulator.chart_values import merge_values, with_lps_count, with_memory
+from emulator.cluster.chart_values import merge_values, with_lps_count, with_memory
 from fedstrata.experiment_file import load_experiment
-from fedstrata.homes import lps_known
 from fedstrata.methods import make_method
+from fedstrata.streams.homes import lps_known
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)

@@ -17,10 +17,10 @@ import pytest
 import yaml
 from kubernetes import client
 
-from emulator.chart_values import merge_values
-from emulator.helm import Helm
-from emulator.place import Release
-from emulator.share import CHART
+from emulator.cluster.chart_values import merge_values
+from emulator.cluster.helm import Helm
+from emulator.cluster.release import Release
+from emulator.shipped.share import CHART
 from tests.cluster.conftest import LONG, Lab
 from tests.cluster.records import assert_same_result, summary
 

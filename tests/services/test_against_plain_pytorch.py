@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from tiers import run_in_process, small
 from torch import nn
 
-from emulator.record import RunRecord
+from emulator.results.record import RunRecord
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.models import build_model

@@ -9,9 +9,9 @@ from disturbed import assert_same, disturbed
 from every_method import EXPERIMENT, OPTIONS
 from tiers import run_in_process
 
-from emulator.check import model_size, payloads_of
-from emulator.check_times import expected_times
-from emulator.retime import retime, write_retimed
+from emulator.estimates.check import model_size, payloads_of
+from emulator.estimates.check_times import expected_times
+from emulator.estimates.retime import retime, write_retimed
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment

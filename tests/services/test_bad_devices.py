@@ -13,7 +13,7 @@ from tiers import SMALL, outcome, run_in_process, small
 from device.agent import DeviceAgent
 from device.training import LocalResult, TrainingJob
 from device.work import DeviceProcess
-from emulator.record import RunRecord
+from emulator.results.record import RunRecord
 from fedstrata.datasets import Dataset, Examples, Pixels
 
 LIAR = 2

@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 from tiers import Lps, Tiers, outcome, small
 
-from emulator.proxy import LinkProxy
+from emulator.local.proxy import LinkProxy
 from fedstrata.experiment import Experiment
 
 MEGABYTE = 1_000_000

@@ -19,13 +19,13 @@ from device.enrolment import GpsLink
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import DuplicateDeviceError, ExcludedError, PayloadError, UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment
-from fedstrata.link import HOLD_S
-from fedstrata.logs import EventLog
 from fedstrata.models import build_model
-from fedstrata.quoting import REASON_CHARACTERS
+from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import REASON_CHARACTERS
+from fedstrata.process.sleeping import HOLD_S
 from fedstrata.rpc.client import refusal
 from fedstrata.rpc.payload import payload_header
-from fedstrata.streams import UPDATE_PART
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2, tensors_pb2

@@ -11,7 +11,7 @@ from tiers import run_in_process
 
 from fedstrata.datasets.cifar import CIFAR_10
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.resnet_features import _shapes
+from fedstrata.methods.profiles.resnet_features import _shapes
 
 MACHINES = (0, 1, 8, 9)  # plane, car, ship, truck
 TWO_TASKS = """
@@ -57,7 +57,7 @@ def write_phi(folder: Path) -> None:
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     (folder / "own_phi_for_test.py").write_text(
         "from pathlib import Path\n"
-        "from fedstrata.resnet_features import resnet18_features\n"
+        "from fedstrata.methods.profiles.resnet_features import resnet18_features\n"
         f"phi = resnet18_features(Path({str(path)!r}), sha256={sha256!r})\n"
     )
 

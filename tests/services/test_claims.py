@@ -11,7 +11,7 @@ import grpc
 import pytest
 from tiers import Tiers, small
 
-from fedstrata.streams import UPDATE_PART
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2, tensors_pb2
 from fedstrata.v1.answers_pb2 import AnswerHeader, AnswerPart, ArrayHeader

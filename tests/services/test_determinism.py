@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 from tiers import outcome, run_in_process, small
 
 from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model

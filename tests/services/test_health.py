@@ -13,7 +13,7 @@ from programs import Program, http_get
 from prometheus_client import generate_latest
 from tiers import SMALL, Tiers, small
 
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.server import RpcServer
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server

@@ -8,7 +8,7 @@ from typing import Any
 
 from tiers import Tiers, small
 
-from emulator.report.page import document_of
+from emulator.results.report.page import document_of
 from gps.page import LivePage
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from programs import Program, events
 
-from emulator.client import RunClient
-from emulator.follow import follow
-from emulator.local import LocalBackend
-from emulator.output import prepare_folder
+from emulator.local.local import LocalBackend
+from emulator.results.output import prepare_folder
+from emulator.runs.client import RunClient
+from emulator.runs.follow import follow
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.fault_points import VARIABLE
+from fedstrata.process.fault_points import VARIABLE
 from fedstrata.v1 import gps_service_pb2 as pb
 
 pytestmark = pytest.mark.kills

@@ -7,8 +7,8 @@ import pytest
 from test_spanning import disturbed
 from tiers import Clock, Tiers, outcome, run_in_process, small, whole_run
 
-from emulator.measures import measure
-from emulator.record import RunRecord
+from emulator.results.measures import measure
+from emulator.results.record import RunRecord
 
 FOUR = ("partition.tasks.0.devices=4", "partition.tasks.1.devices=3", "training.global_rounds=3")
 EXPERIMENT = small(*FOUR, "newcomers={devices: [1, 6], from_global_round: 3}")

@@ -5,8 +5,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fedstrata.errors import FedstrataError
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import call_until_answered, is_passing
 from fedstrata.rpc.server import RpcServer
 

@@ -81,7 +81,7 @@ def test_the_wheel_carries_examples_chart_schema_and_protocol(wheel: Path) -> No
 
 
 def test_its_command_is_the_installed_one(command: Path, empty: Path) -> None:
-    ask = "import emulator, emulator.share as s; print(emulator.__file__, s.CHART, s.CHART.is_dir())"
+    ask = "import emulator, emulator.shipped.share as s; print(emulator.__file__, s.CHART, s.CHART.is_dir())"
     module, chart, is_there = output_of(command.with_name("python"), "-c", ask, cwd=empty).split()
     assert Path(module).is_relative_to(command.parents[1])
     assert Path(chart).is_relative_to(command.parents[1])

@@ -16,7 +16,7 @@ from helm_python import Chart
 from programs import REPOSITORY
 
 import fedstrata
-from emulator import cli
+from emulator.commands import main as cli
 
 pytestmark = pytest.mark.pages
 

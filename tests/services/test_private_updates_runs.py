@@ -11,14 +11,14 @@ from programs import Program
 from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
-from emulator.record import RunRecord
-from emulator.report.page import document_of
+from emulator.results.record import RunRecord
+from emulator.results.report.page import document_of
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExcludedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Model, build_model
-from fedstrata.private_updates import budget_of
+from fedstrata.privacy.updates import budget_of
 from fedstrata.rounds import Update
 from fedstrata.store import ModelFile
 from fedstrata.tensors import ExactSum, Flat
@@ -126,7 +126,7 @@ async def test_epsilon_is_in_progress_and_record(tmp_path: Path, monkeypatch: py
         under_way = status_of(tiers.run).epsilon_spent
         record = await tiers.ended()
         after = status_of(tiers.run)
-        monkeypatch.setattr("fedstrata.private_updates.epsilon_of", None)  # a status works nothing out that it has
+        monkeypatch.setattr("fedstrata.privacy.updates.epsilon_of", None)  # a status works nothing out that it has
         assert status_of(tiers.run).epsilon_spent == after.epsilon_spent
     assert before.HasField("epsilon_spent")
     assert before.epsilon_spent == 0 < under_way <= after.epsilon_spent == 8

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from emulator.proxy import READ_BYTES, LinkProxy
-from fedstrata.rpc.address import loopback, split_address
+from emulator.local.proxy import READ_BYTES, LinkProxy
+from fedstrata.process.address import loopback, split_address
 
 SENT = bytes(range(256)) * 4 * 1024  # a megabyte
 
@@ -40,8 +40,8 @@ async def test_a_slow_link_carries_all_in_order_each_read_at_its_time_and_a_late
     async def until_ns(at_ns: int) -> None:
         waited_for.append(at_ns)
 
-    monkeypatch.setattr("emulator.proxy.until_ns", until_ns)
-    monkeypatch.setattr("emulator.proxy.time", SimpleNamespace(monotonic_ns=lambda: 0))  # it stands still
+    monkeypatch.setattr("emulator.local.proxy.until_ns", until_ns)
+    monkeypatch.setattr("emulator.local.proxy.time", SimpleNamespace(monotonic_ns=lambda: 0))  # it stands still
     proxy = LinkProxy()
     proxy.rate, proxy.latency_ns = 80_000_000, 20_000_000
     assert await through(proxy) == SENT

@@ -13,8 +13,8 @@ from programs import Program
 from safetensors.numpy import load_file
 from tiers import run_in_process
 
-from emulator.record import RunRecord, load_record
-from emulator.waits import picture, read_waits
+from emulator.results.record import RunRecord, load_record
+from emulator.results.waits import picture, read_waits
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 

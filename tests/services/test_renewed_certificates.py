@@ -13,7 +13,7 @@ from programs import Program, events
 from safetensors.numpy import load_file
 from tiers import SMALL, run_in_process, small
 
-from emulator.cli import execute
+from emulator.commands.main import execute
 from fedstrata.rpc.client import plain_or_secure
 from fedstrata.trust.credentials import GPS
 from fedstrata.trust.diagnosis import why_refused

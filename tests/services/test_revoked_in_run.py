@@ -10,9 +10,9 @@ from programs import Program
 from test_renewed_certificates import SLOWED, WHO, has_begun, wait_for
 from tiers import SMALL, run_in_process, small
 
-from emulator.cli import execute
-from emulator.processes import Restart
-from emulator.progress import restart_line
+from emulator.commands.main import execute
+from emulator.local.processes import Restart
+from emulator.runs.progress import restart_line
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from programs import events
 from test_spanning import weights_sha256
 from tiers import run_in_process, small
 
-from emulator.record import load_record
-from emulator.retime import retime
+from emulator.estimates.retime import retime
+from emulator.results.record import load_record
 from fedstrata.errors import ExperimentError
-from fedstrata.fault_points import VARIABLE
+from fedstrata.process.fault_points import VARIABLE
 
 LINKS = "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}}"
 TIMED = ("clock=virtual", f"links={LINKS}", "compute={per_example: 10ms}", "topology={lps: 2}")

@@ -9,7 +9,7 @@ import pytest
 from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
-from emulator.record import RunRecord
+from emulator.results.record import RunRecord
 from fedstrata.errors import ExcludedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment

@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from fedstrata.errors import PayloadError, UnknownChildError
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkMeter
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkMeter
 from fedstrata.rounds import ParentStream
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import call_until_answered, is_passing, open_channel

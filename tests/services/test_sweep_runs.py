@@ -8,8 +8,8 @@ import pytest
 import yaml
 from programs import Program, of_mark
 
-from emulator import cli
-from emulator.measures import COSTS
+from emulator.commands import main as cli
+from emulator.results.measures import COSTS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 

@@ -12,7 +12,7 @@ from conftest import FinishedRun
 from programs import Program, events, http_get
 from tiers import SMALL, outcome
 
-from emulator.client import RunClient
+from emulator.runs.client import RunClient
 from fedstrata.errors import HandshakeError
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.credentials import channel_credentials, checked_as

@@ -13,10 +13,10 @@ from programs import Program
 from safetensors.numpy import load_file
 from tiers import SMALL, outcome, run_in_process, small
 
-from emulator.record import load_record
-from emulator.retime import retime, write_retimed
-from emulator.waits import picture, read_waits
-from fedstrata.energy import PARTS
+from emulator.estimates.retime import retime, write_retimed
+from emulator.results.record import load_record
+from emulator.results.waits import picture, read_waits
+from fedstrata.clock.energy import PARTS
 from fedstrata.errors import DataError, ExperimentError
 
 LINKS = (

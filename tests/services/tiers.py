@@ -17,11 +17,11 @@ from device.__main__ import load
 from device.agent import DeviceAgent
 from device.channels import Channels
 from device.work import DeviceProcess
-from emulator.record import RunRecord, load_record
+from emulator.results.record import RunRecord, load_record
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
-from fedstrata.metrics import LinkKey, ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.rounds import Update
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
@@ -30,7 +30,7 @@ from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name, device_names
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
-from gps.backend import LocalBackend
+from gps.kubernetes.backend import LocalBackend
 from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 from lps.agent import LpsAgent

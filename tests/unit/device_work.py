@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from device.bench import Bench
+from device.compute_thread import Bench
 from device.training import OneByOne
 from device.work import DeviceProcess, DeviceWork
-from fedstrata.architectures import Architectures
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Method, make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from fedstrata.streams.architectures import Architectures
 
 
 class Devices:

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
 from fedstrata.methods import Arrays, Method, make_method
+from fedstrata.process.logs import EventLog
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
-from gps.enrolment import Enrolment
-from gps.journal import Journal
-from gps.plan import Plans
-from gps.questions import Questions
-from gps.roster import Device, Roster
+from gps.devices.enrolment import Enrolment
+from gps.devices.questions import Questions
+from gps.devices.roster import Device, Roster
+from gps.journal.journal import Journal
+from gps.plans.plan import Plans
 
 FEATURES = 4
 TEXT = """

@@ -8,8 +8,8 @@ from struct import pack, unpack
 
 import numpy as np
 
-from device.masks import Masks
-from device.proofs import Proofs
+from device.masking.masks import Masks
+from device.masking.proofs import Proofs
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update

@@ -14,8 +14,8 @@ from grpc.aio import Metadata
 
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, OpenRound, ParentCalls, RoundServer, RoundTerms
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import payload_header

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from fedstrata.errors import AddressError
-from fedstrata.rpc import address
-from fedstrata.rpc.address import any_port, joined_address, loopback, numbered_address, split_address
+from fedstrata.process import address
+from fedstrata.process.address import any_port, joined_address, loopback, numbered_address, split_address
 
 
 @pytest.fixture(autouse=True)

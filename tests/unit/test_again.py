@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gps.again import state_for
+from gps.retry import state_for
 
 
 def ended(state: Path, status: str) -> None:

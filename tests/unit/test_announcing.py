@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rounds_setting import CODEC, LAYOUT, LINK, PART, RUN_ID, Wire, bytes_of, header_of, parts_of, server_of, vector
 
-from fedstrata import link as link_module
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import TierDeadline
-from fedstrata.logs import EventLog
+from fedstrata.process import sleeping as link_module
+from fedstrata.process.logs import EventLog
 from fedstrata.rounds import Identity, RoundClient, RoundServer, Update
 from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.child_stream import ChildStream

@@ -10,13 +10,13 @@ from device.__main__ import load
 from device.personal import PersonalStore
 from device.round_job import OWN_LAYERS
 from device.work import DeviceProcess
-from emulator.sizing import device_memory
-from fedstrata.architectures import Architectures
+from emulator.estimates.sizing import device_memory
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Facts, make_method
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.streams.architectures import Architectures
 from fedstrata.tensors import Flat, taken
 
 TEXT = """

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata.arithmetic import openblas_kernel, scrub_environment
+from fedstrata.process.arithmetic import openblas_kernel, scrub_environment
 
 SHELL = {"OPENBLAS_CORETYPE": "Prescott", "OMP_NUM_THREADS": "7", "MKL_CBWR": "COMPATIBLE", "GOTO_NUM_THREADS": "3"}
-ASKED = "import {service}, os; from fedstrata.arithmetic import openblas_kernel; print(openblas_kernel(), *os.environ)"
+KERNEL = "from fedstrata.process.arithmetic import openblas_kernel"
+ASKED = "import {service}, os; " + KERNEL + "; print(openblas_kernel(), *os.environ)"
 
 
 def test_variables_of_arithmetic_are_taken_away_and_others_left(monkeypatch: pytest.MonkeyPatch) -> None:

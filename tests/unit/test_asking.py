@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from gps_parts import IDS, GpsParts
 
+from fedstrata.clock.timeline import LpsTimeline
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import PayloadError, PluginError, SupersededError, UnknownChildError
-from fedstrata.link import Changes
-from fedstrata.logs import EventLog
 from fedstrata.methods import Plan
 from fedstrata.methods.ifca import Ifca
 from fedstrata.models import build_model
+from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import Changes
 from fedstrata.rpc.answers import answer_to_proto
-from fedstrata.streams import streams_of
-from fedstrata.timeline import LpsTimeline
+from fedstrata.streams.streams import streams_of
 from fedstrata.v1 import answers_pb2 as pb
-from gps.asking import Asking
-from gps.journal import BEFORE
+from gps.journal.journal import BEFORE
+from gps.plans.asking import Asking
 from gps.servicer import GpsServicer
 
 ASKING = ("method={name: ifca, clusters: 2}", "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from device import bench as bench_module
-from device.bench import Bench
+from device import compute_thread as bench_module
+from device.compute_thread import Bench
 
 A_WHILE_S = 20.0  # no test waits so long, unless it fails
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from rounds_setting import PART, RUN_ID
 from test_transfers import MS, SetTime, arrivals, carry, paced, transfers
 
+from fedstrata.clock.calendar import DOWN
+from fedstrata.clock.timeline import DeviceTimeline, Exchanged
+from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import SupersededError
 from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.link_calendar import DOWN
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer, RoundTerms
 from fedstrata.rpc.chunk import part_parser
 from fedstrata.store.model_file import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
-from fedstrata.timeline import DeviceTimeline, Exchanged
-from fedstrata.transfers import Transfers
 from fedstrata.v1 import rounds_pb2 as pb
 
 ONCE = "shared: {device-lps: {down_rate: 1Mbit/s, broadcast: true}}"

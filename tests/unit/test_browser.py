@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from emulator import remote
-from emulator.browser import keep_page, show_page
-from emulator.cli import execute
-from emulator.follow import Outcome
-from emulator.kubernetes import InstalledRelease
-from emulator.place import Release
-from emulator.progress import JsonLines, LiveTables, LogLines, Quiet
+from emulator.cluster import remote
+from emulator.cluster.kubernetes import InstalledRelease
+from emulator.cluster.release import Release
+from emulator.commands.main import execute
+from emulator.console.browser import keep_page, show_page
+from emulator.runs.follow import Outcome
+from emulator.runs.progress import JsonLines, LiveTables, LogLines, Quiet
 from fedstrata.v1 import gps_service_pb2 as pb
 
 URL = "http://127.0.0.1:8080/"
@@ -71,7 +71,7 @@ def test_a_browser_that_does_not_start_harms_nothing(monkeypatch: pytest.MonkeyP
         raise webbrowser.Error("no browser")
 
     monkeypatch.setattr(webbrowser, "open", broken)
-    monkeypatch.setattr("emulator.browser.can_show", lambda: True)
+    monkeypatch.setattr("emulator.console.browser.can_show", lambda: True)
     show_page(Quiet(), "127.0.0.1:8080")
 
 

@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 from kept_secrets import Kept
 
-from emulator.cli import execute
-from emulator.place import Release
-from emulator.release_certificates import ReleaseCertificates
+from emulator.cluster.certificates import ReleaseCertificates
+from emulator.cluster.release import Release
+from emulator.commands.main import execute
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name

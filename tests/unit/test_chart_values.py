@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.chart_values import load_values, merge_values, value_of, with_code, with_lps_count, with_memory
-from emulator.remote import load_for_cluster
-from emulator.share import CHART
+from emulator.cluster.chart_values import load_values, merge_values, value_of, with_code, with_lps_count, with_memory
+from emulator.cluster.remote import load_for_cluster
+from emulator.shipped.share import CHART
 from fedstrata.errors import ExperimentError
 
 DIGITS = Path(__file__).resolve().parents[2] / "experiments" / "digits.yaml"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cli
-from emulator.check import ModelSize, cluster_count, question_bytes, round_bytes
+from emulator.commands import main as cli
+from emulator.estimates.check import ModelSize, cluster_count, question_bytes, round_bytes
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, make_method
 

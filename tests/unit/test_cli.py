@@ -13,9 +13,9 @@ from textwrap import dedent
 import pytest
 from rich.console import Console
 
-from emulator import cli
-from emulator.processes import Restart
-from emulator.progress import JsonLines, LiveTables, LogLines, drawn, progress_line, traffic
+from emulator.commands import main as cli
+from emulator.local.processes import Restart
+from emulator.runs.progress import JsonLines, LiveTables, LogLines, drawn, progress_line, traffic
 from fedstrata.datasets import fashion_mnist
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -172,7 +172,7 @@ def test_a_fault_of_our_own_is_one_line_and_a_log(
     def broken(request: object, **_: object) -> None:
         raise ZeroDivisionError("by\nzero")
 
-    monkeypatch.setattr("emulator.run.run", broken)
+    monkeypatch.setattr("emulator.runs.run.run", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     line = fails("run", experiment, "--out", tmp_path / "out", code=1)
     assert "ZeroDivisionError: by zero" in line
@@ -190,7 +190,7 @@ def test_check_prints_the_resolved_run(experiment: Path, capsys: pytest.CaptureF
 
 def test_the_command_line_starts_without_what_only_commands_need() -> None:
     heavy = ["grpc", "numpy", "pydantic", "matplotlib", "torch", "asyncio", "yaml"]
-    code = f"import sys, emulator.cli; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, emulator.commands.main; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert found.stdout.strip() == "[]"
 

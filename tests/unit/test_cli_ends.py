@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 # A command whose work is done, in an interpreter that is about to end and waits for a thread.
 OVER = """
 import sys, threading
-from emulator import cli
+from emulator.commands import main as cli
 
 def lingers():
     threading.main_thread().join()
@@ -46,7 +46,7 @@ def test_a_signal_that_comes_when_all_is_done_is_not_worth_a_word(number: signal
 
 # A command that Ctrl-C reaches while a data class is made, as those of libraries are when they are imported.
 INTERRUPTED = """
-from emulator import cli
+from emulator.commands import main as cli
 
 def app(*_, **__):
     exec("raise KeyboardInterrupt")

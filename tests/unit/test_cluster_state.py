@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstrata.errors import StateError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
-from lps.state import ClusterState, newest_reports
+from lps.kept.state import ClusterState, newest_reports
 
 LAYOUT = Layout.of({"w": (5,)})
 LOG = EventLog("test_cluster_state")

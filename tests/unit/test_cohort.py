@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.cohort import COHORT, cohort
-from fedstrata.settings import MAX_DEVICES
+from fedstrata.experiment.cohort import COHORT, cohort
+from fedstrata.experiment.sections import MAX_DEVICES
 
 
 @pytest.mark.parametrize(

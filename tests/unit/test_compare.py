@@ -11,8 +11,8 @@ import pytest
 from record_files import write_record
 from rich.console import Console
 
-from emulator.compare import compare, show
-from emulator.comparison import MEAN, Comparison, Spread
+from emulator.results.compare import compare, show
+from emulator.results.comparison import MEAN, Comparison, Spread
 from fedstrata.errors import DataError, OutputError
 
 

@@ -13,8 +13,8 @@ from stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, job
 from torch import nn
 
 from device.correction import keeps_zeros
-from device.dense_stack import DenseStack
-from device.stacked import Stacked, descend
+from device.stacked.dense_stack import DenseStack
+from device.stacked.training import Stacked, descend
 from device.training import TrainingJob, limit_threads, train
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedstrata.metrics import LinkKey, LinkMeter
+from fedstrata.process.metrics import LinkKey, LinkMeter
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from emulator import cli
+from emulator.commands import main as cli
 from fedstrata.datasets import Dataset, DatasetInfo, Examples, Pixels, dataset_info, load_dataset
 from fedstrata.datasets.download import download
 from fedstrata.datasets.fashion_mnist import DEBIAN, FILES

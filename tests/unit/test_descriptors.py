@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata import descriptors
-from fedstrata.descriptors import connections_allowed, raise_limit, when_there_is_room
 from fedstrata.errors import ResourceError
+from fedstrata.process import descriptors
+from fedstrata.process.descriptors import connections_allowed, raise_limit, when_there_is_room
 from fedstrata.store import files, write_sealed
 
 

@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ports import kept_address
 
 from fedstrata.errors import HandshakeError
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.client import plain_or_secure, until_reached
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust import authority as authority_module

@@ -18,23 +18,23 @@ from gps_parts import GpsParts
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from emulator.cli import app
-from emulator.record import load_record
-from emulator.sweep_file import SweepFile, load_sweep, sweep_of
+from emulator.commands.main import app
+from emulator.results.record import load_record
+from emulator.sweeps.file import SweepFile, load_sweep, sweep_of
 from fedstrata import errors
 from fedstrata.experiment import DATASETS, MODELS, Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES
 from fedstrata.methods.registry import DEFAULT, method_class
-from fedstrata.metrics import LinkKey, ProcessMetrics
+from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
-from gps.energy_record import ENERGY_COLUMNS
-from gps.links_record import LINK_COLUMNS
-from gps.record import ROUND_COLUMNS, RunResult, summary
-from gps.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
-from gps.waits_record import WAIT_COLUMNS
+from gps.record.energy_record import ENERGY_COLUMNS
+from gps.record.links_record import LINK_COLUMNS
+from gps.record.record import ROUND_COLUMNS, RunResult, summary
+from gps.record.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
+from gps.record.waits_record import WAIT_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import typer
 
-from emulator.cli import app
-from emulator.sweep_file import load_sweep
+from emulator.commands.main import app
+from emulator.sweeps.file import load_sweep
 from fedstrata.experiment_file import parse_experiment
 
 ROOT = Path(__file__).parents[2]

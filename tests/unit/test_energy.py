@@ -4,18 +4,18 @@ import csv
 
 import pytest
 
-from emulator.energy import EnergySummary
-from emulator.progress import progress_line, status_fields
-from emulator.report.units import human_joules
-from emulator.result import energy_line
-from fedstrata.energy import JOULE_FJ, DeviceEnergy
+from emulator.console.units import human_joules
+from emulator.results.energy import EnergySummary
+from emulator.results.result import energy_line
+from emulator.runs.progress import progress_line, status_fields
+from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.energy_record import EnergySoFar, energy_csv, energy_summary, spent_by
-from gps.timeline_record import RunTimes
+from gps.record.energy_record import EnergySoFar, energy_csv, energy_summary, spent_by
+from gps.record.timeline_record import RunTimes
 
 MS, S = 10**6, 10**9
 TEXT = """

@@ -9,7 +9,7 @@ from gps_parts import FEATURES, IDS, GpsParts, answer_header, parts_of
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError, SupersededError
 from fedstrata.methods import Answers, Arrays, Moment, Plan
 from fedstrata.v1 import answers_pb2 as pb
-from gps.roster import Device
+from gps.devices.roster import Device
 
 EVERYONE = range(5)
 DEADLINE = ("deadlines.enrolment.deadline_s=0.001", "deadlines.enrolment.quorum_ratio=0.4")

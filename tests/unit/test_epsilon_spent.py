@@ -4,7 +4,7 @@ import pytest
 from test_private_updates import budget, private
 
 from fedstrata.noise import epsilon_of
-from fedstrata.privacy_report import EpsilonSpent
+from fedstrata.privacy.report import EpsilonSpent
 
 
 def test_epsilon_spent_counts_the_open_round_and_nothing_before_devices_are_grouped() -> None:
@@ -23,7 +23,7 @@ def test_epsilon_spent_is_worked_out_once_for_each_number_of_releases(monkeypatc
         worked_out.append(multiplier)
         return epsilon_of(multiplier, delta)
 
-    monkeypatch.setattr("fedstrata.private_updates.epsilon_of", counted)
+    monkeypatch.setattr("fedstrata.privacy.updates.epsilon_of", counted)
     spent = EpsilonSpent(private())
     told = [spent.after(done) for done in (0, 0, 0, 1, 1)]
     assert (len(worked_out), len(set(told))) == (2, 2)

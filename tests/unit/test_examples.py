@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cli
-from emulator.examples import complete_experiment, examples, find_experiment
-from emulator.output import unused_folder
+from emulator.commands import main as cli
+from emulator.results.output import unused_folder
+from emulator.shipped.examples import complete_experiment, examples, find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment
 

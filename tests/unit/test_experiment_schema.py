@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from emulator.cli import execute
+from emulator.commands.main import execute
 from fedstrata.methods.registry import NAMES, method_class
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from record_files import write_record
 
-from emulator import cli, extras
+from emulator.commands import main as cli
 from emulator.export import flattened, points
 from emulator.interface import load
+from emulator.shipped import extras
 
 SETTINGS = {"partition": {"kind": "tasks", "tasks": [{"name": "clothes", "labels": [0, 1]}, {"name": "bags"}]}}
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from emulator.faults import FaultDriver, is_due, refuse_faults
+from emulator.local.faults import FaultDriver, is_due, refuse_faults
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.faults import Moment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.fault_points import VARIABLE
-from fedstrata.faults import Moment
+from fedstrata.process.fault_points import VARIABLE
 from fedstrata.v1 import gps_service_pb2 as pb
 
 BASE = "name: x\npartition: {kind: iid, devices: 3, examples_per_device: 5}\n"

@@ -8,11 +8,11 @@ import grpc
 import pytest
 from ports import kept_address
 
-from emulator import client as client_module
-from emulator import follow as follow_module
-from emulator.client import RunClient
-from emulator.follow import follow
-from emulator.incoming import IncomingRecord
+from emulator.runs import client as client_module
+from emulator.runs import follow as follow_module
+from emulator.runs.client import RunClient
+from emulator.runs.follow import follow
+from emulator.runs.incoming import IncomingRecord
 from fedstrata.errors import AddressError, DataError, OutputError, PayloadError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import gps_service_pb2_grpc as pb_grpc

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from emulator.forward import _portforward
+from emulator.cluster.forward import _portforward
 
 
 class Link:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from gps_parts import IDS, TEXT
 
-from emulator.record import load_record
+from emulator.results.record import load_record
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.metrics import LinkKey
+from fedstrata.process.metrics import LinkKey
 from fedstrata.v1 import rounds_pb2
-from gps import record
-from gps.energy_record import Spent, spent_by
-from gps.record import (
+from gps.record import record
+from gps.record.energy_record import Spent, spent_by
+from gps.record.record import (
     ROUND_COLUMNS,
     RunResult,
     adjusted_rand_index,

@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from fedstrata.errors import AddressError
-from fedstrata.http import StatusServer
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.http import StatusServer
+from fedstrata.process.metrics import ProcessMetrics
 
 
 class Process:
@@ -98,7 +98,7 @@ def test_an_ipv6_address_is_served_and_written_in_brackets() -> None:
 def test_everywhere_is_every_address_of_both_families_or_of_the_one_there_is(
     process: Process, monkeypatch: pytest.MonkeyPatch, has_ipv6: bool
 ) -> None:
-    monkeypatch.setattr("fedstrata.http.has_ipv6", lambda: has_ipv6)
+    monkeypatch.setattr("fedstrata.process.http.has_ipv6", lambda: has_ipv6)
     with StatusServer("[::]:0", process.metrics.registry, lambda: True) as server:
         port = server.address.rpartition(":")[2]
         for host, is_heard in (("127.0.0.1", True), ("::1", has_ipv6)):
@@ -126,8 +126,8 @@ def test_a_port_that_another_server_holds_is_refused_and_one_it_has_left_is_free
 def test_who_speaks_slowly_is_hung_up_on_and_few_are_heard_at_once(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.http.LONGEST_REQUEST_S", 0.5)
-    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    monkeypatch.setattr("fedstrata.process.http.LONGEST_REQUEST_S", 0.5)
+    monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
     host, _, port = process.server.address.rpartition(":")
     with ExitStack() as stack:
         slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(8)]
@@ -144,7 +144,7 @@ def test_who_speaks_slowly_is_hung_up_on_and_few_are_heard_at_once(
 def test_a_probe_is_answered_while_others_hold_as_many_connections_as_there_may_be(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
     host, _, port = process.server.address.rpartition(":")
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(3)]
@@ -155,7 +155,7 @@ def test_a_probe_is_answered_while_others_hold_as_many_connections_as_there_may_
 def test_of_too_many_connections_one_is_given_up_of_the_address_that_has_most(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 3)
+    monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
     host, _, port = process.server.address.rpartition(":")
 
     def opened(by: str) -> socket.socket:

@@ -19,10 +19,10 @@ from record_files import IDS, ROUND_COLUMNS, ROUNDS, write_record
 from safetensors.numpy import save_file
 
 import fedstrata
-from emulator import extras
-from emulator.interrupts import run_interruptibly
-from emulator.sweep_file import sweep_of
-from emulator.tables import table_of
+from emulator.console.interrupts import run_interruptibly
+from emulator.results.tables import table_of
+from emulator.shipped import extras
+from emulator.sweeps.file import sweep_of
 from fedstrata.errors import DataError, ExperimentError, MissingPackageError, OutputError
 
 ROOT = Path(__file__).parents[2]
@@ -208,7 +208,7 @@ def test_a_signal_that_comes_when_the_loop_is_closed_interrupts_what_follows(mon
         os.kill(os.getpid(), signal.SIGTERM)
         return found
 
-    monkeypatch.setattr("emulator.interrupts.asyncio.run", run_and_signal)
+    monkeypatch.setattr("emulator.console.interrupts.asyncio.run", run_and_signal)
     with pytest.raises(KeyboardInterrupt):
         run_interruptibly(four())
 

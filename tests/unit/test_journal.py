@@ -15,9 +15,9 @@ import pytest
 
 from fedstrata.errors import StateError, WrongRunError
 from fedstrata.v1.rounds_pb2 import LpsRound
-from gps.journal import BEFORE, Journal
-from gps.lps_rounds import LpsRounds
-from gps.record import wall_seconds
+from gps.journal.journal import BEFORE, Journal
+from gps.journal.lps_rounds import LpsRounds
+from gps.record.record import wall_seconds
 
 
 def opened(folder: Path, run_id: str = "run-1") -> Journal:
@@ -53,7 +53,7 @@ def test_a_journal_that_cannot_be_opened_for_now_is_not_to_be_moved_away(
     def full(path: Path) -> sqlite3.Connection:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("gps.journal.connect", full)
+    monkeypatch.setattr("gps.journal.journal.connect", full)
     with pytest.raises(StateError, match="disk is full; free space and start again"):
         opened(tmp_path)
 
@@ -198,7 +198,7 @@ def test_what_was_written_survives_sigkill(tmp_path: Path) -> None:
     code = """
         import os, signal, sys
         from pathlib import Path
-        from gps.journal import Journal
+        from gps.journal.journal import Journal
         journal = Journal(Path(sys.argv[1]), run_id="run-1", experiment="name: x")
         journal.register_lps("lps-0", "127.0.0.1:1")
         journal.close_global_round(0)
@@ -216,7 +216,7 @@ def test_a_thread_that_writes_and_one_that_reads_do_not_wait_for_each_other_for_
         import sys
         from concurrent.futures import ThreadPoolExecutor
         from pathlib import Path
-        from gps.journal import Journal
+        from gps.journal.journal import Journal
         journal = Journal(Path(sys.argv[1]), run_id="run-1", experiment="name: x")
         journal.set_plan(-1, "{}", b"", [])
         with ThreadPoolExecutor(1) as other:
@@ -239,7 +239,7 @@ def test_a_journal_closed_under_a_writer_is_an_error_of_the_writer(tmp_path: Pat
         from itertools import count
         from pathlib import Path
         from fedstrata.errors import StateError
-        from gps.journal import Journal
+        from gps.journal.journal import Journal
 
         def write(journal, written):
             try:

@@ -13,11 +13,11 @@ from fedstrata.methods import Channel, Facts, Method, Plan, Reach, all_layers, s
 from fedstrata.models import Model
 from fedstrata.store import AnyModel, ModelInMemory
 from fedstrata.store.model_file import joined
-from fedstrata.streams import WEIGHT_GRID, Streams, streams_of
+from fedstrata.streams.streams import WEIGHT_GRID, Streams, streams_of
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PartialSums, Sums
-from gps.journal import BEFORE
-from gps.keepers import Keeper, SharedKeeper, StreamsKeeper
-from gps.plan import Plans
+from gps.journal.journal import BEFORE
+from gps.plans.keepers import Keeper, SharedKeeper, StreamsKeeper
+from gps.plans.plan import Plans
 
 LAYOUT = Layout.of({"base": (2,), "head": (1,)})
 TWO_LPSS = ("topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}", "training.lps_rounds_per_global_round=1")

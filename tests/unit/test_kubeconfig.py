@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.cli import execute
+from emulator.commands.main import execute
 
 UNREACHABLE = """
 apiVersion: v1

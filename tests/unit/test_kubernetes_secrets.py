@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from emulator.kubernetes_secrets import KubernetesSecrets
+from emulator.cluster.secrets import KubernetesSecrets
 from fedstrata.errors import AccountError, AddressError, CertificateError
 
 LABELS = {"app.kubernetes.io/name": "fedstrata", "app.kubernetes.io/instance": "lab"}

@@ -8,7 +8,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, make_method
 from fedstrata.methods.clusters import closest
 from fedstrata.methods.one_shot import OneShot
-from fedstrata.relevance import landmarks
+from fedstrata.methods.profiles.relevance import landmarks
 
 MANY = """
 name: many

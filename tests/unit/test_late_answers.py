@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Question
@@ -14,7 +15,6 @@ from fedstrata.rounds import Intake, OpenRound
 from fedstrata.rounds.asking import Asking
 from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.answers import answer_to_proto
-from fedstrata.timeline import Exchanged
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 from loop_time import LoopTime, turns
 
-from fedstrata.link import Changes, TimeLimit
+from fedstrata.process.sleeping import Changes, TimeLimit
 
 
 async def test_what_holds_already_is_not_waited_for() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.link_calendar import FairLink, Flow, Line, drawn_latency, fair_ends
-from fedstrata.link_rates import SECOND_NS, end_of
+from fedstrata.clock.calendar import FairLink, Flow, Line, drawn_latency, fair_ends
+from fedstrata.experiment.rates import SECOND_NS, end_of
 
 FLOWS = st.lists(
     st.builds(

@@ -6,8 +6,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.link_calendar import Flow, fair_ends
-from fedstrata.link_rates import SECOND_NS, AnyRate, Course, Trace, course_of, end_of, rate_at
+from fedstrata.clock.calendar import Flow, fair_ends
+from fedstrata.experiment.rates import SECOND_NS, AnyRate, Course, Trace, course_of, end_of, rate_at
 
 S = SECOND_NS
 STEPS = st.lists(st.tuples(st.integers(1, 4 * S), st.integers(0, 3_000)), min_size=1, max_size=4)

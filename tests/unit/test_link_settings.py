@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.clock_checks import announces_updates
+from fedstrata.checks.clock import announces_updates
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment_file import parse_experiment
-from fedstrata.link_settings import LinkTimes
-from fedstrata.quantities import (
+from fedstrata.experiment.links import LinkTimes
+from fedstrata.experiment.quantities import (
     DURATION_UNITS,
     FASTEST,
     LONGEST_NS,
@@ -23,6 +22,7 @@ from fedstrata.quantities import (
     written_duration,
     written_rate,
 )
+from fedstrata.experiment_file import parse_experiment
 
 PLAIN = "name: small\npartition: {kind: iid, devices: 6, examples_per_device: 10}\n"
 TIMED = PLAIN + "clock: virtual\n"

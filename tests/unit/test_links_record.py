@@ -5,7 +5,7 @@ import pytest
 from fedstrata.errors import PayloadError
 from fedstrata.rounds.notes import check_lps_rounds, check_notes
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.links_record import link_sums, links_csv, real_summary
+from gps.record.links_record import link_sums, links_csv, real_summary
 
 MS, S = 10**6, 10**9
 IDS = ["device-000", "device-001"]

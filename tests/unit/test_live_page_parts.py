@@ -6,7 +6,7 @@ import pytest
 from gps_parts import IDS, GpsParts
 
 from fedstrata.methods import Plan
-from gps.journal import BEFORE
+from gps.journal.journal import BEFORE
 from gps.page import seconds_left
 
 

@@ -13,7 +13,7 @@ from test_revoked import Listed
 from test_trust_table import ALL
 
 from fedstrata.errors import OutdatedError
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.lookout import Lookout
 from fedstrata.trust.names import Name, Peer

@@ -13,8 +13,8 @@ from gps_parts import TEXT
 
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.server import ERROR_KEY
 from fedstrata.trust.names import Peer, device_names
 from fedstrata.trust.table import Claim

@@ -8,22 +8,22 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.link import since_ns, wall_time
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import since_ns, wall_time
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel
 from fedstrata.rounds.notes import check_lps_rounds
 from fedstrata.rounds.result import Uploaded
-from fedstrata.streams import streams_of
-from fedstrata.timeline import Exchanged
+from fedstrata.streams.streams import streams_of
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
-from lps.cluster import ClusterSession, LpsParts
+from lps.kept.cluster import ClusterSession, LpsParts
 from lps.members import Members
-from lps.spanning import SpanningSession
+from lps.spanning.session import SpanningSession
 from lps.times import Times, lps_wait
 
 S = 10**9

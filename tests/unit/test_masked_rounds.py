@@ -13,12 +13,13 @@ from loop_time import LoopTime, turns
 from masks_setting import LAYOUT, masked_experiment
 from rounds_setting import PART, RUN_ID, Wire, vector
 
-from device.masks import Masks
-from device.proofs import Proofs
+from device.masking.masks import Masks
+from device.masking.proofs import Proofs
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.experiment.sections import MOST_MASKED
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import (
     Identity,
     Intake,
@@ -32,8 +33,7 @@ from fedstrata.rounds import (
     Update,
 )
 from fedstrata.rounds.announcing import Announcing
-from fedstrata.rounds.roster import MOST_KEYS
-from fedstrata.settings import MOST_MASKED
+from fedstrata.rounds.mask_keys import MOST_KEYS
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, MaskedSum
 from fedstrata.v1 import rounds_pb2 as pb

@@ -24,11 +24,11 @@ from masks_setting import (
     x25519,
 )
 
-from device.masks import PIECE, Masks, stream
-from device.proofs import Proofs
+from device.masking.masks import PIECE, Masks, stream
+from device.masking.proofs import Proofs
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.rounds.roster import roster_digest
+from fedstrata.rounds.mask_keys import roster_digest
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
 from fedstrata.trust.authority import Authority
 from fedstrata.v1 import rounds_pb2 as pb

@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedstrata.metrics import LinkKey, LinkMeter, ProcessMetrics
+from fedstrata.process.metrics import LinkKey, LinkMeter, ProcessMetrics
 
 MODEL_DOWN = LinkKey(link="device-lps", direction="down", kind="model", end="parent")
 CONTROL_DOWN = LinkKey(link="device-lps", direction="down", kind="control", end="parent")

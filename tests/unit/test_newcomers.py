@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from test_grouping_methods import candidates, made
 
 from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.experiment.newcomers import drawn
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, Answers, Arrays, Candidate, Moment, Plan
 from fedstrata.methods.adaptive import PRETRAINED, Adaptive
@@ -20,9 +21,8 @@ from fedstrata.methods.oracle import Oracle
 from fedstrata.methods.pacfl import SUBSPACE, Pacfl
 from fedstrata.methods.random_clusters import RandomClusters
 from fedstrata.methods.registry import method_class
-from fedstrata.newcomers import drawn
-from gps.asking import placed
-from gps.journal import BEFORE
+from gps.journal.journal import BEFORE
+from gps.plans.asking import placed
 
 TEXT = """
 name: ten

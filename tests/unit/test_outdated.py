@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from test_trust_table import ATTEND, Clusters, Served, attended, called, said_by
 
 from fedstrata.errors import OutdatedError
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.client import PASSING
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles

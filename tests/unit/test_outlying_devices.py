@@ -8,7 +8,7 @@ from fedstrata.errors import PayloadError
 from fedstrata.methods import Answers, Candidate, Facts, Moment
 from fedstrata.methods.clusters import outlying
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
-from fedstrata.relevance import check_profile
+from fedstrata.methods.profiles.relevance import check_profile
 
 Matrix = NDArray[np.float64]
 

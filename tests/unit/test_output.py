@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.output import prepare_folder, resume_folder
+from emulator.results.output import prepare_folder, resume_folder
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from device.pace import Pace, measured_pace, training_job
-from emulator.cli import execute
-from emulator.cli_bench import pace_fields, said_of
+from emulator.commands.bench_device import pace_fields, said_of
+from emulator.commands.main import execute
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import parse_experiment
 

@@ -11,8 +11,8 @@ from test_transfers import MS, SetTime, transfers
 
 from fedstrata.errors import SupersededError
 from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
 from fedstrata.rpc.chunk import part_parser
 from fedstrata.rpc.payload import payload_header

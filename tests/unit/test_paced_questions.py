@@ -15,28 +15,28 @@ from test_transfers import MS, TEXT, S, SetTime
 import device.clock as device_clock
 import lps.times as lps_times
 from device.clock import DeviceClock
+from fedstrata.clock.tier_links import device_links, lps_links
+from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.clock.transfers import Transfers
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.link import Changes
-from fedstrata.logs import EventLog
 from fedstrata.methods import Moment, Plan, Question
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import build_model
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import Changes
 from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.store import ModelInMemory
-from fedstrata.streams import streams_of
+from fedstrata.streams.streams import streams_of
 from fedstrata.tensors import Layout, OneSum
-from fedstrata.tier_links import device_links, lps_links
-from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
-from fedstrata.transfers import Transfers
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.asking import Asking as GpsAsking
-from gps.journal import BEFORE
+from gps.journal.journal import BEFORE
+from gps.plans.asking import Asking as GpsAsking
 from lps.times import Times
 
 QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from emulator.report.style import COLOURS
+from emulator.results.report.style import COLOURS
 from fedstrata import page
 
 STYLE = (Path(page.__file__).parent / "static" / "style.css").read_text(encoding="utf-8")

@@ -9,10 +9,10 @@ from hashlib import sha256
 
 import pytest
 
-from fedstrata.http import StatusServer
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.page import Feed, PageApp
 from fedstrata.page.files import static_file
+from fedstrata.process.http import StatusServer
+from fedstrata.process.metrics import ProcessMetrics
 
 EVENTS = b"GET /page/events HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -109,7 +109,7 @@ def test_a_reader_that_stops_holds_up_neither_the_run_nor_other_readers(server: 
 
 
 def test_a_reader_that_stops_is_hung_up_on_in_the_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.http.LONGEST_WRITE_S", 0.2)
+    monkeypatch.setattr("fedstrata.process.http.LONGEST_WRITE_S", 0.2)
     server.feed.publish({"long": "x" * 30_000_000})
     with server.listen() as stopped:
         until(stopped, b"\n\n")
@@ -121,8 +121,8 @@ def test_a_reader_that_stops_is_hung_up_on_in_the_end(server: Server, monkeypatc
 def test_open_pages_leave_room_for_probes_and_scrapers_and_are_bounded(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.http.MOST_REQUESTS", 2)
-    monkeypatch.setattr("fedstrata.http.MOST_STAYING", 5)
+    monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 2)
+    monkeypatch.setattr("fedstrata.process.http.MOST_STAYING", 5)
     server.feed.publish({"a": 1})
     with ExitStack() as stack:
         pages = []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.sweep_file import load_sweep
+from emulator.sweeps.file import load_sweep
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import DataSettings
 from fedstrata.experiment_file import load_experiment

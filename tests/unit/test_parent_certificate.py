@@ -12,7 +12,7 @@ from ports import kept_address
 from test_renewal import DEVICE, Echo, issued
 
 from fedstrata.errors import NotServedError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.rpc import client, parent_certificate
 from fedstrata.rpc.client import plain_or_secure, until_reached
 from fedstrata.rpc.renewed_channel import RenewedChannel

@@ -14,7 +14,7 @@ import pytest
 
 from device.personal import Arrays, PersonalStore
 from fedstrata.errors import PluginError, StateError
-from fedstrata.fault_points import VARIABLE
+from fedstrata.process.fault_points import VARIABLE
 from fedstrata.store import read_sealed, write_sealed
 
 RUN, DEVICE = "run-1", "device-007"

@@ -13,9 +13,9 @@ from fedstrata.errors import PluginError
 from fedstrata.methods import Answers, Candidate, Channel, Facts, Method, Plan, Reach, all_layers
 from fedstrata.methods.one_shot import OneShot
 from fedstrata.models import Model
-from fedstrata.streams import WEIGHT_GRID
-from gps.journal import BEFORE
-from gps.plan import Plans
+from fedstrata.streams.streams import WEIGHT_GRID
+from gps.journal.journal import BEFORE
+from gps.plans.plan import Plans
 
 PLAN = Plan(clusters=((0, 2), (1, 3, 4)), rule="2 as given")
 # 0 and 2 are alike; of 1, 3 and 4 device 3 is most like the others

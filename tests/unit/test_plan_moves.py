@@ -5,7 +5,7 @@ from pathlib import Path
 from gps_parts import IDS, GpsParts
 
 from fedstrata.methods import Plan
-from gps.journal import BEFORE
+from gps.journal.journal import BEFORE
 
 
 def gps_with(folder: Path, plan: Plan, *overrides: str) -> GpsParts:

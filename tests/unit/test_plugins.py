@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import PayloadError, PluginError
-from fedstrata.features import FeatureOptions, feature_map
+from fedstrata.methods.profiles.features import FeatureOptions, feature_map
 from fedstrata.plugins import load_plugin, own_code_of
 
 

@@ -12,13 +12,13 @@ from dp_accounting import get_sigma_gaussian
 from device.work import noise_of
 from fedstrata.errors import ExperimentError, RunStoppedError, StateError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.privacy import ProfilePrivacy
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE
+from fedstrata.methods.profiles.private_profiles import noise_deviation, private_spectrum
+from fedstrata.methods.profiles.relevance import relevance, spectrum_of
 from fedstrata.noise import BEFORE_TRAINING, ResearchNoise, SealedNoise, noise_multiplier_of, normals, on_grid
-from fedstrata.privacy_report import privacy_lines, privacy_summary
-from fedstrata.privacy_settings import ProfilePrivacy
-from fedstrata.private_profiles import noise_deviation, private_spectrum
-from fedstrata.relevance import relevance, spectrum_of
+from fedstrata.privacy.report import privacy_lines, privacy_summary
 
 FILE = """
 name: private

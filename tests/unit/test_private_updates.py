@@ -14,19 +14,19 @@ from device.__main__ import load
 from device.personal import KeptInMemory
 from device.round_job import RoundJob
 from device.work import DeviceProcess
-from emulator.progress import progress_line, status_fields
-from fedstrata.cohort import cohort
+from emulator.runs.progress import progress_line, status_fields
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings
+from fedstrata.experiment.cohort import cohort
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise, epsilon_of, noise_multiplier_of
 from fedstrata.partitions import device_data
-from fedstrata.privacy_report import EpsilonSpent, privacy_lines, privacy_summary
-from fedstrata.private_updates import UpdateBudget, _on_grid, _scale, budget_of, private_update
+from fedstrata.privacy.report import EpsilonSpent, privacy_lines, privacy_summary
+from fedstrata.privacy.updates import UpdateBudget, _on_grid, _scale, budget_of, private_update
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
-from fedstrata.streams import UPDATE_PART
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import ExactSum, Flat
 from fedstrata.v1 import gps_service_pb2 as pb
 

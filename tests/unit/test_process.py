@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedstrata.errors import OutputError
-from fedstrata.process import folder
+from fedstrata.process.process import folder
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])

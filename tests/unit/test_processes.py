@@ -16,9 +16,9 @@ from textwrap import dedent
 
 import pytest
 
-from emulator import local, processes
-from emulator.local import LocalBackend, device_ranges
-from emulator.processes import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
+from emulator.local import local, processes
+from emulator.local.local import LocalBackend, device_ranges
+from emulator.local.processes import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
 from fedstrata.errors import AddressError, DataError, FedstrataError, HandshakeError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
 
@@ -223,7 +223,7 @@ def test_children_do_not_outlive_an_emulator_that_is_killed(folder: Path) -> Non
     write_module("waits", LISTENS, "sys.stdin.read()\n")
     emulator = """
         import asyncio, pathlib
-        from emulator.processes import ProcessSpec, Supervisor
+        from emulator.local.processes import ProcessSpec, Supervisor
 
         async def main() -> None:
             supervisor = Supervisor(pathlib.Path("logs"), print)

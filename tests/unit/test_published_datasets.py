@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.io import savemat
 
-from emulator import cli
-from emulator.data import fetch
+from emulator.commands import main as cli
+from emulator.shipped.data import fetch
 from fedstrata.datasets import Dataset, Pixels, dataset_info, load_dataset
 from fedstrata.datasets.archives import unpack
 from fedstrata.datasets.cifar import CIFAR_10, CIFAR_100, Version

@@ -9,7 +9,7 @@ from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import ExcludedError, PayloadError
 from fedstrata.methods import Answers, Arrays, Method, Moment, Plan, Question
-from gps.roster import Device
+from gps.devices.roster import Device
 
 DEADLINE = ("deadlines.enrolment.deadline_s=0.001", "deadlines.enrolment.quorum_ratio=0.4")
 PAIR = {"name": "own:TwoNumbers"}
@@ -188,7 +188,7 @@ async def test_a_gps_killed_between_a_late_answer_and_the_placing_places_the_dev
     def die(point: str) -> None:
         raise RuntimeError(point)
 
-    monkeypatch.setattr("gps.questions.reach", die)
+    monkeypatch.setattr("gps.devices.questions.reach", die)
     with pytest.raises(RuntimeError, match="relevance"):
         await gps.answer(4, "second", number=number(8))
     monkeypatch.undo()

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from fedstrata.quoting import brief, quoted, shown
+from fedstrata.process.quoting import brief, quoted, shown
 
 
 def test_what_was_said_is_quoted_with_escapes_and_cut() -> None:
@@ -29,7 +29,7 @@ def test_a_reason_is_one_line_that_commands_no_terminal() -> None:
 
 
 def test_what_a_locale_has_no_letters_for_is_printed_as_escapes() -> None:
-    program = "from fedstrata.logs import print_whatever_comes as p; p(); print('3 ± 1, \\udcff')"
+    program = "from fedstrata.process.logs import print_whatever_comes as p; p(); print('3 ± 1, \\udcff')"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
     assert said.stdout == rb"3 \xb1 1, \udcff" + b"\n"

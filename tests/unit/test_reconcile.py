@@ -12,9 +12,9 @@ from kubernetes import client
 from kubernetes.client import ApiException
 from kubernetes.config import ConfigException, incluster_config
 
-from fedstrata.logs import EventLog
-from gps.kubernetes_backend import KubernetesApi, label_change, label_value
-from gps.reconcile import Note, Pauses, Reconciler
+from fedstrata.process.logs import EventLog
+from gps.kubernetes.kubernetes_backend import KubernetesApi, label_change, label_value
+from gps.kubernetes.reconcile import Note, Pauses, Reconciler
 
 QUICK = Pauses(first_s=0.001, longest_s=0.002, forbidden_s=0.001, look_again_s=0.001)
 SLOW = Pauses(first_s=600, longest_s=600, forbidden_s=600, look_again_s=600)

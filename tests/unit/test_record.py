@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from record_files import IDS, ROUND_COLUMNS, SUMMARY, relevance_rows, write_csv, write_record
 
-from emulator.record import Relevance, load_record
-from emulator.report import write_report
+from emulator.results.record import Relevance, load_record
+from emulator.results.report import write_report
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import rounds_pb2
-from gps import record as gps_record
+from gps.record import record as gps_record
 
 
 def refusal(folder: Path) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from kept_secrets import Kept
 
-from emulator.place import Release
-from emulator.release_certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
+from emulator.cluster.certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
+from emulator.cluster.release import Release
 from fedstrata.errors import CertificateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.authority import Authority

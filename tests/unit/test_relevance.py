@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError
-from fedstrata.relevance import (
+from fedstrata.methods.profiles.relevance import (
     NEGLIGIBLE_RATIO,
     Matrix,
     Spectrum,

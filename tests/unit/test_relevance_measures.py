@@ -9,7 +9,7 @@ from scipy.linalg import subspace_angles
 
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.relevance import Measure, Spectrum, relevance, spectrum_of
+from fedstrata.methods.profiles.relevance import Measure, Spectrum, relevance, spectrum_of
 
 
 def rows(*vectors: tuple[float, ...]) -> NDArray[np.float32]:

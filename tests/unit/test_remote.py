@@ -13,13 +13,13 @@ from kubernetes import client
 from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
-from emulator import remote
-from emulator.cli import execute
-from emulator.helm import Helm, _refused, chart_of, check_chart
-from emulator.kubernetes import InstalledRelease
-from emulator.place import Release
-from emulator.remote import UpRequest, load_for_cluster
-from emulator.rollout import Seen
+from emulator.cluster import remote
+from emulator.cluster.helm import Helm, _refused, chart_of, check_chart
+from emulator.cluster.kubernetes import InstalledRelease
+from emulator.cluster.release import Release
+from emulator.cluster.remote import UpRequest, load_for_cluster
+from emulator.cluster.rollout import Seen
+from emulator.commands.main import execute
 from fedstrata.errors import AddressError, DataError, ExperimentError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -58,7 +58,7 @@ def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
 
 
 def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.kubernetes.REQUEST_S", 0.02)
+    monkeypatch.setattr("emulator.cluster.kubernetes.REQUEST_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = InstalledRelease.__new__(InstalledRelease)
         configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -389,7 +389,7 @@ def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys
 def release_that_sees(monkeypatch: pytest.MonkeyPatch, *moments: Seen) -> InstalledRelease:
     """A release's Kubernetes as it looks at one moment after the other; no time passes between them."""
     monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
-    monkeypatch.setattr("emulator.kubernetes.pass_time", lambda _: None)
+    monkeypatch.setattr("emulator.cluster.kubernetes.pass_time", lambda _: None)
     left = list(moments)
     monkeypatch.setattr(InstalledRelease, "_look", lambda _: left.pop(0) if left[1:] else left[0])
     monkeypatch.setattr(InstalledRelease, "_delete_outdated", lambda *_: None)
@@ -439,13 +439,13 @@ def test_without_the_right_to_forward_ports_that_is_what_is_said(monkeypatch: py
     def refused(*_: object) -> None:
         raise client.ApiException(status=0, reason="Handshake status 403 Forbidden -+-+- {'date': 'today'}")
 
-    monkeypatch.setattr("emulator.forward.PodPort._open", refused)
+    monkeypatch.setattr("emulator.cluster.forward.PodPort._open", refused)
     with pytest.raises(AddressError, match="verbs get and create on pods/portforward"), found.gps_address():
         pass
 
 
 def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.kubernetes.GPS_START_S", -1)
+    monkeypatch.setattr("emulator.cluster.kubernetes.GPS_START_S", -1)
     pod = a_pod("lab-gps-0", owner="lab-gps", ready=False, unscheduled=SCHEDULER)
     pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Pending"
     found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
@@ -471,8 +471,8 @@ def test_helms_library_runs_under_the_name_of_helm_so_that_both_manage_the_same_
         found = {"name": "lab", "chart_name": "fedstrata", "chart_version": "0.1.0"}
         return subprocess.CompletedProcess(command, 0, stdout=json.dumps({"result": [found]}), stderr="")
 
-    monkeypatch.setattr("emulator.helm.shutil.which", lambda _: None)
-    monkeypatch.setattr("emulator.helm.subprocess.run", run)
+    monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: None)
+    monkeypatch.setattr("emulator.cluster.helm.subprocess.run", run)
     assert Helm(Release(name="lab", namespace="edge", context="boards")).chart() == "fedstrata-0.1.0"
     assert seen["command"][0] == "helm"
     assert seen["executable"] == sys.executable
@@ -482,7 +482,7 @@ def test_helms_library_runs_under_the_name_of_helm_so_that_both_manage_the_same_
 
 
 def test_what_helms_library_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("emulator.helm.shutil.which", lambda _: None)
+    monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: None)
     kubeconfig = tmp_path / "config"
     kubeconfig.write_text("not: a kubeconfig")
     with pytest.raises(AddressError, match="helm: "):

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from record_files import IDS, relevance_rows, write_record
 
-from emulator.record import load_record
-from emulator.report import write_report
-from emulator.report.style import shorten
-from emulator.report.units import decimal, human_bytes, human_seconds, percent
+from emulator.console.units import decimal, human_bytes, human_seconds, percent
+from emulator.results.record import load_record
+from emulator.results.report import write_report
+from emulator.results.report.style import shorten
 from fedstrata.errors import DataError, OutputError
 from fedstrata.page.relevance import mean_relevance, relevance_part, tree_of
 

@@ -15,15 +15,15 @@ from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import NotReadyError, NotServedError, PayloadError, SupersededError, UnknownChildError
 from fedstrata.methods import Plan
-from fedstrata.metrics import LinkKey, ProcessMetrics
+from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.store import write_model
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
-from gps.journal import BEFORE
-from gps.reports import Reports
+from gps.hosting.reports import Reports
+from gps.hosting.serving import Serving
+from gps.journal.journal import BEFORE
 from gps.servicer import GpsServicer
-from gps.serving import Serving
 
 UP = LinkKey(link="device-lps", direction="up", kind="update", end="parent")
 LAYOUT = Layout.of({"w": (10,)})

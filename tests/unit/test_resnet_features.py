@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedstrata import resnet_features
 from fedstrata.errors import DataError
-from fedstrata.resnet_features import resnet18_features
+from fedstrata.methods.profiles import resnet_features
+from fedstrata.methods.profiles.resnet_features import resnet18_features
 
 
 class BasicBlock(nn.Module):

@@ -7,9 +7,9 @@ import pytest
 from cryptography import x509
 from test_trust_table import ATTEND, Clusters, Served, attended, called, said_by
 
-from emulator.cli import execute
+from emulator.commands.main import execute
 from fedstrata.errors import CertificateError, NotAllowedError
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Caller, Guard

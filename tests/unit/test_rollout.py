@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from emulator.rollout import Seen, current_pods, is_ready, is_set_ready, progress
+from emulator.cluster.rollout import Seen, current_pods, is_ready, is_set_ready, progress
 
 SCHEDULER = "0/3 nodes are available: 3 node(s) didn't match node selector."
 QUOTA = 'create Pod lab-lps-0 in StatefulSet lab-lps failed error: pods "lab-lps-0" is forbidden: exceeded quota: small'

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from rounds_setting import LAYOUT, LINK, PART, RUN_ID, Wire, cut_off, open_round, server_of, vector
 
-from fedstrata import link as link_module
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import Encoding, LinkSettings
-from fedstrata.logs import EventLog
+from fedstrata.process import sleeping as link_module
+from fedstrata.process.logs import EventLog
 from fedstrata.rounds import Identity, Intake, OpenRound, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec

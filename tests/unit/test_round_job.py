@@ -12,18 +12,18 @@ from device.__main__ import load
 from device.personal import KeptInMemory, PersonalStore
 from device.round_job import OWN_LAYERS, RoundJob
 from device.work import DeviceProcess, DeviceWork, put_together
-from fedstrata.architectures import Architectures
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import LinkSettings
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
 from fedstrata.methods import Arrays, Channel, Facts, Method, Moment, Outcome, Plan, Question, Reach, Work, all_layers
-from fedstrata.metrics import ProcessMetrics
 from fedstrata.models import Model
 from fedstrata.partitions import device_data
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
-from fedstrata.streams import UPDATE_PART
+from fedstrata.streams.architectures import Architectures
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, Layout, taken
 from fedstrata.v1.answers_pb2 import Answer
 

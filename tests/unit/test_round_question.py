@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from rounds_setting import CODEC, LAYOUT, LINK, PART, RUN_ID, Wire, bytes_of, header_of, parts_of, server_of, vector
 
-from fedstrata import link as link_module
 from fedstrata.errors import ExcludedError, NotReadyError, PayloadError, RunStoppedError, WrongRunError
 from fedstrata.experiment import TierDeadline
-from fedstrata.logs import EventLog
 from fedstrata.methods import Moment, Question
+from fedstrata.process import sleeping as link_module
+from fedstrata.process.logs import EventLog
 from fedstrata.rounds import Identity, Intake, Offer, OpenRound, ReceivedModel, RoundClient, RoundServer
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.answers import answer_to_proto, arrays_of

@@ -21,10 +21,10 @@ from fedstrata.errors import (
     WrongRunError,
 )
 from fedstrata.experiment import TierDeadline
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import RoundServer
-from fedstrata.rounds.turns import Turns
+from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb

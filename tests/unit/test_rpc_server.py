@@ -14,7 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc import server as server_module
 from fedstrata.rpc.client import is_passing
 from fedstrata.rpc.server import (
@@ -95,7 +95,7 @@ async def test_a_connection_without_a_call_is_ended_and_opened_anew_for_the_next
 
 SERVES = """
 import asyncio, sys
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.server import RpcServer
 
 async def main():

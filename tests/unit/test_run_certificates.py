@@ -1,7 +1,7 @@
 import stat
 from pathlib import Path
 
-from emulator.certificates import RunCertificates
+from emulator.local.certificates import RunCertificates
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.files import TlsFiles
 

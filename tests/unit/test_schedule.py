@@ -2,13 +2,13 @@
 
 import pytest
 
+from fedstrata.clock.course import LinkCourses
+from fedstrata.clock.presence import Homes, Presence
+from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.rates import end_of
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.link_course import LinkCourses
-from fedstrata.link_rates import end_of
-from fedstrata.presence import Homes, Presence
-from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member
 from lps.members import Members

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedstrata.errors import StateError
-from fedstrata.server_optimiser import ServerOptimiser, server_optimiser
-from fedstrata.settings import AdamSettings, MomentumSettings, NoOptimiserSettings
+from fedstrata.experiment.sections import AdamSettings, MomentumSettings, NoOptimiserSettings
+from fedstrata.optimisers.server import ServerOptimiser, server_optimiser
 from fedstrata.tensors import Flat
 
 NONE = NoOptimiserSettings(name="none")

@@ -7,14 +7,14 @@ import pytest
 from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
-from fedstrata.link import HOLD_S
 from fedstrata.methods import Plan
+from fedstrata.process.sleeping import HOLD_S
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
-from gps.journal import BEFORE
-from gps.plan import Plans
-from gps.serving import Serving
+from gps.hosting.serving import Serving
+from gps.journal.journal import BEFORE
+from gps.plans.plan import Plans
 
 PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
 

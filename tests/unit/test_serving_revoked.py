@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from test_serving import Setting
 
-from fedstrata.link import CALL_S, HOLD_S
+from fedstrata.process.sleeping import CALL_S, HOLD_S
 from fedstrata.trust.names import Name
 from fedstrata.trust.revoked import Revoked
-from gps.serving import LOOK_S
+from gps.hosting.serving import LOOK_S
 
 
 def revoking(setting: Setting, revoked: Revoked) -> None:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from test_link_rates import course_from
 from test_transfers import MS, TEXT, S, SetTime, arrivals, carry
 
+from fedstrata.clock.calendar import DOWN, Flow, fair_ends
+from fedstrata.clock.shared_link import SharedFlow, SharedLink
+from fedstrata.clock.tier_links import HEADER_BYTES, device_links
+from fedstrata.clock.transfers import Transfers
+from fedstrata.experiment.rates import AnyRate, Course, Trace
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.link_calendar import DOWN, Flow, fair_ends
-from fedstrata.link_rates import AnyRate, Course, Trace
-from fedstrata.shared_link import SharedFlow, SharedLink
-from fedstrata.tier_links import HEADER_BYTES, device_links
-from fedstrata.transfers import Transfers
 
 STEPS = st.lists(st.tuples(st.integers(1, 300 * MS), st.integers(0, 10**6)), max_size=4)
 

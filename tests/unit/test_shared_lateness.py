@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from shared_deadline import NAMES, S, shared_experiment
 
+from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import PayloadError
-from fedstrata.link import Changes
 from fedstrata.methods import Moment, Question
+from fedstrata.process.sleeping import Changes
 from fedstrata.rounds import Intake, OpenRound
 from fedstrata.rounds.asking import Asking
 from fedstrata.rounds.result import Uploaded
-from fedstrata.timeline import Exchanged
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
@@ -174,7 +174,7 @@ def test_a_broadcast_is_over_when_it_is_known_to_be_and_who_is_free_later_has_it
 
 
 def test_a_model_of_their_own_is_broadcast_from_when_the_first_of_its_devices_listens() -> None:
-    from fedstrata.timeline import DeviceTimeline
+    from fedstrata.clock.timeline import DeviceTimeline
 
     shared = "links={shared: {device-lps: {down_rate: 16kbit/s, broadcast: true}}}"
     devices = DeviceTimeline(shared_experiment(shared))

@@ -13,12 +13,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from test_trust_table import CALLERS, Served, called, said_by
 
 from fedstrata.errors import TooManyCallsError
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.client import PASSING
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.guard import MOST_ASKED_BYTES
 from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.shares import IDENTITIES_REMEMBERED, READ_AT_ONCE, Shares
+from fedstrata.trust.rate_limits import IDENTITIES_REMEMBERED, READ_AT_ONCE, Shares
 from fedstrata.v1 import gps_service_pb2 as pb
 
 CHECK = "/grpc.health.v1.Health/Check"
@@ -226,7 +226,7 @@ async def test_a_call_that_only_asks_is_of_little(served: Served) -> None:
 async def test_a_call_that_says_nothing_is_given_up_and_may_be_made_again(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.trust.shares.FIRST_MESSAGE_S", 0.2)
+    monkeypatch.setattr("fedstrata.trust.rate_limits.FIRST_MESSAGE_S", 0.2)
     async with served.channel_of(CALLERS["the device"][0]) as channel, asyncio.timeout(60):
         calls: Any = [channel.stream_stream("/fedstrata.v1.LpsService/Attend")() for _ in range(READ_AT_ONCE + 1)]
         for call in calls:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.sizing import MIB, PUBLISHED, device_memory, examples_of_a_device, lps_memory
+from emulator.estimates.sizing import MIB, PUBLISHED, device_memory, examples_of_a_device, lps_memory
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import DATASETS, Experiment
 from fedstrata.experiment_file import load_experiment, parse_experiment

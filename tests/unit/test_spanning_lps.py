@@ -11,16 +11,16 @@ from two_layers import MODEL, STREAMS
 
 from fedstrata.errors import NotReadyError, StateError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.store import ModelFile, ModelInMemory, write_model
 from fedstrata.store.model_view import ModelView
 from fedstrata.tensors import Flat, Layout, Route, RoutedSums
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from lps.members import Members
-from lps.report_files import ReportFiles
-from lps.spanning import SpanningSession
-from lps.stream_vector import StreamVector, UpwardChanges, UpwardSums
+from lps.spanning.report_files import ReportFiles
+from lps.spanning.session import SpanningSession
+from lps.spanning.stream_vector import StreamVector, UpwardChanges, UpwardSums
 
 ALL = np.float32([1, 2, 3, 10, 11, 20, 21])  # the shared layer, then two clusters' heads
 

@@ -9,7 +9,7 @@ import pytest
 from stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, examples, job, jobs
 
 from device.evaluation import EvaluationJob, evaluate
-from device.stacked import Stacked, batch_rows, sum_of_losses
+from device.stacked.training import Stacked, batch_rows, sum_of_losses
 from device.training import limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings

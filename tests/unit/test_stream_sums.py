@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from two_layers import STREAMS
 
 from fedstrata.errors import PayloadError
-from fedstrata.streams import WEIGHT_GRID
+from fedstrata.streams.streams import WEIGHT_GRID
 from fedstrata.tensors import Flat, OneSum, PartialSums, Route, RoutedSums
 
 CLUSTERS = 3

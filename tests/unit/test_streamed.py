@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fedstrata.metrics import LinkMeter
+from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import is_passing, open_channel
 from fedstrata.rpc.streamed import streamed
 from fedstrata.v1 import answers_pb2

@@ -9,7 +9,6 @@ from gps_parts import TEXT
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.homes import home_of, homes_of
 from fedstrata.methods import (
     Candidate,
     Channel,
@@ -22,7 +21,8 @@ from fedstrata.methods import (
     Reach,
     make_method,
 )
-from fedstrata.streams import (
+from fedstrata.streams.homes import home_of, homes_of
+from fedstrata.streams.streams import (
     WEIGHT_GRID,
     Streams,
     asks_in_training,

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from record_files import write_record
 
-from emulator.comparison import MEAN
-from emulator.measures import ARI
-from emulator.output import prepare_folder
-from emulator.sweep import Cost
-from emulator.sweep_file import Place, Sweep, sweep_of
-from emulator.sweep_folder import SWEEP, RoundStart, clear, held, records_of, standing, write_sweep
-from emulator.sweep_page import write_results
-from emulator.sweep_progress import Pace
-from emulator.sweep_results import SweepResults
+from emulator.results.comparison import MEAN
+from emulator.results.measures import ARI
+from emulator.results.output import prepare_folder
+from emulator.sweeps.file import Place, Sweep, sweep_of
+from emulator.sweeps.folder import SWEEP, RoundStart, clear, held, records_of, standing, write_sweep
+from emulator.sweeps.page import write_results
+from emulator.sweeps.progress import Pace
+from emulator.sweeps.results import SweepResults
+from emulator.sweeps.sweep import Cost
 from fedstrata.errors import OutputError
 
 BASE = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from emulator import cli
-from emulator.sweep_file import Place, Sweep, load_sweep
+from emulator.commands import main as cli
+from emulator.sweeps.file import Place, Sweep, load_sweep
 from fedstrata.errors import ExperimentError
 
 BASE = {

@@ -15,20 +15,20 @@ from gps_parts import TEXT
 from fedstrata.errors import NotReadyError, PayloadError, StateError, WrongRunError
 from fedstrata.experiment import TierDeadline
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.logs import EventLog
 from fedstrata.methods import Channel, Reach
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
-from fedstrata.streams import Streams
+from fedstrata.streams.streams import Streams
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member
-from lps.cluster import ClusterSession, LpsParts
-from lps.state import ClusterState
-from lps.takeover import MOST_CUTS, Held, ModelSearch, round_to_open, write_start
+from lps.kept.cluster import ClusterSession, LpsParts
+from lps.kept.state import ClusterState
+from lps.kept.takeover import MOST_CUTS, Held, ModelSearch, round_to_open, write_start
 
 RUN_ID = "run-1"
 LAYOUT = Layout.of({"shared": (3,), "head": (2,)})
@@ -329,7 +329,7 @@ def test_a_take_over_that_was_broken_off_between_its_files_is_made_again(
 
     state = state_in(tmp_path, term=1)
     held = state.scratch(iter([MODEL]))
-    monkeypatch.setattr("lps.state.write_model", write_one)
+    monkeypatch.setattr("lps.kept.state.write_model", write_one)
     shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
     with pytest.raises(KeyboardInterrupt):
         write_start(state, held, held_round, shared, SHARED)

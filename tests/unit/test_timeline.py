@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedstrata.clock.before import Asked, before_training
+from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.payload import payload_header
-from fedstrata.timeline import DeviceTimeline, Exchanged, LpsTimeline
-from fedstrata.timeline_before import Asked, before_training
 from fedstrata.v1 import rounds_pb2 as pb
 
 MS, S = 10**6, 10**9

@@ -7,13 +7,13 @@ from statistics import fmean, median, stdev
 import numpy as np
 import pytest
 
+from fedstrata.clock.tier_links import device_links
+from fedstrata.clock.timeline import DeviceTimeline, Exchanged
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.rates import Trace, end_of
+from fedstrata.experiment.traces import TRACE_PRESETS, Generated
 from fedstrata.experiment_file import load_experiment, parse_experiment
-from fedstrata.link_rates import Trace, end_of
-from fedstrata.tier_links import device_links
-from fedstrata.timeline import DeviceTimeline, Exchanged
-from fedstrata.trace_settings import TRACE_PRESETS, Generated
 from fedstrata.v1 import rounds_pb2 as pb
 
 S = 10**9

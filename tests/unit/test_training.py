@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from device.evaluation import BATCH_EXAMPLES, evaluate
-from device.stacked import Stacked
+from device.stacked.training import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, learning_rate, limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
 from fedstrata.errors import DataError, PayloadError, PluginError

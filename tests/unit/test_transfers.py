@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
+from fedstrata.clock.calendar import DOWN, UP, Flow, fair_ends
+from fedstrata.clock.tier_links import HEADER_BYTES, device_links, lps_links
+from fedstrata.clock.transfers import LEAD_STEP_NS, MOST_LEAD_NS, Lead, Transfers, transfers_of
 from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.links import LinkTimes
+from fedstrata.experiment.rates import Trace
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.link_calendar import DOWN, UP, Flow, fair_ends
-from fedstrata.link_rates import Trace
-from fedstrata.link_settings import LinkTimes
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.tier_links import HEADER_BYTES, device_links, lps_links
-from fedstrata.transfers import LEAD_STEP_NS, MOST_LEAD_NS, Lead, Transfers, transfers_of
 from fedstrata.v1 import rounds_pb2 as pb
 
 MS, S = 10**6, 10**9

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from fedstrata.errors import NotAllowedError
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.client import plain_or_secure
 from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer

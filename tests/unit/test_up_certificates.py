@@ -8,10 +8,10 @@ from kept_secrets import Kept
 from rich.console import Console
 from test_remote import DIGITS, LAB, Noted, raising
 
-from emulator import remote
-from emulator.cli import execute
-from emulator.helm import Helm
-from emulator.remote import UpRequest, load_for_cluster
+from emulator.cluster import remote
+from emulator.cluster.helm import Helm
+from emulator.cluster.remote import UpRequest, load_for_cluster
+from emulator.commands.main import execute
 from fedstrata.errors import AccountError, AddressError, CertificateError, ExperimentError, HandshakeError
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "fedstrata"
@@ -49,7 +49,7 @@ def test_what_the_chart_refuses_leaves_the_certificates_of_a_release_that_runs_a
     check = Helm.check
     noted = there(monkeypatch)
     before = dict(noted.secrets)
-    monkeypatch.setattr("emulator.helm.shutil.which", lambda _: None)
+    monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: None)
     monkeypatch.setattr(Helm, "check", check)
     monkeypatch.setattr(Helm, "upgrade", raising(AssertionError("Helm is not asked for what the chart refuses")))
     with pytest.raises(ExperimentError):
@@ -63,7 +63,7 @@ def test_the_chart_is_rendered_by_helms_command_where_there_is_one(
     command, heard = tmp_path / "helm", tmp_path / "heard"
     command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {heard}\necho "Error: values: tls.lps" >&2\nexit 1\n')
     command.chmod(0o755)
-    monkeypatch.setattr("emulator.helm.shutil.which", lambda _: str(command))
+    monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: str(command))
     with pytest.raises(ExperimentError, match=r"helm: Error: values: tls\.lps"):
         Helm(LAB).check(CHART, {"tls": {"lps": 0}})
     words = heard.read_text().splitlines()
@@ -71,7 +71,7 @@ def test_the_chart_is_rendered_by_helms_command_where_there_is_one(
 
 
 def test_the_chart_is_rendered_by_helms_library_where_there_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.helm.shutil.which", lambda _: None)
+    monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: None)
     Helm(LAB).check(CHART, {"tls": {"mode": "generated"}})
     with pytest.raises(ExperimentError, match=r"helm: .*tls\.mode says how pods prove|helm: tls\.mode says how"):
         Helm(LAB).check(CHART, {})
@@ -205,7 +205,7 @@ def test_a_mode_in_a_values_file_that_is_no_text_is_refused_in_a_line(
 ) -> None:
     check = Helm.check
     noted = Noted(monkeypatch, chart=None, claims=[])
-    monkeypatch.setattr("emulator.helm.shutil.which", lambda _: None)
+    monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: None)
     monkeypatch.setattr(Helm, "check", check)
     values = tmp_path / "values.yaml"
     values.write_text("tls: {mode: [generated]}\n")

@@ -9,17 +9,17 @@ import grpc
 import pytest
 from rounds_setting import RUN_ID, bytes_of, header_of, server_of, vector
 
+from fedstrata.clock.tier_links import upload_wait
 from fedstrata.errors import StalledError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.link import payload_timeout_s
-from fedstrata.metrics import LinkMeter
+from fedstrata.process.metrics import LinkMeter
+from fedstrata.process.sleeping import payload_timeout_s
 from fedstrata.rounds import RoundServer
 from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rpc.client import is_passing
 from fedstrata.rpc.server import ERROR_KEY, RpcServer
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.tier_links import upload_wait
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server

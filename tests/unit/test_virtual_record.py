@@ -6,21 +6,21 @@ import pytest
 from record_files import write_record
 from rich.console import Console
 
-from emulator.check_times import Payloads, expected_times, print_times
-from emulator.compare import compare
-from emulator.progress import progress_line, status_fields
-from emulator.record import RunRecord, load_record
-from emulator.report.page import document_of
-from emulator.sweep_file import sweep_of
-from emulator.sweep_folder import records_of
-from emulator.sweep_page import curves_of, write_results
-from emulator.sweep_results import SweepResults
-from emulator.timeline import accuracy_over_time
+from emulator.estimates.check_times import Payloads, expected_times, print_times
+from emulator.results.compare import compare
+from emulator.results.record import RunRecord, load_record
+from emulator.results.report.page import document_of
+from emulator.results.timeline import accuracy_over_time
+from emulator.runs.progress import progress_line, status_fields
+from emulator.sweeps.file import sweep_of
+from emulator.sweeps.folder import records_of
+from emulator.sweeps.page import curves_of, write_results
+from emulator.sweeps.results import SweepResults
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
-from gps.timeline_record import RunTimes, timeline_csv, virtual_summary
+from gps.record.timeline_record import RunTimes, timeline_csv, virtual_summary
 
 MS, S = 10**6, 10**9
 

@@ -10,13 +10,13 @@ import pytest
 from gps_parts import IDS, GpsParts
 from prometheus_client import generate_latest
 
-from fedstrata.logs import EventLog
-from fedstrata.metrics import ProcessMetrics
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.trust.names import Name
 from fedstrata.trust.revoked import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
-from gps.serving import Serving
-from gps.waiting import Waiting
+from gps.hosting.serving import Serving
+from gps.hosting.waiting import Waiting
 from lps.waits import Waits
 
 EVERYONE = range(5)
@@ -154,7 +154,7 @@ async def looks(
         setting.clock.now += step_s
         return False
 
-    monkeypatch.setattr("gps.waiting.Changes.wait_until", pass_by)
+    monkeypatch.setattr("gps.hosting.waiting.Changes.wait_until", pass_by)
     with pytest.raises((StopAsyncIteration, RuntimeError)):
         await setting.waiting.watch(run, lambda reason, message, **_: events.append(message))
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from record_files import write_record
 
-from emulator.record import load_record
-from emulator.report import write_report
-from emulator.report.page import document_of
-from emulator.waits import MOST_LANES, parts_by_tier, picture, read_waits
+from emulator.results.record import load_record
+from emulator.results.report import write_report
+from emulator.results.report.page import document_of
+from emulator.results.waits import MOST_LANES, parts_by_tier, picture, read_waits
 from fedstrata.errors import DataError
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.timeline_record import RunTimes
-from gps.waits_record import waits_csv
+from gps.record.timeline_record import RunTimes
+from gps.record.waits_record import waits_csv
 
 S = 10**9
 IDS = [f"device-00{index}" for index in range(5)]

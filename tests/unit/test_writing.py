@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import StateError
-from fedstrata.logs import EventLog
+from fedstrata.process.logs import EventLog
 from fedstrata.store import ModelFile, ModelInMemory
 from fedstrata.tensors import SMALL_BYTES, Layout
-from lps.state import ClusterState
-from lps.writing import Writing
+from lps.kept.state import ClusterState
+from lps.kept.writing import Writing
 
 SMALL = Layout.of({"w": (5,)})
 LARGE = Layout.of({"w": (SMALL_BYTES // 4 + 1,)})

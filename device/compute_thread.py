@@ -1,0 +1,104 @@
+"""The one place where a device process does arithmetic: one thread, jobs in the order they come.
+
+Jobs that wait together are handed to the trainer together, which may do them at once where the bits stay the
+same. A parent opens a round for all of its children, so the first job of a round has those of its cluster's other
+devices behind it: they are waited for while they keep coming.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from device.evaluation import Evaluation, EvaluationJob
+from device.training import LocalResult, Trainer, TrainingJob
+from fedstrata.process.sleeping import wait_until
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+LULL_S = 0.005  # once nobody has come for so long, those who are there begin
+
+
+class Bench:
+    """Queues before one arithmetic thread."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
+        self._listening: Counter[str] = Counter()  # by group, devices that wait for what their next job is about
+        self._training = _Queue[TrainingJob, LocalResult](trainer.train, self._thread, self._listening)
+        self._evaluating = _Queue[EvaluationJob, Evaluation](trainer.evaluate, self._thread, self._listening)
+
+    @contextmanager
+    def listening(self, group: str) -> Iterator[None]:
+        """While a device waits for what the other devices of its group get at about the same time."""
+        self._listening[group] += 1
+        try:
+            yield
+        finally:
+            self._listening[group] -= 1
+
+    async def compute(self, work: Callable[[], Result]) -> Result:
+        """The result of some arithmetic."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def train(self, job: TrainingJob, group: str) -> LocalResult:
+        """The result of one device's local training."""
+        return await self._training.add(job, group)
+
+    async def evaluate(self, job: EvaluationJob, group: str) -> Evaluation:
+        """What one device measures of a model."""
+        return await self._evaluating.add(job, group)
+
+
+class _Queue(Generic[Job, Result]):
+    """Jobs of one kind; those that come while the thread is busy, or soon after each other, go together."""
+
+    def __init__(
+        self, work: Callable[[Sequence[Job]], list[Result]], thread: ThreadPoolExecutor, listening: Counter[str]
+    ) -> None:
+        self._work = work
+        self._thread = thread
+        self._listening = listening
+        self._waiting: list[tuple[Job, asyncio.Future[Result]]] = []
+        self._groups: set[str] = set()  # of those who wait
+        self._came = asyncio.Event()
+        self._emptying: asyncio.Task[None] | None = None
+
+    def add(self, job: Job, group: str) -> "asyncio.Future[Result]":
+        """The job's result, some time."""
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, result))
+        self._groups.add(group)
+        self._came.set()
+        if self._emptying is None or self._emptying.done():
+            self._emptying = asyncio.create_task(self._empty())
+        return result
+
+    async def _empty(self) -> None:
+        while self._waiting:
+            await self._wave()
+            batch, self._waiting = self._waiting, []
+            self._groups.clear()
+            await self._do(batch)
+
+    async def _wave(self) -> None:
+        """Wait for the others of these groups, each for a moment after the one before."""
+        while any(self._listening[group] for group in self._groups):
+            self._came.clear()
+            if not await wait_until(self._came, self._came.is_set, LULL_S):
+                return
+
+    async def _do(self, batch: "list[tuple[Job, asyncio.Future[Result]]]") -> None:
+        jobs = [job for job, _ in batch]
+        try:
+            results = await asyncio.get_running_loop().run_in_executor(self._thread, self._work, jobs)
+        except Exception as error:  # it belongs to those who wait, not to the queue
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():
+                future.set_result(result)

@@ -1,0 +1,145 @@
+"""A device's masks: what it adds to its update for each other device of the round, and what that one takes away.
+
+X25519 gives two devices a secret, HKDF-SHA256 of it a key for one round and one roster, ChaCha20 under that key one
+number modulo 2⁶⁴ for each weight. Updates lie on the grid of exact sums, so masks cancel to the bit
+(docs/decisions/secure-aggregation.md).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from device.masking.proofs import Proofs
+from fedstrata.errors import PayloadError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import MOST_MASKED
+from fedstrata.process.quoting import quoted
+from fedstrata.rounds import Update
+from fedstrata.rounds.mask_keys import KEY_BYTES, roster_digest
+from fedstrata.tensors import ExactSum, Flat, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+Words = NDArray[np.uint64]
+PIECE = 1 << 15  # numbers drawn at once
+NONCE = bytes(16)  # and the counter before it: a key is used for one round alone
+
+
+class Masks:
+    """Of one device, for as long as its process lives."""
+
+    def __init__(self, experiment: Experiment, device_id: str, proofs: Proofs) -> None:
+        """Draws the device's key from the system's entropy."""
+        settings = experiment.secure_aggregation
+        self._min_devices = settings.min_devices if settings else 0
+        self._run_id, self._device_id = experiment.run_id, device_id
+        self._known_devices = frozenset(experiment.device_ids())
+        self._proofs = proofs
+        self._secret = X25519PrivateKey.generate()
+        self._public_key = self._secret.public_key().public_bytes_raw()
+        _ = self.key  # a certificate that cannot vouch for it is told now
+        self._shared: dict[bytes, bytes] = {}  # secrets by others' keys
+        self._others: dict[str, bytes] = {}  # keys by device
+        self._hidden: dict[bytes, bytes] = {}  # the digest of what was masked, by what its masks are of
+        self._max_examples = 0
+        self.digest = b""  # of the roster known
+
+    @property
+    def key(self) -> pb.MaskKey:
+        """The key by which others mask for this device, vouched for by the certificate that its process has now."""
+        return self._proofs.key_of(self._device_id, self._public_key)
+
+    def take(self, roster: pb.Roster) -> None:
+        """Mask for those of a roster from now on.
+
+        Raises:
+            PayloadError: it is none that this device can hide in.
+        """
+        keys = {member.device_id: member.public_key for member in roster.members}
+        if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
+            raise PayloadError(
+                f"asked to mask an update among {len(roster.members)} devices; expected each once, "
+                f"{self._min_devices} to {MOST_MASKED}"
+            )
+        if strangers := sorted(keys.keys() - self._known_devices):
+            raise PayloadError(f"asked to mask an update among {quoted(*strangers)}, who are not of this experiment")
+        if keys.pop(self._device_id, None) != self._public_key or not roster.max_examples > 0:
+            raise PayloadError(f"asked to mask an update among {len(roster.members)} devices without this one's key")
+        for member in roster.members:
+            if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
+                raise PayloadError(f"the key for masks of {quoted(member.device_id)} is none")
+            self._proofs.check(member, roster.certificates[member.certificate])
+        self._others, self._max_examples, self.digest = keys, roster.max_examples, roster_digest(roster)
+        self._shared = {key: self._shared[key] for key in keys.values() if key in self._shared}
+
+    def masked(self, update: Update) -> Update:
+        """An update as it goes up: on the grid, times its examples, masked; or with why it cannot be.
+
+        Raises:
+            PayloadError: its masks have hidden another update, which the difference of the two would show.
+        """
+        codec = PayloadCodec(update.codec.layout, "exact")
+        try:
+            total = ExactSum(codec.layout.size, self._max_examples)
+            total.add(as_received(update), update.num_examples)
+        except PayloadError as error:
+            return replace(update, codec=codec, roster_digest=self.digest, unfit=str(error))
+        sums = total.sums()
+        del total
+        self._add_masks(sums.view(np.uint64), update)
+        return replace(update, codec=codec, read=lambda start, stop: sums[start:stop], roster_digest=self.digest)
+
+    def _add_masks(self, words: Words, update: Update) -> None:
+        about = f"{self._run_id}\0{update.round}\0".encode() + update.base_digest
+        found = sha256(words.tobytes()).digest()
+        if self._hidden.setdefault(self.digest + about, found) != found:
+            raise PayloadError(
+                f"asked for another update under the same masks in round {update.round}, which shows both: its LPS lies"
+            )
+        for device_id, public_key in self._others.items():
+            fold = np.add if self._device_id < device_id else np.subtract
+            pair = "\0".join(sorted((self._device_id, device_id)))  # whose masks they are, whoever shows which key
+            key = self._key_with(public_key, f"{pair}\0".encode() + about)
+            for at, drawn in stream(key, len(words)):
+                here = words[at : at + len(drawn)]
+                fold(here, drawn, out=here)
+
+    def _key_with(self, public_key: bytes, about: bytes) -> bytes:
+        """The key that this device and another have in common for one round and roster. Raises PayloadError."""
+        shared = self._shared.get(public_key)
+        if shared is None:
+            try:
+                shared = self._secret.exchange(X25519PublicKey.from_public_bytes(public_key))
+            except ValueError:
+                raise PayloadError("a key for masks is a point of low order, which hides nothing") from None
+            self._shared[public_key] = shared
+        return HKDF(SHA256(), 32, salt=self.digest, info=b"fedstrata masks\0" + about).derive(shared)
+
+
+def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
+    """So many numbers modulo 2⁶⁴ under a key, in pieces, each with where it begins; a piece is good until the next."""
+    cipher = Cipher(ChaCha20(key, NONCE), mode=None).encryptor()
+    zeros, drawn = bytes(8 * PIECE), bytearray(8 * PIECE)
+    for at in range(0, length, PIECE):
+        count = min(PIECE, length - at)
+        cipher.update_into(memoryview(zeros)[: 8 * count], memoryview(drawn)[: 8 * count])
+        yield at, np.frombuffer(drawn, "<u8", count)
+
+
+def as_received(update: Update) -> Flat:
+    """An update's values as its parent would have them from the link's encoding."""
+    codec, at = update.codec, 0
+    flat = np.empty(codec.layout.size, np.float32)
+    for chunk in codec.chunks(update.read):
+        values = codec.decode(chunk, at)
+        start = at // codec.element_bytes
+        flat[start : start + len(values)] = values
+        at += len(chunk)
+    return flat

@@ -1,0 +1,1 @@
+"""Training of many devices at once: dense networks as batched matrix products."""

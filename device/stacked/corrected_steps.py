@@ -1,0 +1,112 @@
+"""Training steps of a stack of dense networks whose gradients a method corrects before the optimiser uses them.
+
+Weights are passed over three times more than in plain steps. So the gradients of a few devices are made, corrected and
+used before those of the next few are: they do not leave the cache.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from device.correction import ELEMENTS, Correct, keeps_zeros
+from device.stacked.dense_stack import DenseStack
+from device.stacked.dense_steps import DenseSteps
+from device.training import Sgd, TrainingJob
+from fedstrata.models import Model
+from fedstrata.tensors import Flat
+
+GRADIENT_BYTES = 1 << 18  # of one layer's gradients at once: a part of a core's second-level cache, by measurement
+
+
+class Correction:
+    """How the gradients of a stack are corrected, leaf by leaf, and what becomes of them."""
+
+    def __init__(self, stack: DenseStack, correct: Correct, jobs: Sequence[TrainingJob]) -> None:
+        """`jobs` are those of the stack, with one `correct`, one optimiser and equally many vectors beside."""
+        self.stack = stack
+        self.correct = correct
+        self.sgd = Sgd(jobs[0].training.optimiser, jobs[0].global_round)
+        self.velocities = [self.sgd.velocity_of(leaf) for leaf in stack.leaves]
+        vectors = list(zip(*(job.beside for job in jobs), strict=True))
+        stacks = [_leaves_of(jobs[0].model, each) for each in vectors]
+        self.beside = [tuple(leaves[number] for leaves in stacks) for number in range(len(stack.leaves))]
+        self._sides = [(1, *spec.shape)[-2:] for spec in jobs[0].model.layout.tensors]
+        self._keeps_zeros = keeps_zeros(correct, len(vectors))
+
+    def take(self, part: "_Part") -> None:
+        """Correct a part's gradient, and move its weights against what that gives."""
+        corrected = self.correct(part.gradient, part.weights, *part.beside)
+        if not self._keeps_zeros:  # what only fills a leaf up is zero, and stays so
+            rows, columns = self._sides[part.number]
+            corrected[:, rows:].zero_()
+            corrected[:, :, columns:].zero_()
+        self.sgd.move(part.moved, part.velocity, corrected[: len(part.moved)])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Part:
+    """Some devices of one leaf; what is corrected may have one device more, so that vector units are filled."""
+
+    number: int  # of the leaf
+    devices: slice
+    weights: torch.Tensor
+    beside: tuple[torch.Tensor, ...]
+    gradient: torch.Tensor  # room for it
+    moved: torch.Tensor  # the devices' weights alone
+    velocity: torch.Tensor | None
+
+
+class CorrectedSteps(DenseSteps):
+    """Steps with corrected gradients."""
+
+    def __init__(self, correction: Correction, active: int, rows: int) -> None:
+        super().__init__(correction.stack, active, rows)
+        self._take = correction.take
+        self._parts = [list(_parts(correction, number, active)) for number in range(len(correction.stack.leaves))]
+
+    def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
+        across = slope.transpose(1, 2)
+        for part in self._parts[2 * layer]:
+            torch.bmm(across[part.devices], below[part.devices], out=part.gradient)
+            self._take(part)
+        for part in self._parts[2 * layer + 1]:
+            torch.sum(slope[part.devices], 1, keepdim=True, out=part.gradient[: len(part.moved)])
+            self._take(part)
+
+
+def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
+    """One leaf's devices, so many at a time that their gradients stay in the cache."""
+    leaf, velocity = correction.stack.leaves[number], correction.velocities[number]
+    even = 1 if leaf[0].numel() % ELEMENTS == 0 else 2
+    most = max(even, GRADIENT_BYTES // leaf[0].nbytes // even * even)
+    gradient = torch.zeros(min(most, len(leaf)), *leaf.shape[1:])
+    parts = []
+    for start in range(0, active, most):
+        devices = slice(start, min(start + most, active))
+        filled = slice(start, start + -(-(devices.stop - start) // even) * even)
+        part = _Part(
+            number=number,
+            devices=devices,
+            weights=leaf[filled],
+            beside=tuple(each[filled] for each in correction.beside[number]),
+            gradient=gradient[: filled.stop - start],
+            moved=leaf[devices],
+            velocity=None if velocity is None else velocity[devices],
+        )
+        parts.append(part)
+    return parts
+
+
+def _leaves_of(model: Model, vectors: Sequence[Flat]) -> list[torch.Tensor]:
+    """Leaves as a stack has them; weights that are the same for all devices lie in one place, which the cache keeps."""
+    first = vectors[0].view(np.uint32)
+    if len(vectors) == 1 or not all(np.array_equal(each.view(np.uint32), first) for each in vectors[1:]):
+        return DenseStack(model, vectors).leaves
+    leaves = DenseStack(model, vectors[:1]).leaves
+    devices = len(vectors) + len(vectors) % 2
+    return [
+        leaf[:1].repeat(devices, 1, 1) if number % 2 else leaf.expand(devices, -1, -1)
+        for number, leaf in enumerate(leaves)
+    ]

@@ -1,0 +1,100 @@
+"""Training steps of a stack of dense networks: forward, backward and the optimiser's, written out.
+
+What a step writes into is made once: with few devices what a step costs beside its products is what it calls, with
+many what it writes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+
+from device.stacked.dense_stack import DenseStack, Forward
+from device.training import learning_rate
+from fedstrata.experiment import SgdSettings
+
+
+class StackedSgd:
+    """The rule of torch.optim.SGD for a stack's leaves, up to the order of additions; momentum starts at zero.
+
+    A gradient g goes into a target t: t ← beta·t + alpha·g. Targets are velocities, which the leaves follow, or, with
+    neither momentum nor weight decay, the leaves themselves. Weight decay is no beta just below 1: it would be lost,
+    since float32 has steps of 6e-8 there.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, global_round: int) -> None:
+        self._rate = learning_rate(settings, global_round)
+        self._weight_decay = settings.weight_decay
+        self.has_velocities = settings.momentum > 0 or settings.weight_decay > 0
+        if self.has_velocities:
+            self.targets = [torch.zeros_like(leaf) for leaf in leaves]
+            self.beta, self.alpha = settings.momentum, 1.0
+        else:
+            self.targets = list(leaves)
+            self.beta, self.alpha = 1.0, -self._rate
+
+    def follow(self, leaf: torch.Tensor, velocity: torch.Tensor) -> None:
+        """Move a leaf by its velocity, of gradients only until now, in place."""
+        if self._weight_decay:
+            velocity.add_(leaf, alpha=self._weight_decay)
+        leaf.add_(velocity, alpha=-self._rate)
+
+
+class DenseSteps(ABC):
+    """Steps of the first `active` devices of a stack, batches of `rows` rows; subclasses say how gradients are used."""
+
+    def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
+        self.active = active
+        self._weights = [weight[:active] for weight in stack.weights]
+        self._forward = Forward(stack, active, rows)
+        self._slope = torch.empty_like(self._forward.outputs[-1])  # of the loss in the logits
+        self._minus_one = torch.full((active, rows, 1), -1.0)
+
+    def step(self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor, logs: torch.Tensor) -> None:
+        """Move the weights against the gradient of the mean cross-entropy of a batch.
+
+        `inputs` has the shape (active, rows, in), `labels` and `shares`, each row's share in the mean, (active, rows,
+        1). The logarithm of what the label is given goes to `logs`, of their shape.
+        """
+        slope = torch.log_softmax(self._forward.logits(inputs), 2, out=self._slope)
+        torch.gather(slope, 2, labels, out=logs)
+        # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
+        slope.exp_().scatter_add_(2, labels, self._minus_one).mul_(shares)
+        self._backward(inputs, slope)
+
+    def _backward(self, inputs: torch.Tensor, slope: torch.Tensor) -> None:
+        for layer in range(len(self._weights) - 1, -1, -1):
+            below = self._forward.outputs[layer - 1] if layer else inputs
+            further = slope
+            if layer:  # before the weights move; 0 where the unit was not at work
+                further = torch.bmm(slope, self._weights[layer])
+                further = torch.ops.aten.threshold_backward(further, below, 0.0)
+            self._descend(layer, slope, below)
+            slope = further
+
+    @abstractmethod
+    def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
+        """Move a layer's weights and biases, given the loss's slope in what it gives and what it was given."""
+
+
+class PlainSteps(DenseSteps):
+    """Steps that use gradients as they are, each added where it goes by the product that makes it."""
+
+    def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:
+        super().__init__(stack, active, rows)
+        self._optimiser = optimiser
+        self._leaves = [leaf[:active] for leaf in stack.leaves]
+        self._targets = [target[:active] for target in optimiser.targets]
+        self._sums = [torch.empty_like(bias) for bias in self._leaves[1::2]]
+
+    def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
+        beta, alpha = self._optimiser.beta, self._optimiser.alpha
+        self._targets[2 * layer].baddbmm_(slope.transpose(1, 2), below, beta=beta, alpha=alpha)
+        bias, total = self._targets[2 * layer + 1], self._sums[layer]
+        torch.sum(slope, 1, keepdim=True, out=total)
+        if beta != 1.0:
+            bias.mul_(beta)
+        bias.add_(total, alpha=alpha)
+        if self._optimiser.has_velocities:
+            for number in (2 * layer, 2 * layer + 1):
+                self._optimiser.follow(self._leaves[number], self._targets[number])

@@ -1,0 +1,185 @@
+"""Training many devices at once: dense networks as batched matrix products with a leading device axis."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import log_softmax
+
+from device.evaluation import Evaluation, EvaluationJob
+from device.stacked.corrected_steps import CorrectedSteps, Correction
+from device.stacked.dense_stack import DenseStack, Forward
+from device.stacked.dense_steps import DenseSteps, PlainSteps, StackedSgd
+from device.stacked.stack_data import SLAB_STEPS, Batches, Inputs
+from device.training import LocalResult, OneByOne, TrainingJob
+from fedstrata.datasets import Examples, Pixels
+from fedstrata.models import Model
+from fedstrata.process.logs import EventLog
+
+EVALUATION_ROWS = 64  # examples of one device in one product: fixed, so that its bits are
+STACK_BYTES = 6 << 20  # of weights twice and inputs in one stack: about what a core's cache holds, by measurement
+CORRECTED_STACK_BYTES = 2 * STACK_BYTES  # of a stack whose steps make more calls
+log = EventLog("training")
+
+
+class Stacked:
+    """A trainer that takes jobs alike together, and those of other models one by one."""
+
+    def __init__(self, most_devices: int | None = None) -> None:
+        """`most_devices` bounds a stack; by default what fits a core's cache. Neither changes a bit."""
+        self._most_devices = most_devices
+        self._alone = OneByOne()
+        self._has_said_why_not = False
+
+    def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
+        """The results of the jobs, in their order."""
+        results: dict[int, LocalResult] = {}
+        alike: dict[object, list[int]] = defaultdict(list)
+        for place, job in enumerate(jobs):
+            if job.model.dense and job.targets is None:
+                alike[_alike(job)].append(place)
+            else:
+                self._say_why_not(job)
+                (results[place],) = self._alone.train([job])
+        for places in alike.values():
+            first = jobs[places[0]]
+            most_bytes = STACK_BYTES if first.correct is None else CORRECTED_STACK_BYTES
+            for part in self._parts(first.model, batch_rows(first), places, most_bytes):
+                results.update(zip(part, train_stack([jobs[place] for place in part]), strict=True))
+        return [results[place] for place in range(len(jobs))]
+
+    def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
+        """What the jobs' models do on their examples, in the jobs' order."""
+        results: dict[int, Evaluation] = {}
+        alike: dict[object, list[int]] = defaultdict(list)
+        for place, job in enumerate(jobs):
+            if job.model.dense:
+                alike[(job.model.dense, job.examples.scale)].append(place)
+            else:
+                (results[place],) = self._alone.evaluate([job])
+        for places in alike.values():
+            for part in self._parts(jobs[places[0]].model, EVALUATION_ROWS, places):
+                results.update(zip(part, evaluate_stack([jobs[place] for place in part]), strict=True))
+        return [results[place] for place in range(len(jobs))]
+
+    def _parts(self, model: Model, rows: int, places: list[int], most_bytes: int = STACK_BYTES) -> Iterator[list[int]]:
+        device_bytes = 4 * (2 * model.layout.size + rows * sum(model.dense))
+        most = self._most_devices or max(1, most_bytes // device_bytes)
+        return (places[start : start + most] for start in range(0, len(places), most))
+
+    def _say_why_not(self, job: TrainingJob) -> None:
+        if not self._has_said_why_not and not job.model.dense:
+            self._has_said_why_not = True
+            log.info("devices_train_one_by_one", reason="the model is not a plain dense network")
+
+
+def batch_rows(job: TrainingJob) -> int:
+    """Rows of every batch of a device; a smaller last one is filled up with examples that count for nothing."""
+    return min(job.training.batch_size, len(job.examples))
+
+
+def _alike(job: TrainingJob) -> object:
+    """What jobs of one stack have in common."""
+    held_out_scale = job.held_out.scale if job.held_out is not None else None
+    stored = job.examples.scale, held_out_scale
+    corrected = job.correct, len(job.beside)
+    return job.model.dense, job.training, batch_rows(job), job.global_round, stored, corrected
+
+
+@torch.inference_mode()
+def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
+    """What `train` gives for each of these jobs alike, all at once."""
+    # alone, a device's product over one row is another kernel's: then the longest training is done twice, side by side
+    company = [max(jobs, key=lambda job: job.steps)] if batch_rows(jobs[0]) == 1 else []
+    jobs = [*jobs, *company]
+    places = sorted(range(len(jobs)), key=lambda place: -jobs[place].steps)
+    ordered = [jobs[place] for place in places]
+    stack = DenseStack(ordered[0].model, [job.start for job in ordered])
+    measured = _measured(stack, [job.held_out for job in ordered])
+    losses = descend(stack, ordered)
+    results = {
+        place: LocalResult(
+            weights=stack.flat(device), train_loss=losses[device], steps=job.steps, evaluation=measured[device]
+        )
+        for device, (place, job) in enumerate(zip(places, ordered, strict=True))
+    }
+    return [results[place] for place in range(len(jobs) - len(company))]
+
+
+def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
+    """Train the stack in place; gives each device's mean loss over the examples it saw."""
+    rows = batch_rows(jobs[0])
+    batches = Batches(jobs, rows, stack.widths[0])
+    steps_of = _steps_of(stack, jobs, rows)
+    steps = steps_of(len(jobs))
+    loss_sums, seen = np.zeros(len(jobs)), np.zeros(len(jobs), np.int64)
+    for start in range(0, jobs[0].steps, SLAB_STEPS):
+        slab = batches.slab(min(SLAB_STEPS, jobs[0].steps - start))
+        losses = torch.zeros(slab.labels.shape)
+        for step, active in enumerate((slab.counts > 0).sum(1).tolist()):
+            if active < steps.active:
+                steps = steps_of(active)
+            inputs = batches.inputs.fill([orders[step] for orders in slab.orders[:active]])
+            here = (step, slice(active))
+            steps.step(inputs, slab.labels[here], slab.shares[here], losses[here])
+        counted = np.where(slab.shares.numpy() > 0, losses.numpy(), 0.0)[..., 0]
+        loss_sums -= sum_of_losses(counted)
+        seen += slab.counts.sum(0)
+    return [float(total) / int(count) for total, count in zip(loss_sums, seen, strict=True)]
+
+
+def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
+    """What makes the steps of the stack's first devices, so many."""
+    first = jobs[0]
+    if first.correct is not None:
+        correction = Correction(stack, first.correct, jobs)
+        return lambda active: CorrectedSteps(correction, active, rows)
+    optimiser = StackedSgd(stack.leaves, first.training.optimiser, first.global_round)
+    return lambda active: PlainSteps(stack, optimiser, active, rows)
+
+
+@torch.inference_mode()
+def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
+    """What `evaluate` gives for each of these jobs of one model, all at once."""
+    stack = DenseStack(jobs[0].model, [job.weights for job in jobs])
+    return [measured for measured in _measured(stack, [job.examples for job in jobs]) if measured is not None]
+
+
+def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -> list[Evaluation | None]:
+    """Sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without any to measure on."""
+    sizes = [0 if examples is None else len(examples) for examples in held_out]
+    anything = next((examples for examples in held_out if examples), None)
+    if anything is None:
+        return [None if examples is None else Evaluation(0.0, 0, 0) for examples in held_out]
+    measured = [examples or anything for examples in held_out]  # who has none goes along, and does not count
+    inputs = Inputs(measured, EVALUATION_ROWS, stack.widths[0])
+    forward = Forward(stack, len(measured), EVALUATION_ROWS)
+    rows = range(0, max(sizes), EVALUATION_ROWS)
+    places = np.arange(rows.start, rows[-1] + EVALUATION_ROWS)
+    orders = [np.minimum(places, len(examples) - 1) for examples in measured]
+    labels = torch.from_numpy(np.stack([each.labels[order] for each, order in zip(measured, orders, strict=True)]))
+    losses, hits = np.empty(labels.shape, np.float32), np.empty(labels.shape, np.bool_)
+    for start in rows:
+        here = slice(start, start + EVALUATION_ROWS)
+        logits = forward.logits(inputs.fill([order[here] for order in orders]))
+        losses[:, here] = -log_softmax(logits, 2).gather(2, labels[:, here, None])[..., 0].numpy()
+        hits[:, here] = (logits.argmax(2) == labels[:, here]).numpy()
+    return [
+        None
+        if examples is None
+        else Evaluation(float(losses[device, :size].sum(dtype=np.float64)), hits[device, :size].sum().item(), size)
+        for device, (examples, size) in enumerate(zip(held_out, sizes, strict=True))
+    ]
+
+
+def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
+    """By device, of shape (steps, devices, rows): step by step, so that it matters to none who else is there.
+
+    NumPy's own sum over steps adds in another order for one device than for two.
+    """
+    total = np.zeros(losses.shape[1])
+    for step in losses.sum(2, dtype=np.float64):
+        total += step
+    return total

@@ -1,0 +1,1 @@
+"""Runs on a Kubernetes cluster: installing a release, following it, collecting its record."""

@@ -1,0 +1,312 @@
+"""The certificates of a release as Secrets: an authority of its own, and a certificate for each of its pods."""
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from emulator.cluster.release import Release
+from fedstrata.errors import CertificateError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.partition import LocalPartition
+from fedstrata.trust.authority import Authority, Issued
+from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, TlsFiles, write_private
+from fedstrata.trust.names import Name, device_names
+from fedstrata.trust.revoked import REVOKED, Revoked
+
+AUTHORITY, REVOKED_LIST = "authority", "revoked"  # Secrets of a release that are no process's
+GENERATED = "generated"  # tls.mode where `fedstrata up` makes the certificates
+FILES = {"ca.crt": CA, "tls.crt": CERT, "tls.key": KEY}  # keys of a Secret, as Kubernetes and cert-manager have them
+AUTHORITY_FILES = {"tls.crt": CA, "tls.key": CA_KEY}
+FIRST = "first"  # beside them, once the authority has been renewed: the fingerprint of the first, for pods that know it
+RENEW_DAYS = 120  # a certificate with fewer days left is made anew by the next `fedstrata up`
+MOST_LPS = 16  # that get a certificate where only the GPS knows how many there will be; as the chart has it
+
+
+class Secrets(Protocol):
+    """The Secrets of a release's namespace."""
+
+    def read(self, name: str) -> dict[str, bytes] | None:
+        """What a Secret holds; None where there is none."""
+
+    def check_replaceable(self, name: str) -> None:
+        """Raise CertificateError where somebody else has made a Secret of that name."""
+
+    def create(self, name: str, data: Mapping[str, bytes]) -> bool:
+        """Make a Secret of the release; False where one of that name is there, which stays as it is."""
+
+    def write(self, name: str, data: Mapping[str, bytes]) -> bool:
+        """Make a Secret of the release, or put this in its place; gives whether it is new."""
+
+    def delete(self, name: str) -> None:
+        """Delete a Secret, if it is there."""
+
+    def made_here(self) -> list[str]:
+        """Names of the release's Secrets with certificates that `fedstrata up` has made."""
+
+
+class ReleaseCertificates:
+    """Issues what the pods of a release show each other; keeps what is there and still fits."""
+
+    def __init__(self, release: Release, secrets: Secrets) -> None:
+        self._release = release
+        self._secrets = secrets
+        self._new: list[str] = []
+
+    def make(self, holders: Mapping[str, list[Name]]) -> list[str]:
+        """See to a valid certificate for each, and delete nothing; gives whose were made.
+
+        Raises:
+            CertificateError: a Secret is in the way that somebody else has made; then nothing is written.
+        """
+        authority = self._found_authority()
+        lacking = [who for who, names in holders.items() if authority is None or not self._fits(who, names, authority)]
+        for who in lacking:
+            self._secrets.check_replaceable(self.secret(who))
+        authority = authority or self._new_authority()
+        for who in lacking:
+            self._write(self.secret(who), _as_secret(authority.issued(holders[who])))
+        return lacking
+
+    def renew(self) -> list[str]:
+        """Make all certificates of the release's pods anew, by its authority; gives the names of their Secrets.
+
+        Raises:
+            CertificateError: there is no authority, no certificate, or one that cannot be read; then all stay.
+        """
+        authority, holders = self.existing_authority(), self._issued()
+        for name, issued in holders.items():
+            self._secrets.write(name, _as_secret(authority.issued(issued.peer.names)))
+        return list(holders)
+
+    def renew_authority(self) -> list[str]:
+        """Make another authority, and have all pods trust both; gives the names of their Secrets.
+
+        Raises:
+            CertificateError: the one before still counts, or as `renew` does; then all stays.
+        """
+        before, holders = self.existing_authority(), self._issued()
+        return self._told_to_trust(before.succeeded(), holders)
+
+    def drop_authority_before(self) -> list[str]:
+        """Have no pod trust the authority of before any more; gives the names of their Secrets.
+
+        Raises:
+            CertificateError: there is none of before, or a certificate is still by it; then all stays.
+        """
+        authority, holders = self.existing_authority(), self._issued()
+        if not authority.before:
+            raise CertificateError(
+                f"release {self._release.name} has one authority; fedstrata certs renew --release "
+                f"{self._release.name} --authority new makes another beside it"
+            )
+        if still := next((name for name, one in holders.items() if not authority.has_issued(one.certificate)), None):
+            raise CertificateError(
+                f"Secret {still} is still by the authority of before; fedstrata certs renew --release "
+                f"{self._release.name} --pods first"
+            )
+        return self._told_to_trust(authority.alone(), holders)
+
+    def _told_to_trust(self, authority: Authority, holders: Iterable[str]) -> list[str]:
+        """Keep an authority in the place of the one before, and have all know by it whom to trust."""
+        first = self.fingerprint().encode()
+        self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
+        for name in holders:
+            self._secrets.write(name, {**(self._secrets.read(name) or {}), "ca.crt": authority.trusted()})
+        return list(holders)
+
+    def revoke(self, names: Iterable[Name], serials: Iterable[int]) -> str:
+        """Have names and single certificates count no more; gives the name of the Secret that says so.
+
+        Raises:
+            CertificateError: somebody else has made that Secret, or what it says cannot be read.
+        """
+        name = self.secret(REVOKED_LIST)
+        self._secrets.check_replaceable(name)
+        said = (self._secrets.read(name) or {}).get(REVOKED, b"")
+        try:
+            revoked = Revoked.parse(said.decode())
+        except (CertificateError, UnicodeDecodeError) as error:
+            raise CertificateError(f"Secret {name}: {error}; put back what it said, or delete it") from None
+        self._secrets.write(name, revoked.with_also(names, serials).files())
+        return name
+
+    def _issued(self) -> dict[str, Issued]:
+        """The certificates of the release's pods, by their Secrets. Raises CertificateError."""
+        others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
+        found = {name: self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)}
+        if not found:
+            raise CertificateError(f"namespace {self._release.namespace} has no certificate of {self._release.name}")
+        return found
+
+    def _holder(self, name: str) -> Issued:
+        with _folder_of(self._secrets.read(name) or {}, FILES, name) as folder:
+            try:
+                return Issued.read(folder)
+            except CertificateError:
+                raise CertificateError(
+                    f"Secret {name} holds no certificate of ours; fedstrata up makes it anew"
+                ) from None
+
+    def _write(self, name: str, data: Mapping[str, bytes]) -> None:
+        if self._secrets.write(name, data):
+            self._new.append(name)
+
+    def take_back(self) -> None:
+        """Delete the Secrets that are new since this began."""
+        while self._new:
+            self._secrets.delete(self._new.pop())
+
+    def prune(self, holders: Iterable[str]) -> None:
+        """Delete the Secrets of who is no longer there."""
+        kept = {self.secret(who) for who in [*holders, AUTHORITY, REVOKED_LIST]}
+        for name in self._secrets.made_here():
+            if name not in kept:
+                self._secrets.delete(name)
+
+    def drop_authority(self) -> None:
+        """Delete the authority, if `fedstrata up` has made it: pods no longer trust it."""
+        name = self.secret(AUTHORITY)
+        if name in self._secrets.made_here():
+            self._secrets.delete(name)
+
+    def fingerprint(self) -> str:
+        """Of the authority's certificate: another one makes other pods, unless it has come in steps that pods took."""
+        first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
+        if first is not None:
+            return first.decode()
+        return hashlib.sha256(self.existing_authority().files()[CA]).hexdigest()[:16]
+
+    @property
+    def domain(self) -> str:
+        """Whom the release's certificates are for, as the chart has it."""
+        return f"{self._release.name}.{self._release.namespace}"
+
+    def secret(self, who: str) -> str:
+        """The name of somebody's Secret, as the chart has it."""
+        return f"{self._release.name}-tls-{who}"
+
+    def existing_authority(self) -> Authority:
+        """The authority of the release. Raises CertificateError where `fedstrata up` has made none."""
+        authority = self._found_authority()
+        if authority is None:
+            raise CertificateError(
+                f"namespace {self._release.namespace} has no Secret {self.secret(AUTHORITY)}: fedstrata up makes it "
+                "where tls.mode is generated; else who issues the release's certificates issues this one, too"
+            )
+        return authority
+
+    def _found_authority(self) -> Authority | None:
+        """The authority of the release, if it has one. Raises CertificateError where its Secret is damaged."""
+        name = self.secret(AUTHORITY)
+        found = self._secrets.read(name)
+        if found is None:
+            return None
+        with _folder_of(found, AUTHORITY_FILES, name) as folder:
+            try:
+                return Authority.load(folder)
+            except CertificateError:
+                raise CertificateError(
+                    f"tls.crt and tls.key of Secret {name} in namespace {self._release.namespace} are no authority of "
+                    "ours with its key; put back what it held, or delete it, and fedstrata up makes a new one"
+                ) from None
+
+    def _new_authority(self) -> Authority:
+        """A new authority, or the one that another `fedstrata up` has made in the meantime."""
+        authority, name = Authority.new(self.domain), self.secret(AUTHORITY)
+        if self._secrets.create(name, _authority_secret(authority)):
+            self._new.append(name)
+        return self.existing_authority()
+
+    def _fits(self, who: str, names: list[Name], authority: Authority) -> bool:
+        """Whether somebody's Secret is theirs, by this authority, and valid for long enough."""
+        found = self._secrets.read(self.secret(who))
+        if found is None or found.get("ca.crt") != authority.files()[CA]:
+            return False
+        try:
+            with _folder_of(found, FILES, self.secret(who)) as folder:
+                TlsFiles.load(folder)
+                issued = Issued.read(folder)
+        except CertificateError:
+            return False
+        return set(issued.peer.names) == set(names) and issued.days_left >= RENEW_DAYS
+
+
+def holders_of(
+    values: Mapping[str, Any], experiment: Experiment, lps_count: int | None = None
+) -> dict[str, list[Name]]:
+    """Who of a release has a certificate, and of which names; `values` are the chart's with all defaults.
+
+    `lps_count` is how many LPSs the run begins with, 0 where only the GPS will know, and of the values unless given.
+    """
+    known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
+    given = values["tls"]["lps"]
+    count = int(given) if given is not None else known or min(MOST_LPS, experiment.device_count)
+    holders = {"gps": [Name("gps")], "operator": [Name("operator")]}
+    holders |= {f"lps-{number}": [Name("lps", f"lps-{number}")] for number in range(count)}
+    return holders | _device_holders(values["device"], experiment)
+
+
+def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
+    ids, per_pod = experiment.device_ids(), int(device["devicesPerPod"])
+    if isinstance(experiment.partition, LocalPartition):
+        return {f"device-{one}": [Name("device", one)] for one in ids} if device["kind"] == "DaemonSet" else {}
+    hosted = range(0, len(ids) - int(device["external"]), per_pod)
+    return {f"device-{pod}": device_names(ids[first : first + per_pod]) for pod, first in enumerate(hosted)}
+
+
+def with_mode(values: dict[str, Any]) -> dict[str, Any]:
+    """Values in which certificates are generated, unless they say where they come from.
+
+    An authority's fingerprint of an `up` before is left out: it is of the one that is there now, or of none.
+    """
+    tls = values.get("tls", {})
+    if not isinstance(tls, dict):
+        return values  # which the chart refuses
+    given = {key: value for key, value in tls.items() if key != "authority"}
+    if given.get("mode") in (None, ""):
+        given["mode"] = GENERATED
+    return {**values, "tls": given}
+
+
+def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
+    """Whether the Secret of the authority is now cert-manager's, which keeps its own under the same name."""
+    tls = values["tls"]
+    issuer = (tls.get("certManager") or {}).get("issuer") or {}
+    return tls["mode"] == "cert-manager" and not issuer.get("name")
+
+
+@contextmanager
+def tls_of_secret(found: Mapping[str, bytes], name: str) -> Iterator[TlsFiles]:
+    """The certificate of a Secret, in files that only this user may read and that go with the block.
+
+    Raises:
+        CertificateError: it is not to be used.
+    """
+    with _folder_of(found, FILES, name) as folder:
+        try:
+            tls = TlsFiles.load(folder)
+        except CertificateError as error:
+            raise CertificateError(f"Secret {name}: {str(error).replace(f'{folder}/', '')}") from None
+        yield tls
+
+
+@contextmanager
+def _folder_of(found: Mapping[str, bytes], files: Mapping[str, str], name: str) -> Iterator[Path]:
+    missing = [key for key in files if key not in found]
+    if missing:
+        raise CertificateError(f"Secret {name} has no {' and no '.join(missing)}; delete it, and fedstrata up again")
+    with tempfile.TemporaryDirectory(prefix="fedstrata-tls-") as folder:
+        write_private(Path(folder), {file: found[key] for key, file in files.items()})
+        yield Path(folder)
+
+
+def _as_secret(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {key: files[file] for key, file in FILES.items()}
+
+
+def _authority_secret(authority: Authority) -> dict[str, bytes]:
+    files = authority.files()
+    return {key: files[file] for key, file in AUTHORITY_FILES.items()}

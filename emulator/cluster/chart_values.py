@@ -1,0 +1,142 @@
+"""What `fedstrata up` gives the chart: values from files and from the command line, and what it works out itself."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from emulator.estimates.sizing import LPS_PROCESS_BYTES, MIB, device_memory, lps_memory
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
+from fedstrata.methods import make_method
+from fedstrata.streams.homes import lps_known
+
+CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
+
+
+def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of files and of KEY=VALUE texts, later ones on top.
+
+    Raises:
+        ExperimentError: one of them is not readable, or not what it should be.
+    """
+    defaults = load_values(chart / "values.yaml") if overrides else {}
+    return merge_values([*map(load_values, files), *(value_of(text, defaults) for text in overrides)])
+
+
+def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """Values with the number of LPSs that an experiment begins with, whatever an earlier experiment had of them.
+
+    `asked` are those of these that were given now, and no earlier.
+
+    Raises:
+        ExperimentError: another number was given than the experiment makes.
+    """
+    if not isinstance(values.get("lps", {}), dict):
+        return values  # which the chart refuses
+    known = lps_known(experiment, make_method(experiment)) or None
+    given = _at(asked, ["lps", "replicas"])
+    if given is not None and known not in {None, given}:
+        raise ExperimentError(
+            f"lps.replicas is {given}, but experiment {experiment.name} makes it {known}; leave lps.replicas out, or "
+            "change the experiment"
+        )
+    return merge_values([values, {"lps": {"replicas": known if given is None else given}}])
+
+
+def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """Values with the memory that an experiment's pods need, but for what of it was asked for now.
+
+    Raises:
+        PluginError: own code is not to be had here. FedstrataError: the model cannot be made.
+    """
+    if not all(isinstance(values.get(tier, {}), dict) for tier in ("lps", "device")):
+        return values  # which the chart refuses
+    of_pods, of_lps = device_memory(experiment), LPS_PROCESS_BYTES + lps_memory(experiment)
+    found = {
+        "device": {"memoryMi": {"pod": _mib(of_pods.process), "device": _mib(of_pods.device)}},
+        "lps": {"memoryMi": {"pod": _mib(of_lps)}},
+    }
+    given = {tier: {"memoryMi": of_tier} for tier in found if (of_tier := _at(asked, [tier, "memoryMi"]))}
+    return merge_values([values, found, given])
+
+
+def _mib(size: int) -> int:
+    return -(-size // MIB)
+
+
+def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
+    """Values with files of own code, in place of those that were there; as they are where none are given.
+
+    Raises:
+        ExperimentError: a file cannot be read, or they are more than a ConfigMap holds.
+    """
+    if not files:
+        return values
+    texts: dict[str, str] = {}
+    for path in files:
+        try:
+            texts[path.name] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ExperimentError(f"--code {path}: cannot be read as text: {' '.join(str(error).split())}") from None
+        if not path.stem.isidentifier():
+            raise ExperimentError(f"--code {path}: a module's name has letters, digits and underscores; rename it")
+    size = sum(len(text.encode()) for text in texts.values())
+    if size > CODE_BYTES_MAX:
+        raise ExperimentError(
+            f"--code: {size:,} bytes are more than the {CODE_BYTES_MAX:,} that a ConfigMap holds; put the code into an "
+            "image and name it with --set-value code.image=IMAGE"
+        )
+    return {**values, "code": {"files": texts}}
+
+
+def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A chart's value, given as lps.nodeSelector.tier=edge, as a values file has it: text where the chart has text.
+
+    Raises:
+        ExperimentError: it is not KEY=VALUE, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    path = key.split(".")
+    if not equals or not all(path):
+        raise ExperimentError(f"--set-value {text!r} must be KEY=VALUE, e.g. device.devicesPerPod=5")
+    try:
+        found: Any = value if isinstance(_at(defaults, path), str) else yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ExperimentError(f"--set-value {text!r}: {value!r} is not YAML; put text in quotes") from None
+    for part in reversed(path):
+        found = {part: found}
+    merged: dict[str, Any] = found
+    return merged
+
+
+def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """What stands at a path of keys; None where nothing does."""
+    for key in path:
+        if not isinstance(values, Mapping):
+            return None
+        values = values.get(key)  # type: ignore[assignment]
+    return values
+
+
+def load_values(path: Path) -> dict[str, Any]:
+    """A values file. Raises ExperimentError when it is none."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ExperimentError(f"cannot read the values file {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise ExperimentError(f"{path} must be a mapping of keys to values")
+    return document
+
+
+def merge_values(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Values files laid over each other, later ones on top, as Helm does."""
+    merged: dict[str, Any] = {}
+    for document in documents:
+        for key, value in document.items():
+            under = merged.get(key)
+            both = isinstance(under, dict) and isinstance(value, dict)
+            merged[key] = merge_values([under, value]) if both else value  # type: ignore[list-item]
+    return merged

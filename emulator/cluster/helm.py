@@ -1,0 +1,175 @@
+"""Helm, as a command on the PATH or, where there is none, as the library of the helm-python-sdk package."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from emulator.cluster.release import Release
+from fedstrata.errors import AddressError, ExperimentError
+
+CHART_NAME = "fedstrata"
+LIBRARY = Path(__file__).with_name("helm_library.py")
+HELM_S = 300
+FORCE_CONFLICTS = "--force-conflicts"  # of Helm 4: numbers that the GPS has set become the chart's again
+
+
+class Helm:
+    """Installs and removes one release."""
+
+    def __init__(self, release: Release) -> None:
+        self._release = release
+        self._command = shutil.which("helm")
+
+    def chart(self) -> str | None:
+        """Chart and version of the release, such as fedstrata-0.1.0; None where there is no release of that name.
+
+        Raises:
+            AddressError: Kubernetes does not answer, or refuses.
+        """
+        name = self._release.name
+        if self._command is not None:
+            listed = json.loads(self._run(["list", "--all", "--filter", f"^{name}$", "--output", "json"]) or "[]")
+        else:
+            listed = self._by_library("list")
+        return next((chart_of(found) for found in listed if found.get("name") == name), None)
+
+    def check_ours(self) -> bool:
+        """Whether the release is there; what is there has to be of our chart.
+
+        Raises:
+            ExperimentError: it is of another chart, which is not touched.
+        """
+        chart = self.chart()
+        if chart is not None and re.sub(r"-v?\d[^-]*(-.*)?$", "", chart) != CHART_NAME:
+            raise ExperimentError(
+                f"release {self._release.name} in namespace {self._release.namespace} is of chart {chart}, not of "
+                f"{CHART_NAME}; nothing was done. Choose another --release"
+            )
+        return chart is not None
+
+    def values(self) -> dict[str, Any]:
+        """The values that the release was given. Raises AddressError when there is none."""
+        name = self._release.name
+        if self._command is not None:
+            return dict(json.loads(self._run(["get", "values", name, "--output", "json"])) or {})
+        return dict(self._by_library("values"))
+
+    def check(self, chart: Path, values: Mapping[str, Any]) -> None:
+        """Render the chart without asking Kubernetes anything. Raises ExperimentError where it refuses these values."""
+        if self._command is None:
+            self._by_library("render", chart=str(chart), values=dict(values))
+            return
+        with _as_file(values) as file:
+            self._run(["template", self._release.name, str(chart), "--values", file])
+
+    def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
+        """Install the chart, or upgrade the release to it; its namespace is there.
+
+        Raises:
+            ExperimentError: the chart refuses these values; its message says why.
+            AddressError: Kubernetes does not answer, or refuses.
+        """
+        if self._command is None:
+            call = "install" if self.chart() is None else "upgrade"
+            self._by_library(call, chart=str(chart), values=dict(values))
+            return
+        with _as_file(values) as file:
+            force = [FORCE_CONFLICTS] if self._is_version_4() else []
+            self._run([
+                "upgrade", "--install", *force, self._release.name, str(chart),
+                "--values", file,
+            ])  # fmt: skip
+
+    def uninstall(self) -> None:
+        """Remove the release. Raises AddressError when there is none."""
+        if self._command is not None:
+            self._run(["uninstall", self._release.name, "--wait"])
+            return
+        self._by_library("uninstall")
+
+    def _is_version_4(self) -> bool:
+        return self._run(["version", "--short"]).startswith("v4")
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        where = ["--namespace", self._release.namespace]
+        if self._release.context:
+            where += ["--kube-context", self._release.context]
+        if self._release.kubeconfig:
+            where += ["--kubeconfig", str(self._release.kubeconfig)]
+        command = [str(self._command), *where, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HELM_S, check=False)  # noqa: S603
+        if done.returncode:
+            raise _refused(done.stderr or done.stdout)
+        return done.stdout
+
+    def _by_library(self, call: str, **arguments: Any) -> Any:
+        """Make a call of the library, under the name by which Helm's own command manages fields.
+
+        Raises:
+            ExperimentError: there is no library, or the chart refuses. AddressError: Kubernetes does.
+        """
+        config = {
+            "namespace": self._release.namespace,
+            "kubeconfig_path": str(self._release.kubeconfig) if self._release.kubeconfig else None,
+            "kube_context": self._release.context,
+        }
+        request = {"call": call, "release": self._release.name, "config": config, **arguments}
+        command = ["helm", str(LIBRARY)]  # Python, under that name
+        done = subprocess.run(  # noqa: S603
+            command, executable=sys.executable, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            input=json.dumps(request), capture_output=True, text=True, timeout=2 * HELM_S, check=False,
+        )  # fmt: skip
+        reply = json.loads(done.stdout or json.dumps({"error": done.stderr or f"it ended with {done.returncode}"}))
+        if "missing" in reply:
+            raise ExperimentError("helm is not on the PATH; install Helm 3.8 or later, or pip install helm-python-sdk")
+        if "error" in reply:
+            raise _refused(reply["error"])
+        return reply["result"]
+
+
+@contextmanager
+def _as_file(values: Mapping[str, Any]) -> Iterator[str]:
+    """Name of a file with values, which goes with the block."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(dict(values), file)
+        file.flush()
+        yield file.name
+
+
+def check_chart(chart: Path) -> None:
+    """Raise ExperimentError where a folder holds no chart."""
+    if not (chart / "Chart.yaml").exists():
+        raise ExperimentError(f"no chart in {chart}; give its folder with --chart")
+
+
+def chart_of(found: Mapping[str, Any]) -> str:
+    """Chart and version of a listed release, as the command has it and as the library has it."""
+    return str(found.get("chart") or f"{found['chart_name']}-{found['chart_version']}")
+
+
+def _refused(message: str) -> ExperimentError | AddressError:
+    """Helm's message on one line: the chart's own words where it was the chart that refused."""
+    line = " ".join(message.split())
+    for mark in ("error calling fail: ", "execution error at "):
+        if mark in line:
+            said = re.sub(r"^\(\S+:\d+:\d+\): ", "", line.split(mark, 1)[1])  # without the place in a template
+            return ExperimentError(f"helm: {said[:600]}")
+    if "updates to statefulset spec" in line:
+        return ExperimentError(
+            "helm: a release that is there keeps the volumes that it has or lacks: leave lps.persistence and "
+            "device.persistence as they were (lps.persistence.enabled=false for one of an older chart), or fedstrata "
+            "down before"
+        )
+    if "schema" in line or "values" in line:
+        return ExperimentError(f"helm: {line[:600]}")
+    return AddressError(f"helm: {line[:600]}")

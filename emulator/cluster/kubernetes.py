@@ -1,0 +1,268 @@
+"""Kubernetes as the experimenter sees it: a release's objects, and a way to the GPS.
+
+With `emulator/cluster/secrets.py` and `emulator/cluster/forward.py` the only module of the emulator that speaks to the
+Kubernetes API.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+from emulator.cluster.certificates import tls_of_secret
+from emulator.cluster.forward import PodPort
+from emulator.cluster.release import Release
+from emulator.cluster.rollout import COMPONENT, Progress, Seen, hopeless, listed, outdated_pods, progress
+from emulator.cluster.secrets import KubernetesSecrets, answering, sentence
+from fedstrata.errors import AddressError, CertificateError, RunStoppedError
+from fedstrata.process.sleeping import pass_time
+from fedstrata.trust.files import TlsFiles
+
+OURS = "app.kubernetes.io/name=fedstrata"
+INSTANCE = "app.kubernetes.io/instance"
+REQUEST_S = 15
+LOOK_S = 1
+OPERATOR_CERTIFICATE = "fedstrata.io/operator-certificate"  # of the GPS's pod: which Secret holds it
+GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
+
+
+class InstalledRelease:
+    """What Kubernetes knows of a release: its pods, its claims and a way to its GPS."""
+
+    def __init__(self, release: Release) -> None:
+        """Raises AddressError when there is no usable context."""
+        from kubernetes import client, config
+
+        self._release = release
+        self._configuration = client.Configuration()
+        try:
+            config.load_kube_config(
+                config_file=str(release.kubeconfig) if release.kubeconfig else None,
+                context=release.context,
+                client_configuration=self._configuration,
+            )
+        except config.ConfigException as error:
+            raise AddressError(f"no Kubernetes context: {sentence(error)}; see kubectl config get-contexts") from None
+        except (TypeError, AttributeError, LookupError):  # the client takes the file for what it should be
+            raise AddressError(
+                "the kubeconfig is not one, as kubectl writes it; give another with --kubeconfig"
+            ) from None
+        except Exception as error:  # it cannot be read, or is not YAML
+            raise AddressError(
+                f"the kubeconfig cannot be read: {sentence(error)}; give another with --kubeconfig"
+            ) from None
+        api = client.ApiClient(self._configuration)
+        self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
+        self._namespace = release.namespace
+        self._selector = f"{OURS},{INSTANCE}={release.name}"
+
+    def _answering(self) -> AbstractContextManager[None]:
+        return answering(self._configuration.host)
+
+    # --- what this account may do --------------------------------------------------------------
+
+    def may(self, verb: str, resource: str) -> bool:
+        """Whether this account has a right on a resource of the core group in the release's namespace."""
+        from kubernetes import client
+
+        what = {"namespace": self._namespace, "verb": verb, "resource": resource}
+        body = {"spec": {"resourceAttributes": what}}
+        with self._answering():
+            review = client.AuthorizationV1Api(self._core.api_client).create_self_subject_access_review(
+                body, _request_timeout=REQUEST_S
+            )
+        return bool(review.status.allowed)
+
+    # --- its pods -----------------------------------------------------------------------------
+
+    def wait_ready(self, timeout_s: int, tell: Callable[[str], None]) -> None:
+        """Wait until every workload of the release runs its newest pods and all are ready; tells how far they are.
+
+        Pods of an earlier revision are deleted: most Kubernetes replace those of a StatefulSet one after the other,
+        each when the one before is ready, while all of them are wanted for the new experiment.
+
+        Raises:
+            RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod itself gives.
+            AddressError: the time is up; says which pods are not ready and why.
+        """
+        deadline = time.monotonic() + timeout_s
+        told = ""
+        while True:
+            seen = self._look()
+            found = progress(seen)
+            if found.is_done:
+                return
+            if found.hopeless:
+                raise RunStoppedError(found.hopeless)
+            if found.line != told:
+                told = found.line
+                tell(told)
+            if time.monotonic() > deadline:
+                raise self._too_late(found, timeout_s)
+            self._delete_outdated(seen)
+            pass_time(LOOK_S)
+
+    def _too_late(self, found: Progress, timeout_s: int) -> AddressError:
+        waiting = f"; kubectl -n {self._namespace} describe pod {found.waiting[0]}" if found.waiting else ""
+        return AddressError(f"not ready after {timeout_s} s: {found.line}{waiting}")
+
+    def _look(self) -> Seen:
+        """The release's objects, and the namespace's warnings."""
+        ours = {"label_selector": self._selector, "_request_timeout": REQUEST_S}
+        with self._answering():
+            return Seen(
+                sets=self._apps.list_namespaced_stateful_set(self._namespace, **ours).items,
+                daemons=self._apps.list_namespaced_daemon_set(self._namespace, **ours).items,
+                pods=self._core.list_namespaced_pod(self._namespace, **ours).items,
+                claims=self._core.list_namespaced_persistent_volume_claim(self._namespace, **ours).items,
+                warnings=self._warnings(),
+            )
+
+    def _warnings(self) -> list[Any]:
+        """The namespace's warnings; none where the account may not list Events."""
+        from kubernetes import client
+
+        try:
+            listed = self._core.list_namespaced_event(
+                self._namespace, field_selector="type=Warning", _request_timeout=REQUEST_S
+            )
+        except client.ApiException:
+            return []
+        return list(listed.items)
+
+    def _delete_outdated(self, seen: Seen) -> None:
+        """Delete the pods of StatefulSets that are of an earlier revision than the newest."""
+        from kubernetes import client
+
+        newest = {found.metadata.name for found in seen.sets if found.status.update_revision}
+        for pod in outdated_pods(seen):
+            owner = pod.metadata.owner_references[0].name
+            if pod.metadata.deletion_timestamp is not None or owner not in newest:
+                continue
+            with self._answering(), suppress(client.ApiException):  # gone meanwhile: looked at again soon
+                self._core.delete_namespaced_pod(
+                    pod.metadata.name, self._namespace, body=client.V1DeleteOptions(
+                        preconditions=client.V1Preconditions(uid=pod.metadata.uid)
+                    ), _request_timeout=REQUEST_S,
+                )  # fmt: skip
+
+    def wait_gone(self, timeout_s: int, tell: Callable[[str], None], *, pods: bool) -> None:
+        """Wait until what is being deleted of the release is gone: claims, and with `pods` all pods.
+
+        Raises:
+            AddressError: the time is up; says what is left.
+        """
+        deadline = time.monotonic() + timeout_s
+        told = ""
+        while left := self._going(pods=pods):
+            line = f"waiting for the end of {listed(left)}"
+            if line != told:
+                told = line
+                tell(line)
+            if time.monotonic() > deadline:
+                raise AddressError(f"not gone after {timeout_s} s: {', '.join(left)}; kubectl describe says why")
+            pass_time(LOOK_S)
+
+    def _going(self, *, pods: bool) -> list[str]:
+        seen = self._look()
+        claims = [f"claim {c.metadata.name}" for c in seen.claims if c.metadata.deletion_timestamp is not None]
+        owned = [f"pod {pod.metadata.name}" for pod in seen.pods if pod.metadata.owner_references]
+        return claims + (owned if pods else [])
+
+    def delete_tests(self) -> None:
+        """Delete the pod of `helm test`, which an uninstallation leaves."""
+        with self._answering():
+            self._core.delete_collection_namespaced_pod(
+                self._namespace, label_selector=f"{self._selector},{COMPONENT}=test", _request_timeout=REQUEST_S
+            )
+
+    # --- its claims ---------------------------------------------------------------------------
+
+    def claims(self) -> list[str]:
+        """Names of the release's volume claims that stay."""
+        return [str(c.metadata.name) for c in self._look().claims if c.metadata.deletion_timestamp is None]
+
+    def delete_claims(self) -> list[str]:
+        """Delete the release's volume claims, records included; gives their names."""
+        names = self.claims()
+        with self._answering():
+            for name in names:
+                self._core.delete_namespaced_persistent_volume_claim(name, self._namespace, _request_timeout=REQUEST_S)
+        return names
+
+    # --- its Secrets --------------------------------------------------------------------------
+
+    @property
+    def secrets(self) -> KubernetesSecrets:
+        """The Secrets of its certificates."""
+        labels = dict(part.split("=") for part in self._selector.split(","))
+        return KubernetesSecrets(self._core, self._namespace, labels)
+
+    @contextmanager
+    def operator_tls(self) -> Iterator[TlsFiles | None]:
+        """The operator's certificate of the release, while the block lasts; None where its pods speak in the clear.
+
+        Raises:
+            AccountError: this account may not read it. CertificateError: it is not there, or not to be used.
+        """
+        name = (self._gps().metadata.annotations or {}).get(OPERATOR_CERTIFICATE)
+        if name is None:
+            yield None
+            return
+        found = self.secrets.read(name)
+        if found is None:
+            raise CertificateError(f"namespace {self._namespace} has no Secret {name}; fedstrata up makes it")
+        with tls_of_secret(found, name) as tls:
+            yield tls
+
+    # --- the way to the GPS -------------------------------------------------------------------
+
+    def gps_pod(self, port: str = "grpc") -> tuple[str, int]:
+        """Name of the running GPS pod, and its port. Raises AddressError as `_gps` does."""
+        pod = self._gps()
+        return pod.metadata.name, _port_of(pod, port)
+
+    def _gps(self) -> Any:
+        """The running GPS pod; waits for a moment for one that has just been replaced.
+
+        Raises:
+            AddressError: there is none, or it does not run; says why.
+            RunStoppedError: it ends each time that Kubernetes starts it, or cannot be started; says why.
+        """
+        deadline = time.monotonic() + GPS_START_S
+        while True:
+            seen = self._look()
+            pods = [pod for pod in seen.pods if (pod.metadata.labels or {}).get(COMPONENT) == "gps"]
+            if not pods:
+                raise AddressError(
+                    f"release {self._release.name} has no GPS pod in namespace {self._namespace}; "
+                    "see helm list --all-namespaces"
+                )
+            running = [p for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
+            if running:
+                if why := hopeless(running[0]):
+                    raise RunStoppedError(f"the GPS does not run: {why}")
+                return running[0]
+            if time.monotonic() > deadline:
+                why = "; ".join(progress(seen).reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"
+                raise AddressError(f"the GPS's pod {pods[0].metadata.name} is {pods[0].status.phase}: {why}")
+            pass_time(LOOK_S)
+
+    @contextmanager
+    def gps_address(self, port: str = "grpc") -> Iterator[str]:
+        """An address on this machine that leads to a port of the release's GPS, while the block lasts.
+
+        Raises:
+            AddressError: there is no GPS that runs, or this account may not forward ports.
+        """
+        pod, number = self.gps_pod(port)
+        with PodPort(self._configuration, self._namespace, pod, number).forwarded() as address:
+            yield address
+
+
+def _port_of(pod: Any, name: str) -> int:
+    """The number of a pod's port. Raises AddressError when it has none."""
+    for port in pod.spec.containers[0].ports or []:
+        if port.name == name:
+            return int(port.container_port)
+    raise AddressError(f"pod {pod.metadata.name} has no port called {name}; it is not of this chart")

@@ -1,0 +1,429 @@
+"""A run on Kubernetes from the experimenter's side: up, status, collect, down."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emulator.cluster.certificates import (
+    GENERATED,
+    ReleaseCertificates,
+    authority_is_taken_over,
+    holders_of,
+    with_mode,
+)
+from emulator.cluster.chart_values import (
+    asked_values,
+    load_values,
+    merge_values,
+    with_code,
+    with_lps_count,
+    with_memory,
+)
+from emulator.cluster.helm import Helm, check_chart
+from emulator.cluster.kubernetes import InstalledRelease
+from emulator.cluster.release import Release
+from emulator.cluster.rollout import listed
+from emulator.console.browser import keep_page, show_page
+from emulator.console.interrupts import run_interruptibly
+from emulator.local.faults import refuse_faults
+from emulator.results.output import new_folder
+from emulator.runs.client import RunClient
+from emulator.runs.follow import Outcome, follow
+from emulator.runs.progress import Display, Quiet
+from emulator.shipped.share import CHART
+from fedstrata.datasets import load_dataset
+from fedstrata.errors import (
+    AccountError,
+    AddressError,
+    CertificateError,
+    DataError,
+    ExperimentError,
+    FedstrataError,
+    HandshakeError,
+    PluginError,
+    RunStoppedError,
+)
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.partition import LocalPartition
+from fedstrata.experiment_file import load_experiment
+from fedstrata.partitions import check_partition
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Name
+from fedstrata.v1 import gps_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIRST_STATUS_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpRequest:
+    """What `fedstrata up` was asked for."""
+
+    experiment: Experiment
+    values: Sequence[Path] = ()
+    value_overrides: Sequence[str] = ()  # KEY=VALUE, of the chart's values
+    code: Sequence[Path] = ()  # files of own code
+    resets_values: bool = False
+    begins_again: bool = False
+    replaces_run: bool = False  # even one of another experiment that is under way
+    chart: Path | None = None
+    timeout_s: int = 300
+
+
+def up(release: Release, request: UpRequest, console: "Console") -> None:
+    """Install or upgrade the chart with an experiment and wait until all pods are ready.
+
+    A release that is there keeps the values it was given; those of the request lie over them.
+
+    Raises:
+        DataError: the data set holds less than the partition asks for.
+        ExperimentError, AddressError, RunStoppedError: with what Helm, Kubernetes or the pods say.
+    """
+    chart = request.chart or CHART
+    check_chart(chart)
+    asked = with_code(asked_values(chart, request.values, request.value_overrides), request.code)
+    with_lps_count(asked, asked, request.experiment)  # refused before Kubernetes is asked anything
+    _check_partition(request.experiment)
+    helm, cluster = Helm(release), InstalledRelease(release)
+    tell = partial(console.print, soft_wrap=True, markup=False)
+    is_there = helm.check_ours()
+    if not is_there:
+        cluster.wait_gone(request.timeout_s, tell, pods=True)
+    before = helm.values() if is_there else {}
+    kept = [before] if is_there and not request.resets_values else []
+    values = _values(request, kept, asked, tell)
+    values = _with_rights(cluster, values, tell)
+    helm.check(chart, values)  # so that nothing is written for what the chart refuses
+    if not is_there:
+        cluster.secrets.ensure_namespace()
+    holders = _holders(chart, values, request.experiment)
+    certificates = ReleaseCertificates(release, cluster.secrets)
+    try:
+        if holders:
+            values = _with_certificates(certificates, holders, values, tell)
+        if is_there and request.begins_again:
+            _refuse_unless_failed(release, request.experiment)
+        if is_there and not request.replaces_run and before != values:
+            _refuse_to_end_a_run(release, request.experiment, has_volumes=_has_volumes(chart, values))
+        helm.upgrade(chart, values)
+    except BaseException:
+        _take_back(helm, certificates)
+        raise
+    _tidy(certificates, holders, values, tell)
+    tell(f"{'upgraded' if is_there else 'installed'} {release.name} in namespace {release.namespace}: "
+         f"run {request.experiment.run_id}")  # fmt: skip
+    cluster.wait_ready(request.timeout_s, tell)
+    if helm.values().get("experiment") != values["experiment"]:
+        raise AddressError(
+            f"release {release.name} was given another experiment while its pods were waited for: run "
+            f"{request.experiment.run_id} was replaced. Two fedstrata up need two releases; give one another --release"
+        )
+    tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+
+
+def _values(
+    request: UpRequest, kept: Sequence[dict[str, Any]], asked: dict[str, Any], tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """All values for the chart: those kept of the release, those asked for now, and what is worked out here."""
+    merged = with_code(merge_values([*kept, asked]), request.code)
+    merged = with_lps_count(merged, asked, request.experiment)
+    try:
+        merged = with_memory(merged, asked, request.experiment)
+    except PluginError as error:  # the pods may have it from an image
+        tell(f"memory of the pods is the chart's or as given, since it cannot be worked out here: {error}")
+    merged["again"] = _again(kept, request)
+    merged["experiment"] = request.experiment.to_yaml()
+    return with_mode(merged)
+
+
+def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
+    """Whose certificates are made here; nobody's where the values leave that to others."""
+    whole = merge_values([load_values(chart / "values.yaml"), values])
+    try:
+        return holders_of(whole, experiment) if whole["tls"]["mode"] == GENERATED else {}
+    except (KeyError, TypeError, ValueError) as error:  # another chart than ours, whose schema allows it
+        raise ExperimentError(
+            f"tls, lps and device of the values of chart {chart} are not as the project's chart has them: {error!r}; "
+            "set tls.mode to secret, or leave --chart out"
+        ) from None
+
+
+def _with_certificates(
+    certificates: ReleaseCertificates,
+    holders: Mapping[str, list[Name]],
+    values: dict[str, Any],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Make the Secrets that the pods will mount; gives the values with the fingerprint of who has signed."""
+    if made := certificates.make(holders):
+        tell(f"made certificates for {listed(made)}")
+    return merge_values([values, {"tls": {"authority": certificates.fingerprint()}}])
+
+
+def _take_back(helm: Helm, certificates: ReleaseCertificates) -> None:
+    """Delete the Secrets that are new, unless there is a release, whose pods may mount them."""
+    with suppress(FedstrataError):  # what stays `fedstrata down` deletes; the first reason is the one that is told
+        if helm.chart() is None:
+            certificates.take_back()
+
+
+def _tidy(
+    certificates: ReleaseCertificates,
+    holders: Mapping[str, list[Name]],
+    values: Mapping[str, Any],
+    tell: Callable[[str], None],
+) -> None:
+    """Delete the Secrets that the release, as it is now, has no use for."""
+    try:
+        if holders:
+            certificates.prune(holders)
+        elif not authority_is_taken_over(values):
+            certificates.drop_authority()
+    except FedstrataError as error:
+        tell(f"Secrets of certificates that are no longer needed stay: {error}")
+
+
+def _check_partition(experiment: Experiment) -> None:
+    """Raise DataError if the data set holds less than the partition asks for; pods may have one that is not here."""
+    if isinstance(experiment.partition, LocalPartition):
+        return
+    here = experiment.data.model_copy(update={"download": False})
+    try:
+        dataset = load_dataset(here)
+    except (DataError, PluginError):
+        return
+    check_partition(experiment, dataset)
+
+
+def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    """Values whose Role gives the GPS no right that this account lacks: Kubernetes refuses such a Role."""
+    rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
+    if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
+        return values
+    tell("this account may not create Events, so the GPS may not either: gps.rbac.recordEvents is false")
+    return merge_values([values, {"gps": {"rbac": {"recordEvents": False}}}])
+
+
+def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
+    """How the release's run stands; None if its GPS does not run or does not answer.
+
+    Raises:
+        AccountError, CertificateError, HandshakeError: this account may not ask the GPS, or has no certificate that
+            the GPS knows; `unknown` says what is not known for that reason.
+    """
+    try:
+        return status(release, Quiet(), once=True)
+    except (AccountError, CertificateError, HandshakeError) as error:
+        raise type(error)(f"{unknown}: {error}") from None
+    except (AddressError, RunStoppedError):
+        return None
+
+
+def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
+    """Whether LPSs keep their state when they are replaced together with their devices."""
+    whole = merge_values([load_values(chart / "values.yaml"), values])
+    return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
+
+
+def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volumes: bool) -> None:
+    """Refuse if the GPS says that it conducts a run of another experiment, or one that no new pod could go on with.
+
+    Raises:
+        ExperimentError: it does. AccountError, CertificateError, HandshakeError: it cannot be asked.
+    """
+    found = _status_now(release, "whether a run is under way, which --replace would interrupt, cannot be asked")
+    if found is None or found.phase in {"completed", "failed"}:
+        return
+    if found.run_id != experiment.run_id:
+        raise ExperimentError(
+            f"release {release.name} has run {found.run_id} in {found.phase}; give another --release, or --replace to "
+            "interrupt that run. Its state stays: fedstrata up with its experiment goes on with it later"
+        )
+    if not has_volumes and found.phase in {"training", "evaluation"}:
+        raise ExperimentError(
+            f"release {release.name} has run {found.run_id} in {found.phase}, and its LPSs have no volumes "
+            "(lps.persistence.enabled): other values replace them together with their devices, which ends the run. "
+            "Wait for its end, or give --replace"
+        )
+
+
+def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
+    """Refuse where the GPS says that this very run has not failed; nothing is done where it does not run or answer.
+
+    LPSs and devices of a run that is begun anew leave the state of the earlier one behind.
+
+    Raises:
+        ExperimentError: it has not. AccountError, CertificateError, HandshakeError: it cannot be asked.
+    """
+    what = f"--again begins a failed run anew, and whether {experiment.run_id} has failed cannot be asked"
+    found = _status_now(release, what)
+    if found is None:
+        return
+    if found.run_id == experiment.run_id and found.phase != "failed":
+        what = "has completed and its record is served" if found.phase == "completed" else f"is in {found.phase}"
+        raise ExperimentError(
+            f"--again begins a failed run anew, and {found.run_id} {what}; leave --again out, or give another --seed"
+        )
+
+
+def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
+    """The word with which a failed run is begun anew: another than before, or what it was begun with."""
+    if request.begins_again:
+        return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    is_same = kept and kept[0].get("experiment") == request.experiment.to_yaml()
+    return str(kept[0].get("again", "")) if is_same else ""
+
+
+class _Elsewhere:
+    """The backend of a run that Kubernetes keeps alive: there is nothing to do but watch."""
+
+    async def start(self, experiment: Experiment) -> str:
+        raise NotImplementedError
+
+    async def scale_lps(self, replicas: int) -> None:
+        """The GPS does it."""
+
+    async def failure(self) -> BaseException:
+        """Never: the GPS's status says what fails."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def stop(self) -> None:
+        """What runs goes on."""
+
+
+def status(release: Release, display: Display, *, once: bool, shows_page: bool = False) -> pb.RunStatus:
+    """Show a run's state, once or until it has ended, with `shows_page` on its page, too.
+
+    Raises:
+        RunStoppedError: the run failed.
+    """
+
+    async def watch(address: str, tls: TlsFiles | None) -> Outcome:
+        async with RunClient(address, tls) as client:
+            if once:
+                return Outcome(status=await _first(client, display), failure=None)
+            return await follow(client, _Elsewhere(), display.show)
+
+    installed = InstalledRelease(release)
+    with installed.operator_tls() as tls, installed.gps_address() as address, ExitStack() as stack:
+        if shows_page:
+            show_page(display, stack.enter_context(installed.gps_address("http")))
+        with display.open():
+            outcome = run_interruptibly(watch(address, tls))
+        if shows_page:
+            keep_page()
+    if outcome.failure is not None:
+        raise _failed(release, outcome.failure)
+    return outcome.status
+
+
+def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
+    """A run's failure, with what to do about it."""
+    if not isinstance(failure, RunStoppedError):
+        return failure
+    return RunStoppedError(
+        f"{failure}; mend that, then fedstrata up EXPERIMENT.yaml --again --release {release.name} begins it anew"
+    )
+
+
+async def _first(client: RunClient, display: Display) -> pb.RunStatus:
+    try:
+        async with asyncio.timeout(FIRST_STATUS_S):
+            async for found in client.watch():
+                display.show(found)
+                return found
+    except TimeoutError:
+        pass
+    raise RunStoppedError(f"the GPS did not answer within {FIRST_STATUS_S:g} s; kubectl logs of its pod says why")
+
+
+def collect(release: Release, out: Path, display: Display) -> Path:
+    """Wait for the end of the run and put its record, with the report, into a new folder; gives the report.
+
+    Raises:
+        OutputError: the folder is in use. RunStoppedError: the run failed; its record is collected all the same.
+    """
+    from emulator.results.report import write_report
+
+    new_folder(out)  # now, and not after hours of waiting
+
+    async def fetch(address: str, tls: TlsFiles | None) -> Outcome:
+        async with RunClient(address, tls) as client:
+            outcome = await follow(client, _Elsewhere(), display.show)
+            if outcome.status.has_record:
+                await client.fetch_record(outcome.status.run_id, out)
+            return outcome
+
+    installed = InstalledRelease(release)
+    with installed.operator_tls() as tls, installed.gps_address() as address, display.open():
+        outcome = run_interruptibly(fetch(address, tls))
+    report = write_report(out)
+    if outcome.failure is not None:
+        raise _failed(release, outcome.failure)
+    return report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """What `fedstrata down` found and did."""
+
+    was_installed: bool
+    certificates: Sequence[str]  # Secrets
+    deleted: Sequence[str]  # volume claims
+    kept: Sequence[str]
+
+
+def down(release: Release, *, deletes_records: bool, console: "Console", timeout_s: int = 300) -> Removed:
+    """Uninstall a release and wait until its pods are gone; with `deletes_records` its volume claims, too.
+
+    Claims that an earlier uninstallation has left are deleted likewise; Secrets of certificates always.
+
+    Raises:
+        ExperimentError: the release is of another chart. AddressError: there is nothing of that name.
+    """
+    helm, cluster = Helm(release), InstalledRelease(release)
+    tell = partial(console.print, soft_wrap=True, markup=False)
+    was_installed, certificates = helm.check_ours(), cluster.secrets.names()
+    if not was_installed and not certificates and not (deletes_records and cluster.claims()):
+        left = ", ".join(cluster.claims())
+        raise AddressError(
+            f"no release {release.name} in namespace {release.namespace}"
+            + (f"; it has left {left}, which --delete-records deletes" if left else "; see helm list --all-namespaces")
+        )
+    if was_installed:
+        helm.uninstall()
+        cluster.delete_tests()
+    for name in cluster.secrets.names():  # again: cert-manager may have made some
+        cluster.secrets.delete(name)
+    deleted = cluster.delete_claims() if deletes_records else []
+    cluster.wait_gone(timeout_s, tell, pods=True)
+    kept = [] if deletes_records else cluster.claims()
+    return Removed(was_installed=was_installed, certificates=certificates, deleted=deleted, kept=kept)
+
+
+def claims_of(release: Release) -> list[str]:
+    """Names of a release's volume claims, whether it is installed or not."""
+    return InstalledRelease(release).claims()
+
+
+def load_for_cluster(
+    path: Path, overrides: Sequence[str], seed: int | None, tell: Callable[[str], None] = lambda _: None
+) -> Experiment:
+    """An experiment as it goes to a cluster: without this machine's data folder, which pods do not have; tells so."""
+    experiment = load_experiment(path, overrides, seed)
+    refuse_faults(experiment, "Kubernetes")
+    if experiment.data.folder is not None and experiment.data.name != "folder":
+        tell(
+            f"data.folder {experiment.data.folder} is this machine's and left out: pods read what data.type of the "
+            "chart's values says (hostPath, claim or image), at data.path"
+        )
+        return experiment.model_copy(update={"data": experiment.data.model_copy(update={"folder": None})})
+    return experiment

@@ -1,0 +1,76 @@
+"""The command that measures this machine as a device: bench-device."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from emulator.commands.package import EXPERIMENT
+
+if TYPE_CHECKING:
+    from device.pace import Pace
+    from fedstrata.experiment import Experiment
+
+
+def bench_device(
+    experiment: Annotated[Path, EXPERIMENT],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. model.name=cnn. Repeatable."),
+    ] = None,
+    device: Annotated[int, typer.Option(min=0, help="The index of the device whose training is measured.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="LPS rounds to measure, after one to warm up.")] = 9,
+    is_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Measure how long this machine trains an example, as compute.per_example wants it."""
+    from device.pace import measured_pace, training_job
+    from emulator.shipped.examples import find_experiment
+    from fedstrata.experiment_file import load_experiment
+
+    loaded = load_experiment(find_experiment(experiment), overrides or ())
+    pace = measured_pace(training_job(loaded, device), rounds)
+    print(json.dumps(pace_fields(pace, loaded)) if is_json else said_of(pace, loaded))
+
+
+def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
+    """What was measured; `profile` is null where the experiment says no reference."""
+    return {
+        "per_example_ns": pace.per_example_ns,
+        "fastest_ns": round(min(pace.seconds) * 1e9),
+        "slowest_ns": round(max(pace.seconds) * 1e9),
+        "rounds": len(pace.seconds),
+        "examples": pace.examples,
+        "model": experiment.model.name,
+        "profile": _profile(pace, experiment),
+    }
+
+
+def said_of(pace: "Pace", experiment: "Experiment") -> str:
+    """What was measured, in words, and as it goes into an experiment file."""
+    from emulator.console.units import counted
+    from fedstrata.experiment.quantities import written_duration
+
+    shown = [written_duration(_three_digits(seconds * 1e9)) for seconds in (min(pace.seconds), max(pace.seconds))]
+    lines = [
+        f"{written_duration(_three_digits(pace.per_example_ns))} an example of {experiment.model.name}: the median of "
+        f"{counted(len(pace.seconds), 'round')} of {counted(pace.examples, 'example')}, {shown[0]} to {shown[1]}",
+        f"compute: {{per_example: {written_duration(_three_digits(pace.per_example_ns))}}}",
+    ]
+    profile = _profile(pace, experiment)
+    if profile is not None:
+        lines.append(f"or, beside the file's per_example, profiles: {{here: {profile:g}}}")
+    return "\n".join(lines)
+
+
+def _profile(pace: "Pace", experiment: "Experiment") -> float | None:
+    """How many times as long as the file's reference this machine takes."""
+    compute = experiment.compute
+    if compute is None or not compute.per_example:
+        return None
+    return float(f"{pace.per_example_ns / compute.per_example:.3g}")
+
+
+def _three_digits(duration_ns: float) -> int:
+    """Rounded to as much as a measurement is worth."""
+    return round(float(f"{duration_ns:.3g}"))

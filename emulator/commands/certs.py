@@ -1,0 +1,161 @@
+"""The commands for certificates of processes that are started by hand: certs init, issue, renew, revoke and show."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from emulator.commands.kubernetes import Context, Kubeconfig, Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from emulator.cluster.release import Release
+    from fedstrata.trust.authority import Issued
+
+certs = typer.Typer(help="Make certificates for services that are started by hand.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Option(metavar="DIR", help="Where the authority and what it issues lie.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="For how long a certificate is valid.")]
+OfRelease = Annotated[
+    str | None, typer.Option(metavar="NAME", help="By the authority of this Helm release instead of the folder's.")
+]
+CERTS = Path("certs")
+
+
+class Change(StrEnum):
+    """What becomes of an authority."""
+
+    new = "new"
+    drop = "drop"
+
+
+@certs.command()
+def init(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="What the run, or the place of many runs, is called.")],
+    folder: Folder = CERTS,
+) -> None:
+    """Make the authority that all processes of a run trust."""
+    from emulator.certs import init as make
+
+    print(f"{make(folder, run)}: keep it where no process of the run is; who has its key can be anybody")
+
+
+@certs.command()
+def issue(
+    *,
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="gps, operator, lps or device.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Of an LPS, or of all devices of a process.")
+    ] = None,
+    folder: Folder = CERTS,
+    days: Days = 365,
+    release: OfRelease = None,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Issue a certificate: a folder to copy to where the process will run, for its --tls."""
+    from emulator.certs import issue as make
+
+    print(make(folder, role, names or [], days, _place(release, namespace, context, kubeconfig)))
+
+
+@certs.command()
+def renew(
+    *,
+    folder: Folder = CERTS,
+    days: Days = 365,
+    authority: Annotated[
+        Change | None,
+        typer.Option(help="Instead: make a new authority beside the one of now, or drop the one of before."),
+    ] = None,
+    release: OfRelease = None,
+    pods: Annotated[
+        bool, typer.Option("--pods", help="Instead of a folder's: those of the release's pods, in their Secrets.")
+    ] = False,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Issue all certificates of a folder anew, with new keys; processes that run take them, and go on."""
+    from emulator import certs as work
+    from fedstrata.errors import CertificateError
+
+    place = _place(release, namespace, context, kubeconfig)
+    if pods and (place is None or authority is not None):
+        raise CertificateError("--pods renews the certificates of a release; say of which, and nothing of an authority")
+    if pods and place is not None:
+        _print_lines(work.renew_pods(place))
+    elif authority is None:
+        _print(work.renew(folder, days, place))
+    elif place is not None:
+        change = work.renew_authority_of_release if authority is Change.new else work.drop_authority_of_release
+        _print_lines(change(place, folder))
+    else:
+        _print(work.renew_authority(folder) if authority is Change.new else work.drop_authority(folder))
+
+
+@certs.command()
+def revoke(
+    *,
+    role: Annotated[str, typer.Argument(metavar="[ROLE]", help="gps, operator, lps or device.")] = "",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Of an LPS, or of devices: none has a certificate any more."),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Instead: the certificate in this folder, and no other of its name."),
+    ] = None,
+    folder: Folder = CERTS,
+    release: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of this Helm release, told to all its pods by a Secret.")
+    ] = None,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Have certificates count no more: written beside all of the folder, and taken by processes that run."""
+    from emulator import certs as work
+    from fedstrata.errors import CertificateError
+
+    if bool(role) == bool(certificate):
+        raise CertificateError("say whom: a role and its names, or --certificate DIR; and not both")
+    where = _place(release, namespace, context, kubeconfig)
+    if where is not None:
+        print(work.revoke_of_release(where, role, names or [], certificate))
+    else:
+        _print_lines(work.revoke(folder, role, names or [], certificate))
+
+
+@certs.command()
+def show(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder with certificates, or folders of them.")
+    ] = CERTS,
+) -> None:
+    """List certificates: of whom each is, and until when it is valid."""
+    from emulator.certs import show as found
+
+    _print(found(folder))
+
+
+def _place(release: str | None, namespace: str, context: str | None, kubeconfig: Path | None) -> "Release | None":
+    from emulator.cluster.release import Release
+
+    if release is None:
+        return None
+    return Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+
+
+def _print_lines(told: "Iterable[object]") -> None:
+    for one in told:
+        print(one)
+
+
+def _print(certificates: "Iterable[Issued]") -> None:
+    for one in certificates:
+        left = "expired" if one.days_left < 0 else f"{one.days_left} days left"
+        print(f"{one.folder}: {one.peer} of {one.peer.domain}, until {one.until:%Y-%m-%d}, {left}")

@@ -1,0 +1,173 @@
+"""The commands for a run on Kubernetes: up, status, collect, down."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emulator.commands.package import EXPERIMENT
+
+ReleaseName = Annotated[str, typer.Option("--release", metavar="NAME", help="The Helm release.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The Kubernetes namespace.")]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="A context of the kubeconfig.", show_default="the current one"),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="A kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config"),
+]
+
+
+def up(
+    *,
+    experiment: Annotated[Path, EXPERIMENT],
+    release: ReleaseName = "fedstrata",
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the experiment. Repeatable."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Take this seed instead of the file's.")] = None,
+    values: Annotated[
+        list[Path] | None, typer.Option("--values", metavar="FILE", help="Values for the chart. Repeatable.")
+    ] = None,
+    value_overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set-value", metavar="KEY=VALUE", help="Change one of the chart's values. Repeatable."),
+    ] = None,
+    resets_values: Annotated[
+        bool, typer.Option("--reset-values", help="Forget the values that the release was given before.")
+    ] = False,
+    begins_again: Annotated[
+        bool, typer.Option("--again", help="Begin a run that has failed anew; its record is put aside.")
+    ] = False,
+    replaces_run: Annotated[
+        bool,
+        typer.Option("--replace", help="Interrupt a run of another experiment; its state stays."),
+    ] = False,
+    code: Annotated[
+        list[Path] | None,
+        typer.Option("--code", metavar="FILE", help="A file of own code that the experiment names. Repeatable."),
+    ] = None,
+    chart: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Another chart than the project's.")] = None,
+    timeout: Annotated[int, typer.Option(min=1, help="Seconds that the pods may take to be ready.")] = 300,
+) -> None:
+    """Install or upgrade the chart with an experiment, and wait until all pods are ready."""
+    from rich.console import Console
+
+    from emulator.cluster import remote
+    from emulator.cluster.release import Release
+    from emulator.shipped.examples import find_experiment
+
+    console = Console(highlight=False)
+    tell = partial(console.print, soft_wrap=True, markup=False)
+    request = remote.UpRequest(
+        experiment=remote.load_for_cluster(find_experiment(experiment), overrides or (), seed, tell),
+        values=values or (),
+        value_overrides=value_overrides or (),
+        resets_values=resets_values,
+        begins_again=begins_again,
+        replaces_run=replaces_run,
+        code=code or (),
+        chart=chart,
+        timeout_s=timeout,
+    )
+    where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    remote.up(where, request, console)
+
+
+def status(
+    *,
+    release: ReleaseName = "fedstrata",
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    shows_page: Annotated[
+        bool, typer.Option("--page", help="Tell where the live page is, and open it where a browser can be seen.")
+    ] = False,
+    is_once: Annotated[bool, typer.Option("--once", help="Show how the run stands now, and end.")] = False,
+) -> None:
+    """Watch the run on Kubernetes until it ends."""
+    from rich.console import Console
+
+    from emulator.cluster import remote
+    from emulator.cluster.release import Release
+    from emulator.runs.progress import drawn
+    from emulator.runs.run import make_display
+
+    if shows_page and is_once:
+        raise typer.BadParameter("--page follows the run, and --once does not; leave one of them out")
+    where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    display = make_display(is_json=is_json, is_quiet=is_once and not is_json)
+    found = remote.status(where, display, once=is_once, shows_page=shows_page)
+    if is_once and not is_json:
+        Console(highlight=False).print(drawn(found, [], seconds=found.seconds))
+
+
+def collect(
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the record and report.")],
+    release: ReleaseName = "fedstrata",
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
+) -> None:
+    """Wait for the end of the run on Kubernetes and fetch its record."""
+    from rich.console import Console
+
+    from emulator.cluster import remote
+    from emulator.cluster.release import Release
+    from emulator.results.record import load_record
+    from emulator.results.result import print_result
+    from emulator.runs.run import make_display
+
+    where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    report = remote.collect(where, out, make_display(is_json=False, is_quiet=is_quiet))
+    print_result(load_record(out), report, Console(highlight=False))
+
+
+def down(
+    *,
+    release: ReleaseName = "fedstrata",
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    deletes_records: Annotated[
+        bool, typer.Option("--delete-records", help="Delete the volume claims too, with all records in them.")
+    ] = False,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask before records are deleted.")] = False,
+) -> None:
+    """Uninstall the release. Records stay on its volume unless told otherwise."""
+    from rich.console import Console
+
+    from emulator.cluster import remote
+    from emulator.cluster.release import Release
+    from emulator.cluster.rollout import listed
+
+    where = Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    if deletes_records and not is_sure:
+        _ask_to_delete(remote.claims_of(where))
+    done = remote.down(where, deletes_records=deletes_records, console=Console(highlight=False, stderr=True))
+    print(f"uninstalled {release}" if done.was_installed else f"{release} was not installed any more")
+    if done.certificates and not done.was_installed:
+        print(f"deleted the certificates {listed(done.certificates)}")
+    if done.deleted:
+        print(f"deleted {', '.join(done.deleted)}")
+    if done.kept:
+        print(f"records stay on {', '.join(done.kept)}; fedstrata down --delete-records deletes them, too")
+
+
+def _ask_to_delete(claims: list[str]) -> None:
+    """Ask whether these volume claims may go. Raises typer.BadParameter where nobody can be asked, Abort for a no."""
+    if not claims:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"--delete-records deletes {', '.join(claims)} with all records; say --yes to do so")
+    typer.confirm(f"Delete {', '.join(claims)} with all records in them?", abort=True)

@@ -1,0 +1,258 @@
+"""The command line: commands parse, functions work. Heavy imports wait until a command needs them."""
+
+import atexit
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from emulator.commands import bench_device, certs, export, kubernetes, package, retime, sweep
+from emulator.commands.package import EXPERIMENT
+from fedstrata.process.logs import print_whatever_comes
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+
+EXIT_FAULT = 1  # a fault of Fedstrata's own
+EXIT_INTERRUPTED = 130  # as fedstrata.errors has it, whose import can wait; Typer gives it too
+UsageError = typer.BadParameter.__base__
+
+app = typer.Typer(
+    help="Hierarchical federated learning: one experiment file, three tiers, one record.",
+    context_settings={"help_option_names": ["--help", "-h"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. training.global_rounds=3. Repeatable."),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Take this seed instead of the file's.")]
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"fedstrata {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hierarchical federated learning: one experiment file, three tiers, one record."""
+
+
+@app.command()
+def run(
+    *,
+    experiment: Annotated[Path | None, EXPERIMENT] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A new folder for the record, report, state and logs.",
+            show_default="runs/EXPERIMENT, numbered from the second on",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted or failed run, from its folder alone.")
+    ] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    device_processes: Annotated[
+        int | None, typer.Option(min=1, help="How many processes share the devices.", show_default="one a core")
+    ] = None,
+    shows_page: Annotated[
+        bool, typer.Option("--page", help="Tell where the live page is, and open it where a browser can be seen.")
+    ] = False,
+    has_tls: Annotated[
+        bool, typer.Option("--tls/--no-tls", help="Whether the processes speak TLS to each other.")
+    ] = True,
+    is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the last is the summary.")] = False,
+    is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
+) -> None:
+    """Run an experiment on this machine."""
+    from emulator.runs.run import RunRequest
+    from emulator.runs.run import run as run_request
+
+    folder = _folder_of(experiment, out, resume, is_changed=bool(overrides) or seed is not None)
+    loaded = None if experiment is None else _loaded(experiment, overrides, seed)
+    request = RunRequest(
+        experiment=loaded, out=folder, device_processes=device_processes, shows_page=shows_page, has_tls=has_tls
+    )
+    run_request(request, is_json=is_json, is_quiet=is_quiet)
+
+
+def _loaded(experiment: Path, overrides: list[str] | None, seed: int | None) -> "Experiment":
+    from emulator.shipped.examples import find_experiment
+    from fedstrata.experiment_file import load_experiment
+
+    return load_experiment(find_experiment(experiment), overrides or (), seed)
+
+
+def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
+    """The folder to work in: an experiment's --out or a new one, or that of --resume, which takes nothing else."""
+    if resume is not None:
+        if experiment is not None or out is not None or is_changed:
+            raise typer.BadParameter(
+                "--resume DIR goes on with what DIR holds; leave out the experiment and its options"
+            )
+        return resume
+    if experiment is None:
+        raise typer.BadParameter("give an experiment file or the name of an example, or --resume DIR")
+    return out or _unused_folder(experiment.stem)
+
+
+def _unused_folder(name: str) -> Path:
+    from emulator.results.output import unused_folder
+
+    return unused_folder(Path("runs"), name)
+
+
+@app.command()
+def check(experiment: Annotated[Path, EXPERIMENT], overrides: Overrides = None, seed: Seed = None) -> None:
+    """Validate an experiment; print its topology and the bytes it should take."""
+    from rich.console import Console
+
+    from emulator.estimates.check import check as check_experiment
+
+    check_experiment(_loaded(experiment, overrides, seed), Console(highlight=False))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder.")],
+    global_round: Annotated[
+        int | None, typer.Option(metavar="N", help="With a clock, draw this global round instead of the longest.")
+    ] = None,
+) -> None:
+    """Write report.html of a finished run anew."""
+    from emulator.results.report import write_report
+
+    print(write_report(folder, global_round))
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Finished runs' folders.")],
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the table and figure here.")] = None,
+) -> None:
+    """Compare finished runs: a table, and a figure in --out."""
+    from rich.console import Console
+
+    from emulator.results.compare import compare as compare_records
+    from emulator.results.compare import show
+
+    show(compare_records(folders, out), Console(highlight=False))
+
+
+for _command in (
+    sweep.sweep,
+    package.examples,
+    package.schema,
+    package.data,
+    export.export,
+    bench_device.bench_device,
+    retime.retime,
+    kubernetes.up,
+    kubernetes.status,
+    kubernetes.collect,
+    kubernetes.down,
+):
+    app.command()(_command)
+
+
+app.add_typer(certs.certs, name="certs")
+
+
+def version() -> str:
+    """Of the installed distribution."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("fedstrata")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command; gives its exit code. Whatever goes wrong is told in one line on standard error."""
+    try:
+        code = int(app(list(arguments) or ["--help"], standalone_mode=False, prog_name="fedstrata") or 0)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # who read our output has gone; without this the interpreter complains once more when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except Exception as error:  # the last resort; every kind is told and none passed on
+        return _told_error(error)
+    return _end("interrupted", code) if code == EXIT_INTERRUPTED else code
+
+
+def _told_error(error: Exception) -> int:
+    from fedstrata.errors import EXIT_USAGE, FedstrataError
+    from fedstrata.process.quoting import printable
+
+    if isinstance(error, FedstrataError):
+        return _end(f"error: {printable(str(error))}", error.exit_code)
+    if UsageError is not None and isinstance(error, UsageError):
+        message = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]  # of Click's class
+        return _end(f"error: {message} See fedstrata --help.", EXIT_USAGE)
+    reason = printable(f"{type(error).__name__}: {error}")[:300]
+    return _end(
+        f"error: a fault of Fedstrata's own: {reason}; the traceback is in {_keep_traceback(error)}", EXIT_FAULT
+    )
+
+
+def _end(line: str, code: int) -> int:
+    print(line, file=sys.stderr, flush=True)
+    return code
+
+
+def _keep_traceback(error: Exception) -> str:
+    descriptor, path = tempfile.mkstemp(prefix="fedstrata-", suffix=".log")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(traceback.format_exception(error))
+    return path
+
+
+def _end_with(codes: list[int]) -> None:
+    """End at once with a code, if there is one, all that was printed told."""
+    for code in codes:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """The `fedstrata` command."""
+    # SIGTERM ends a command as Ctrl-C does, and code of one's own is found beside where one stands
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print_whatever_comes()
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    ended: list[int] = []
+    atexit.register(_end_with, ended)  # the first to be registered is the last to be called
+    code = execute(sys.argv[1:])
+    if code == EXIT_INTERRUPTED:
+        # a signal that came while code was made from text, as data classes are, would have the interpreter of
+        # `python -m` end by SIGINT in place of this code
+        ended.append(code)
+    for number in (signal.SIGINT, signal.SIGTERM):  # all is done and said; the interpreter would only complain of them
+        signal.signal(number, lambda *_: os._exit(code))
+    sys.exit(code)

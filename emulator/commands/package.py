@@ -1,0 +1,86 @@
+"""The commands for what a run begins with: examples, schema, data."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WIDE = 1000  # columns of a pipe: nothing is cut
+
+
+def _complete_experiment(incomplete: str) -> list[str]:
+    from emulator.shipped.examples import complete_experiment
+
+    return list(complete_experiment(incomplete))
+
+
+def _complete_example(incomplete: str) -> list[str]:
+    from emulator.shipped.examples import examples
+
+    return [name for name in examples() if name.startswith(incomplete)]
+
+
+EXPERIMENT = typer.Argument(
+    metavar="EXPERIMENT", autocompletion=_complete_experiment, help="An experiment file, or the name of an example."
+)
+
+
+def examples(
+    show: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", autocompletion=_complete_example, help="Print this example's file."),
+    ] = None,
+) -> None:
+    """List the example experiments, which other commands take by name."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from emulator.shipped.examples import examples as all_examples
+    from emulator.shipped.examples import find_example
+
+    if show is not None:
+        print(find_example(show).text, end="")
+        return
+    found = all_examples()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, min_width=max(map(len, found), default=0))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for name, example in found.items():
+        table.add_row(Text(name, style="bold"), Text(example.summary))
+    Console(highlight=False, width=None if sys.stdout.isatty() else WIDE).print(table)
+
+
+class Described(StrEnum):
+    """What there is a JSON Schema of."""
+
+    EXPERIMENT = "experiment"
+    STATUS = "status"
+
+
+def schema(
+    of: Annotated[Described, typer.Argument(help="The experiment file, or a line of status --json.")] = (
+        Described.EXPERIMENT
+    ),
+) -> None:
+    """Print the JSON Schema of the experiment file, for editors that check YAML by one, or of a status."""
+    from emulator.runs.status_schema import status_schema
+    from fedstrata.experiment_file import experiment_schema
+
+    found = status_schema() if of is Described.STATUS else experiment_schema()
+    print(json.dumps(found, indent=2))
+
+
+def data(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The data set to have here.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Have it in this folder, which data.folder names.")
+    ] = None,
+) -> None:
+    """Fetch a published data set and check its content; without a name, say which are here."""
+    from emulator.shipped.data import fetch, listing
+
+    print("\n".join(listing()) if name is None else fetch(name, folder))

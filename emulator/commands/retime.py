@@ -1,0 +1,49 @@
+"""The command that asks how long a finished run would have taken elsewhere: retime."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from emulator.estimates.retime import Retimed
+
+
+def retime(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder, of a virtual clock.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change links, compute or energy, e.g. links.device-lps.preset=nb-iot."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the record with the new timeline.")
+    ] = None,
+) -> None:
+    """Work a finished run's timeline out anew for other links and boards, without training."""
+    from rich.console import Console
+
+    from emulator.estimates.retime import retime as retimed
+    from emulator.results.output import check_unused
+    from emulator.results.result import energy_line, virtual_table
+
+    if out is not None:
+        check_unused(out)
+    found = retimed(folder, changes or ())
+    console, energy = Console(highlight=False), found.energy
+    console.print(virtual_table(found.virtual))
+    if energy is not None:
+        console.print(energy_line(energy), soft_wrap=True)
+    if out is not None:
+        print(_written(found, out))
+
+
+def _written(found: "Retimed", out: Path) -> Path:
+    """Write the record with its new timeline; gives its folder."""
+    from emulator.estimates.retime import write_retimed
+    from emulator.results.report import write_report
+
+    write_retimed(found, out)
+    write_report(out)
+    return out

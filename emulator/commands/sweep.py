@@ -1,0 +1,82 @@
+"""The command for many runs: sweep."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from emulator.sweeps.sweep import SweepOutcome
+
+
+def sweep(
+    *,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file: docs/sweep.md.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder, or that of this sweep, to go on in.")],
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="How many runs at once.", show_default="one more than cores")
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the last is of the sweep.")] = False,
+    is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
+) -> None:
+    """Run an experiment in many cells, settings and seeds, to one table; go on where it stopped."""
+    from rich.console import Console
+
+    from emulator.sweeps.file import load_sweep
+    from emulator.sweeps.progress import make_display
+    from emulator.sweeps.sweep import SweepRequest
+    from emulator.sweeps.sweep import sweep as do_sweep
+
+    console = Console(highlight=False)
+    request = SweepRequest(sweep=load_sweep(file), out=out, jobs=jobs)
+    outcome = do_sweep(request, make_display(console, is_json=is_json, is_quiet=is_quiet))
+    _tell(outcome, out, console, is_json=is_json)
+    if outcome.failure is not None:
+        raise outcome.failure
+
+
+def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bool) -> None:
+    """Print the result."""
+    from emulator.console.units import counted, human_seconds
+    from emulator.runs.progress import print_json
+    from emulator.sweeps.results import COSTS_SAID
+
+    cost, results = outcome.cost, outcome.results
+    if is_json:
+        print_json({
+            "event": "sweep", "folder": str(out), "runs": len(results.sweep.runs), "completed": len(results.records),
+            "done_now": cost.runs, "seconds": round(cost.seconds, 3), "cpu_seconds": round(cost.cpu_seconds, 3),
+            "cores": cost.cores,
+        })  # fmt: skip
+        return
+    _print_table(console, "Mean ± sample standard deviation over seeds", results.table())
+    if results.sweep.baseline is not None:
+        _print_table(console, f"Minus {results.sweep.baseline}, seed by seed", results.differences())
+    if results.costs:
+        _print_table(console, COSTS_SAID, results.cost_table())
+    if cost.ratio is not None:
+        busy = f"{cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}"
+        console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}, {busy}")
+    console.print(f"tables  {out / 'table.csv'}, table.md\npage    {out / 'index.html'}", soft_wrap=True, markup=False)
+
+
+def _print_table(console: "Console", title: str, given: tuple[list[str], list[list[str]]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from emulator.results.measures import is_number
+    from fedstrata.process.quoting import printable
+
+    head, rows = given
+    table = Table(title=Text(title, style="bold"), box=SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    for name, *column in zip(head, *rows, strict=True):
+        if is_number(name):
+            table.add_column(name, justify="right", min_width=max(map(len, (name, *column))))
+        else:
+            table.add_column(name, min_width=12, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table, crop=False)

@@ -1,0 +1,1 @@
+"""The person at the terminal: interrupts, the browser, and numbers as people read them."""

@@ -1,0 +1,248 @@
+"""What a run would be, without running it: its topology, its model and the bytes it should take."""
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from emulator.console.units import counted, grouped, human_bytes
+from emulator.estimates.check_times import Payloads, print_times
+from emulator.estimates.sizing import device_memory, lps_memory
+from fedstrata.datasets import DatasetInfo, dataset_info, load_dataset
+from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
+from fedstrata.experiment.quantities import written_devices
+from fedstrata.methods import Method, Moment, make_method
+from fedstrata.partitions import check_partition
+from fedstrata.privacy.report import privacy_lines
+from fedstrata.rpc.answers import largest_bytes
+from fedstrata.streams.architectures import Architectures
+from fedstrata.streams.homes import lps_known
+from fedstrata.streams.streams import are_placed_by_index, streams_of
+from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """Elements of a model and of what travels of it."""
+
+    elements: int
+    travelling_elements: int  # between a device and its LPS
+    stream_elements: int  # between an LPS and the GPS, of as many clusters as are known
+    fetched_elements: int  # of the clusters whose models a device receives, where it fetches them
+    shared_layers: tuple[str, ...]
+    own_layers: tuple[str, ...]  # that never leave a device
+    is_exact: bool  # whether partial sums travel up from the LPSs
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionBytes:
+    """Payload bytes of all devices' answers to a question, at most: up, and down where they are relayed."""
+
+    name: str
+    moment: Moment
+    up: int
+    down: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundBytes:
+    """Payload bytes of one LPS round on device-lps, and of one global round of one LPS on lps-gps."""
+
+    device_lps_down: int
+    device_lps_up: int
+    lps_gps_down: int
+    lps_gps_up: int
+
+
+def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
+    """What answers take, by question."""
+    method, devices = make_method(experiment), experiment.device_count
+    relayed_by = len(method.relays())
+    return [
+        QuestionBytes(
+            name=question.name,
+            moment=question.moment,
+            up=devices * largest_bytes(question),
+            down=relayed_by * (devices - 1) * largest_bytes(question) if question.relayed else 0,
+        )
+        for question in method.questions()
+    ]
+
+
+def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
+    """What the encodings of the two links make of the model."""
+    device_lps, lps_gps = experiment.links.device_lps, experiment.links.lps_gps
+    up: AnyEncoding = "exact" if model.is_exact else lps_gps.up
+    fetched = model.fetched_elements if make_method(experiment).fetches_all else model.travelling_elements
+    update: AnyEncoding = device_lps.up if experiment.secure_aggregation is None else "exact"
+    return RoundBytes(
+        device_lps_down=experiment.device_count * fetched * ELEMENT_BYTES[device_lps.down],
+        device_lps_up=experiment.device_count * model.travelling_elements * ELEMENT_BYTES[update],
+        lps_gps_down=model.stream_elements * ELEMENT_BYTES[lps_gps.down],
+        lps_gps_up=model.stream_elements * ELEMENT_BYTES[up],
+    )
+
+
+def cluster_count(method: Method) -> str:
+    """How many clusters there will be, as far as that is known before the run."""
+    return str(method.clusters_known or "as many as the method finds")
+
+
+def lps_wanted(experiment: Experiment, method: Method) -> str:
+    """How many LPSs there will be, and what hangs on them."""
+    if are_placed_by_index(experiment, method):
+        return f"{lps_known(experiment, method)}, which clusters span"
+    return f"{cluster_count(method)}, one a cluster"
+
+
+def check_data(experiment: Experiment) -> None:
+    """Raise a DataError where the data set is missing or holds less than the partition asks for."""
+    # with a local partition each device has data of its own, which is not seen from here
+    if not isinstance(experiment.partition, LocalPartition):
+        check_partition(experiment, load_dataset(experiment.data))
+
+
+def check(experiment: Experiment, console: Console) -> None:
+    """Check the experiment against its data and model, and print what it resolves to.
+
+    Raises:
+        FedstrataError: the data set, the partition, the model or a `module:function` is not usable.
+    """
+    check_data(experiment)
+    info = dataset_info(experiment.data)
+    model = model_size(experiment, info)
+    console.print(Text(experiment.run_id, style="bold"))
+    console.print(_topology_table(experiment, info, model))
+    if isinstance(experiment.partition, TaskPartition):
+        console.print(_task_table(experiment.partition))
+    console.print(_bytes_table(experiment, model))
+    if experiment.clock != "none":
+        print_times(experiment, payloads_of(experiment, model), console)
+
+
+def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:
+    """What one child exchanges with its parent."""
+    whole, devices = round_bytes(experiment, model), experiment.device_count
+    return Payloads(
+        device_down=whole.device_lps_down // devices,
+        device_up=whole.device_lps_up // devices,
+        lps_down=whole.lps_gps_down,
+        lps_up=whole.lps_gps_up,
+        answer=sum(each.up for each in question_bytes(experiment) if each.moment is not Moment.BEFORE) // devices,
+    )
+
+
+def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
+    from fedstrata.models import build_model
+
+    method, model = make_method(experiment), build_model(experiment.model, info)
+    streams = streams_of(experiment, method, model)
+    clusters = max(1, method.clusters_known)
+    up = streams.layout(clusters) if streams.spans else streams.everywhere
+    offered = clusters if method.most_offered is None else min(method.most_offered, clusters)
+    return ModelSize(
+        elements=model.layout.size,
+        travelling_elements=streams.travelling.size,
+        stream_elements=up.size,
+        fetched_elements=streams.layout(offered).size,
+        shared_layers=streams.everywhere.names,
+        own_layers=streams.own.names,
+        is_exact=streams.spans and experiment.training.lps_rounds_per_global_round == 1,
+    )
+
+
+def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize) -> Table:
+    method = make_method(experiment)
+    pods = device_memory(experiment)
+    training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
+    local = counted(training.local_epochs, "epoch") if training.local_epochs else f"{training.local_steps} steps"
+    rows = {
+        "GPS": f"1, {counted(training.global_rounds, 'global round')}",
+        "clusters": cluster_count(method),
+        "LPS": lps_wanted(experiment, method),
+        "LPS rounds": f"{training.lps_rounds_per_global_round} a global round",
+        "devices": f"{grouped(experiment.device_count)}, {local} of batches of {training.batch_size} an LPS round",
+        "data": f"{experiment.data.name}, {shape}, {info.num_classes} classes",
+        "method": _method(experiment),
+        "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
+        **_architectures(experiment),
+        **_newcomers(experiment),
+        "shared by all": ", ".join(model.shared_layers) or "nothing",
+        "stays on devices": ", ".join(model.own_layers) or "no layer",
+        "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} beside what an idle one has",
+        **_privacy(experiment),
+        "of devices": f"about {human_bytes(pods.process)} a process, and {human_bytes(pods.device)} for each in it",
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        table.add_row(Text(name, style="dim"), Text(value))
+    return table
+
+
+def _architectures(experiment: Experiment) -> dict[str, str]:
+    """Other models than `model`, and whose they are."""
+    if not experiment.architectures:
+        return {}
+    _, *others = Architectures(experiment, make_method(experiment)).all
+    said = [
+        f"{', '.join(map(str, written_devices(entry.devices)))}"
+        + (f" from global round {entry.from_global_round}" if entry.from_global_round > 1 else "")
+        + f": {entry.model.name}, {grouped(other.model.layout.size)} weights"
+        for entry, other in zip(experiment.architectures, others, strict=True)
+    ]
+    return {"other models": "devices " + "; ".join(said)}
+
+
+def _privacy(experiment: Experiment) -> dict[str, str]:
+    """What noise promises."""
+    return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
+
+
+def _newcomers(experiment: Experiment) -> dict[str, str]:
+    """Who joins once the others are grouped."""
+    settings = experiment.newcomers
+    if settings is None:
+        return {}
+    who = ", ".join(map(str, written_devices(sorted(experiment.newcomer_indexes))))
+    is_over = settings.from_global_round > experiment.training.global_rounds
+    when = "once training is over" if is_over else f"from global round {settings.from_global_round} on"
+    return {"newcomers": f"devices {who}, {when}"}
+
+
+def _method(experiment: Experiment) -> str:
+    """The method with its options."""
+    options = experiment.method.model_dump(mode="json", exclude={"name"})
+    said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
+    return f"{experiment.method.name}: {said}" if said else experiment.method.name
+
+
+def _task_table(partition: TaskPartition) -> Table:
+    table = Table("task", "labels", box=None, header_style="dim", pad_edge=False)
+    for column in ("devices", "examples a device", "of other tasks"):
+        table.add_column(column, justify="right")
+    for task in partition.tasks:
+        labels = " ".join(str(label) for label in task.labels)
+        others = f"{100 * partition.minority_ratio:g} %" if len(partition.tasks) > 1 else "none"
+        table.add_row(task.name, labels, grouped(task.devices), grouped(task.examples_per_device), others)
+    return table
+
+
+def _bytes_table(experiment: Experiment, model: ModelSize) -> Table:
+    table = Table("expected payload", "link", box=None, header_style="dim", pad_edge=False)
+    table.add_column("up", justify="right")
+    table.add_column("down", justify="right")
+    for question in question_bytes(experiment):
+        if question.moment is Moment.BEFORE:
+            up, down = human_bytes(question.up), human_bytes(question.down)
+            table.add_row(f"{question.name}, once", "device-gps", up, down)
+        else:
+            table.add_row(f"{question.name}, a global round", "device-lps", human_bytes(question.up), human_bytes(0))
+    per_round = round_bytes(experiment, model)
+    table.add_row(
+        "LPS round", "device-lps", human_bytes(per_round.device_lps_up), human_bytes(per_round.device_lps_down)
+    )
+    table.add_row(
+        "global round, an LPS", "lps-gps", human_bytes(per_round.lps_gps_up), human_bytes(per_round.lps_gps_down)
+    )
+    return table

@@ -1,0 +1,219 @@
+"""What `fedstrata check` says of the virtual clock: each device's link and board, and how long rounds should take."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from emulator.console.units import counted, human_joules, human_seconds
+from emulator.results.timeline import PARTS
+from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
+from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.datasets import load_dataset
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.cohort import cohort
+from fedstrata.experiment.links import WAYS, LinkTimes
+from fedstrata.experiment.quantities import written_devices, written_duration, written_rate
+from fedstrata.experiment.sections import TrainingSettings
+from fedstrata.methods import Moment, make_method
+from fedstrata.partitions import example_counts
+from fedstrata.streams.homes import homes_of
+from fedstrata.streams.streams import asks_in_training, spans_lps
+from fedstrata.v1 import rounds_pb2 as pb
+
+ROUNDS_MAX = 20  # LPS rounds whose draws are looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payloads:
+    """Bytes of one child: of a device in an LPS round, and of an LPS in a global round."""
+
+    device_down: int
+    device_up: int
+    lps_down: int
+    lps_up: int
+    answer: int = 0  # of a device, where it is asked in global rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedTimes:
+    """Means over rounds: of the LPS with the longest LPS rounds, and of global rounds; and of the whole training."""
+
+    lps_round: pb.RoundTimes
+    global_round: pb.RoundTimes
+    rounds: int  # LPS rounds that were looked at
+    total_ns: int
+    device_fj: int = 0  # what a mean device takes in an LPS round, in femtojoules
+
+
+Sent = Mapping[str, Exchanged]  # what went between an LPS and its devices in a round, by device
+
+
+def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
+    """How long rounds should take, with devices dealt out to as many LPSs as are known before the run."""
+    training, ids = experiment.training, experiment.device_ids()
+    moment = asks_in_training(make_method(experiment))
+    rounds, homes = _looked_at(training, moment), _homes(experiment)
+    asked, other = (_sent(experiment, payloads, each) for each in (moment, None))
+    drawn = []
+    for number in range(rounds):
+        sent = other if number % training.lps_rounds_per_global_round else asked
+        cohorts = [cohort(home, training.participation, experiment.seed, number) for home in homes]
+        drawn.append([{ids[index]: sent[index] for index in each} for each in cohorts])
+    looked_at = _Timelines(experiment, payloads, is_asking=moment is not None).of(drawn)
+    energy = DeviceEnergy(experiment)
+    spent = [energy.of(flow).total for each in looked_at for times in each for flow in times.flows]
+    means = [_mean(each) for each in zip(*looked_at, strict=True)]
+    up = {
+        f"lps-{number}": Exchanged(
+            down_bytes=payloads.lps_down,
+            up_bytes=payloads.lps_up,
+            work=pb.Work(busy_ns=training.lps_rounds_per_global_round * mean.ends_ns),
+        )
+        for number, mean in enumerate(means)
+    }
+    globally = LpsTimeline(experiment).round(0, 0, up)
+    return ExpectedTimes(
+        lps_round=max(means, key=lambda mean: mean.ends_ns),
+        global_round=globally,
+        rounds=rounds,
+        total_ns=training.global_rounds * globally.ends_ns,
+        device_fj=sum(spent) // max(1, len(spent)),
+    )
+
+
+def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
+    """How many LPS rounds are looked at; where the first of each global round differs from others, whole ones."""
+    each = training.lps_rounds_per_global_round if moment is not None else 1
+    return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
+
+
+class _Timelines:
+    """The clock of all LPSs of an experiment that nobody has run."""
+
+    def __init__(self, experiment: Experiment, payloads: Payloads, *, is_asking: bool) -> None:
+        self._devices, self._uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
+        self._indexes = {device_id: index for index, device_id in enumerate(experiment.device_ids())}
+        self._rounds = experiment.training.lps_rounds_per_global_round
+        self._payloads, self._is_asking = payloads, is_asking
+
+    def of(self, drawn: Sequence[Sequence[Sent]]) -> list[list[pb.RoundTimes]]:
+        """By LPS round and LPS, of what goes to and fro."""
+        return [
+            self._asked(number, by_lps)
+            if self._is_asking and not number % self._rounds
+            else [self._devices.round(number, 0, sent, self._indexes) for sent in by_lps]
+            for number, by_lps in enumerate(drawn)
+        ]
+
+    def _asked(self, number: int, by_lps: Sequence[Sent]) -> list[pb.RoundTimes]:
+        """The LPS rounds in which devices are asked: each LPS begins as the model is there, all wait for the plan."""
+        names, global_round = [f"lps-{lps}" for lps in range(len(by_lps))], number // self._rounds
+        begins = [self._uplinks.arrival_ns(name, global_round, 0, self._payloads.lps_down) for name in names]
+        answered = [
+            self._devices.answered_ns(number, begins_ns, sent, self._indexes)
+            for begins_ns, sent in zip(begins, by_lps, strict=True)
+        ]
+        planned_ns = max(
+            self._uplinks.bundled_ns(name, global_round, answered_ns, len(sent) * self._payloads.answer)
+            for name, answered_ns, sent in zip(names, answered, by_lps, strict=True)
+        )
+        told = [self._uplinks.told_ns(name, global_round, planned_ns) for name in names]
+        return [
+            self._devices.round(number, begins_ns, sent, self._indexes, goes_on_ns=told_ns)
+            for begins_ns, sent, told_ns in zip(begins, by_lps, told, strict=True)
+        ]
+
+
+def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None) -> list[Exchanged]:
+    """What each device exchanges with its LPS in a round, and what it trains on; `moment`: that of its question."""
+    training, method = experiment.training, make_method(experiment)
+    streams = max(1, method.clusters_known) if spans_lps(experiment, method) else 1
+    trained = [training.trained_examples(n) for n in example_counts(experiment, load_dataset(experiment.data))]
+    return [
+        Exchanged(
+            down_bytes=payloads.device_down,
+            up_bytes=payloads.device_up,
+            work=pb.Work(
+                examples=examples,
+                answer_bytes=payloads.answer if moment is not None else 0,
+                answer_examples=examples if moment is Moment.TRAINED else 0,
+            ),
+            stream=index % streams,
+        )
+        for index, examples in enumerate(trained)
+    ]
+
+
+def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
+    """The devices of each LPS as far as it is known: by the topology, or else dealt out in index order."""
+    method, devices = make_method(experiment), range(experiment.device_count)
+    clusters = max(1, method.clusters_known)
+    dealt = [tuple(devices[number::clusters]) for number in range(min(clusters, len(devices)))]
+    return homes_of(experiment, method, dealt)
+
+
+def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
+    """The mean of rounds of the same children, as one that begins at zero."""
+    mean = pb.RoundTimes(children=rounds[0].children, slowest=rounds[0].slowest)
+    mean.ends_ns = sum(times.ends_ns - times.begins_ns for times in rounds) // len(rounds)
+    for name in (f"{part}_ns" for part in PARTS):
+        setattr(mean, name, sum(getattr(times, name) for times in rounds) // len(rounds))
+    return mean
+
+
+def print_times(experiment: Experiment, payloads: Payloads, console: Console) -> None:
+    """Print the links of devices and LPSs, and the expected time of rounds by part."""
+    console.print(_link_table(experiment))
+    expected = expected_times(experiment, payloads)
+    table = Table("expected time", box=None, header_style="dim", pad_edge=False)
+    for part in (*PARTS, "round"):
+        table.add_column(part, justify="right")
+    for name, times in (
+        ("LPS round, a mean device", expected.lps_round),
+        ("global round, a mean LPS", expected.global_round),
+    ):
+        means = [getattr(times, f"{part}_ns") / max(1, times.children) for part in PARTS]
+        table.add_row(name, *(human_seconds(each / 1e9) for each in (*means, times.ends_ns)))
+    console.print(table)
+    dealt = "" if experiment.topology is not None else ", devices dealt out to LPSs in index order"
+    draws = f"the draws of {counted(expected.rounds, 'LPS round')}{dealt}"
+    console.print(
+        f"training: about {human_seconds(expected.total_ns / 1e9)}, from payloads and {draws}", soft_wrap=True
+    )
+    if counts_energy(experiment):
+        took = human_joules(expected.device_fj / JOULE_FJ)
+        console.print(f"energy: about {took} a mean device and LPS round", soft_wrap=True)
+
+
+def _link_table(experiment: Experiment) -> Table:
+    """A row for all devices with one link and board, one for the LPSs, and one for what is shared."""
+    table = Table("link", "of", box=None, header_style="dim", pad_edge=False)
+    for column in ("down", "up", "latency", "jitter", "loss", "profile"):
+        table.add_column(column, justify="right")
+    common, own = experiment.links.common(), experiment.links.of_devices()
+    factors = experiment.compute.factors() if experiment.compute is not None else {}
+    alike: dict[tuple[LinkTimes, float], list[int]] = {}
+    for index in range(experiment.device_count):
+        alike.setdefault((own.get(index, common), factors.get(index, 1.0)), []).append(index)
+    for (link, factor), indexes in alike.items():
+        named = ", ".join(str(each) for each in written_devices(indexes))
+        table.add_row("device-lps", Text(f"devices {named}"), *_link_cells(link), f"{factor:g} ×")
+    table.add_row("lps-gps", "each LPS", *_link_cells(experiment.links.uplink()), "")
+    shared = experiment.links.shared
+    if shared is not None:
+        rates = LinkTimes(down_rate=shared.device_lps.down_rate, up_rate=shared.device_lps.up_rate)
+        table.add_row("device-lps", "all of an LPS, shared", *_link_cells(rates)[:2], "", "", "", "")
+    return table
+
+
+def _written(rate: int | None) -> str:
+    return written_rate(rate) if rate is not None else "unlimited"
+
+
+def _link_cells(link: LinkTimes) -> list[str]:
+    loss = f"{100 * link.loss:g} %" if link.loss else "none"
+    shown = ["trace" if link.trace(way) is not None else _written(link.rate(way)) for way in WAYS]
+    return [*shown, written_duration(link.latency), written_duration(link.jitter), loss]

@@ -1,0 +1,271 @@
+"""A finished run on other links and boards: its timeline anew, from what its record says was sent and trained."""
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from emulator.results.energy import EnergySummary
+from emulator.results.record import RunRecord, load_record, parse_rows
+from emulator.results.timeline import VIRTUAL, Virtual
+from fedstrata.clock.before import Asked, before_training
+from fedstrata.clock.energy import counts_energy
+from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.errors import DataError, ExperimentError, OutputError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.schedule import Entries, changes_who_trains
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods import make_method
+from fedstrata.streams.streams import asks_in_training
+from fedstrata.v1 import rounds_pb2 as pb
+from gps.record.energy_record import Spent, energy_csv, energy_summary, spent_by
+from gps.record.timeline_record import RunTimes, timeline_csv, virtual_summary
+from gps.record.waits_record import waits_csv
+
+Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class FlowRow:
+    """One row of flows.csv."""
+
+    tier: Literal["before", "lps", "gps"]
+    global_round: PositiveInt | None
+    lps_round: PositiveInt | None
+    lps_id: str | None
+    child: NonNegativeInt
+    down_bytes: Count
+    up_bytes: Count
+    examples: Count
+    stream: Count
+    answer_bytes: Count | None = None  # where devices were asked in the round
+    answer_examples: Count | None = None
+
+    def exchanged(self, busy_ns: int = 0) -> Exchanged:
+        """What went between a parent and this child."""
+        answer_bytes, answer_examples = self.answer_bytes or 0, self.answer_examples or 0
+        work = pb.Work(
+            examples=self.examples, busy_ns=busy_ns, answer_bytes=answer_bytes, answer_examples=answer_examples
+        )
+        return Exchanged(down_bytes=self.down_bytes, up_bytes=self.up_bytes, work=work, stream=self.stream)
+
+
+FLOW_ROW = TypeAdapter(FlowRow)
+FLOW_COLUMNS = tuple(FlowRow.__dataclass_fields__)[:-2]  # records of earlier versions end there
+
+
+@dataclass
+class Flows:
+    """What went to and fro in a run: by question, by LPS round and LPS, by global round; rounds count from 0."""
+
+    asked: dict[str, list[FlowRow]] = field(default_factory=lambda: defaultdict(list))
+    lps: dict[int, dict[str, list[FlowRow]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    gps: dict[int, dict[str, FlowRow]] = field(default_factory=lambda: defaultdict(dict))
+
+    @classmethod
+    def of(cls, rows: Sequence[FlowRow], prefix: str) -> "Flows":
+        """Sorted; LPSs are called `prefix` and their number."""
+        flows = cls()
+        for row in rows:
+            if row.tier == "before":
+                flows.asked[row.lps_id or ""].append(row)
+            elif row.tier == "lps" and row.lps_round is not None and row.lps_id is not None:
+                flows.lps[row.lps_round - 1][row.lps_id].append(row)
+            elif row.tier == "gps" and row.global_round is not None:
+                flows.gps[row.global_round - 1][f"{prefix}{row.child}"] = row
+        return flows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retimed:
+    """A run's new timeline, and what it is of."""
+
+    experiment: Experiment
+    record: RunRecord
+    rows: list[pb.LpsRound]
+    times: RunTimes
+
+    @property
+    def virtual(self) -> Virtual:
+        """What its summary says of the virtual clock."""
+        return VIRTUAL.validate_python(virtual_summary(self.rows, self.times))
+
+    @property
+    def spent(self) -> list[Spent]:
+        """What devices took, where the experiment counts energy."""
+        return spent_by(self.experiment, self.rows, self.times) if counts_energy(self.experiment) else []
+
+    @property
+    def energy(self) -> EnergySummary | None:
+        """What its summary says of energy."""
+        if not counts_energy(self.experiment):
+            return None
+        return EnergySummary(**energy_summary(self.spent, self.experiment.device_ids()))
+
+
+def retime(folder: Path, changes: Sequence[str]) -> Retimed:
+    """The timeline of a finished run with some keys of links, compute and energy changed as `--set` does.
+
+    Raises:
+        DataError: the record is missing, damaged, or of a run without a virtual clock.
+        ExperimentError: a change is not allowed, or is of what was run.
+    """
+    record = load_record(folder)
+    path = folder / "flows.csv"
+    if record.summary.status != "completed" or not path.exists():
+        raise DataError(f"{folder} holds no completed run on the virtual clock; run it with clock: virtual first")
+    experiment = parse_experiment(record.experiment_yaml, overrides=changes, where=str(folder / "experiment.yaml"))
+    _check_is_what_was_run(record, experiment, changes)
+    prefix = next(iter(record.summary.by_lps), "lps-0").rpartition("-")[0] + "-"
+    flows = Flows.of(parse_rows(path, FLOW_ROW, FLOW_COLUMNS), prefix)
+    try:
+        return _Retiming(experiment, flows).all_of(record)
+    except (KeyError, IndexError, ValueError) as error:
+        raise DataError(
+            f"{path} lacks a round or names who is not in the run: {error}; fetch the record anew"
+        ) from None
+
+
+def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: Sequence[str]) -> None:
+    """Refuse changes of anything but how long things take."""
+    if not experiment.is_timed:
+        raise ExperimentError("clock: none has no timeline; change links and compute only")
+    if experiment.deadlines.lps.deadline_s is not None:
+        raise ExperimentError("deadlines.lps.deadline_s: elsewhere others are late, and models differ; run it anew")
+    if changes_who_trains(experiment.schedule) or changes_who_trains(_schedule_of(record)):
+        raise ExperimentError("schedule: elsewhere others are away or have moved, and models differ; run it anew")
+    was, now = (
+        parse_experiment(text, overrides=["clock=none"]).digest
+        for text in (record.experiment_yaml, experiment.to_yaml())
+    )
+    if was != now:
+        raise ExperimentError(
+            f"--set {' --set '.join(changes)} changes what was run, not only how long it takes; run it anew"
+        )
+
+
+def _schedule_of(record: RunRecord) -> Entries:
+    return parse_experiment(record.experiment_yaml).schedule
+
+
+def write_retimed(retimed: Retimed, out: Path) -> None:
+    """Write the record with its new timeline: clusters, models and accuracy are the run's own.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    folder, experiment = retimed.record.folder, retimed.experiment
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary |= {"run_id": experiment.run_id, "experiment_sha256": experiment.digest}
+    summary["virtual"] = virtual_summary(retimed.rows, retimed.times)
+    summary.pop("energy", None)
+    spent, ids = retimed.spent, experiment.device_ids()
+    if counts_energy(experiment):
+        summary["energy"] = energy_summary(spent, ids)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in ("rounds.csv", "relevance.csv", "flows.csv"):
+            if (folder / name).exists():
+                shutil.copyfile(folder / name, out / name)
+        shutil.copytree(folder / "models", out / "models")
+        (out / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
+        tables = {
+            "timeline.csv": timeline_csv(retimed.rows, retimed.times),
+            "waits.csv": waits_csv(retimed.rows, retimed.times, ids),
+        }
+        if counts_energy(experiment):
+            tables["energy.csv"] = energy_csv(spent, ids)
+        for name, lines in tables.items():
+            with (out / name).open("w", encoding="utf-8", newline="") as file:
+                file.writelines(lines)
+        (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {out}: {error.strerror}; choose another folder") from None
+
+
+class _Retiming:
+    """Works a timeline out as the tiers do, round by round."""
+
+    def __init__(self, experiment: Experiment, flows: Flows) -> None:
+        self._experiment = experiment
+        self._flows = flows
+        self._devices, self._uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
+        self._ids = experiment.device_ids()
+        self._indexes = {name: index for index, name in enumerate(self._ids)}
+        self._rows: list[pb.LpsRound] = []
+        self._are_asked = asks_in_training(make_method(experiment)) is not None
+
+    def all_of(self, record: RunRecord) -> Retimed:
+        """All of it."""
+        asked = self._asked()
+        begins, closed = 0, {}
+        for global_round in range(self._experiment.training.global_rounds):
+            closed[global_round] = self._global_round(global_round, begins)
+            begins = closed[global_round].ends_ns
+        self._rows.sort(key=lambda row: (row.lps_round, len(row.cluster_id), row.cluster_id))
+        before = before_training(self._experiment, list(asked.values()))
+        times = RunTimes(before=before, global_rounds=closed, asked=asked)
+        return Retimed(experiment=self._experiment, record=record, rows=self._rows, times=times)
+
+    def _asked(self) -> Mapping[str, Asked]:
+        method = make_method(self._experiment)
+        relayed = {question.name for question in method.questions() if question.relayed}
+        return {
+            name: Asked(
+                answer_bytes={row.child: row.up_bytes for row in rows},
+                examples={row.child: row.examples for row in rows},
+                relayed=tuple(method.relays()) if name in relayed else (),
+            )
+            for name, rows in self._flows.asked.items()
+        }
+
+    def _global_round(self, global_round: int, begins: int) -> pb.RoundTimes:
+        """A global round with the LPS rounds in it, whose rows are noted."""
+        per_global = self._experiment.training.lps_rounds_per_global_round
+        exchanged, last = {}, {}
+        planned_ns = self._planned_ns(global_round, begins) if self._are_asked else None
+        for name, flow in self._flows.gps[global_round].items():
+            arrived = now = self._arrival(name, global_round, begins)
+            told_ns = None if planned_ns is None else self._uplinks.told_ns(name, global_round, planned_ns)
+            for number in range(global_round * per_global, (global_round + 1) * per_global):
+                children = self._children(number, name)
+                times = self._devices.round(number, now, children, self._indexes, goes_on_ns=told_ns)
+                told_ns = None  # devices are asked in the first
+                row = pb.LpsRound(cluster_id=name, global_round=global_round, lps_round=number, times=times)
+                last[name], now = row, times.ends_ns
+                self._rows.append(row)
+            exchanged[name] = flow.exchanged(now - arrived)
+        times = self._uplinks.round(global_round, begins, exchanged)
+        for name, row in last.items():
+            row.times.ready_ns = self._arrival(name, global_round + 1, times.ends_ns)
+            row.times.next_bytes = self._flows.gps[global_round + 1][name].down_bytes
+        return times
+
+    def _planned_ns(self, global_round: int, begins: int) -> int:
+        """When the answers of all LPSs' devices in a global round are at the GPS."""
+        number = global_round * self._experiment.training.lps_rounds_per_global_round
+        came = []
+        for name in self._flows.gps[global_round]:
+            children, now = self._children(number, name), self._arrival(name, global_round, begins)
+            answered_ns = self._devices.answered_ns(number, now, children, self._indexes)
+            size = sum(each.work.answer_bytes for each in children.values())
+            came.append(self._uplinks.bundled_ns(name, global_round, answered_ns, size))
+        return max(came)
+
+    def _children(self, number: int, name: str) -> dict[str, Exchanged]:
+        """What went between an LPS and its devices in an LPS round."""
+        rows = self._flows.lps[number][name]
+        if not rows:
+            raise KeyError(f"LPS round {number + 1} of {name}")
+        return {self._ids[row.child]: row.exchanged() for row in rows}
+
+    def _arrival(self, name: str, global_round: int, begins: int) -> int:
+        """When the model of a global round is at an LPS; one that had it from the start has it at once."""
+        size = self._flows.gps[global_round][name].down_bytes
+        return self._uplinks.arrival_ns(name, global_round, begins, size) if size else begins

@@ -1,0 +1,92 @@
+"""How much memory pods have to be given, worked out from an experiment; measured by benchmarks/memory_devices.py."""
+
+import math
+from dataclasses import dataclass
+
+from fedstrata.datasets import dataset_info
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.partition import LocalPartition
+from fedstrata.methods import Moment, make_method
+from fedstrata.models import build_model
+from fedstrata.streams.architectures import Architectures
+from fedstrata.streams.streams import streams_of
+
+MIB = 1 << 20
+# A process with torch and the rest loaded (measured 339 MiB), and what convolutions take beside it, one device at a
+# time (measured 25 MiB for cnn and 160 for dropout_cnn, whose activations are the largest).
+PROCESS_BYTES, CONVOLUTIONS_BYTES = 360 * MIB, 160 * MIB
+MODELS_OF_A_DEVICE = 8  # received, trained, gradients, velocities, the update and its payload
+OTHER_BYTES_OF_A_DEVICE = MIB // 2
+DEFAULT_ELEMENTS = 64  # of an own data set whose examples nobody has told the shape of
+LOCAL_EXAMPLES = 20_000  # of a board's own data, which nobody has told the size of
+# Examples of the published data sets, which every device process loads: one byte an element.
+PUBLISHED = {
+    "digits": 1_797, "fashion-mnist": 70_000, "emnist": 131_600,
+    "cifar-10": 60_000, "cifar-100": 60_000, "svhn": 99_289,
+}  # fmt: skip
+LPS_PROCESS_BYTES = 96 * MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodMemory:
+    """Bytes of a pod with devices: of the process, and of each device in it."""
+
+    process: int
+    device: int
+
+    def of(self, devices: int) -> int:
+        """Of so many devices in one pod."""
+        return self.process + devices * self.device
+
+
+def device_memory(experiment: Experiment) -> PodMemory:
+    """What pods with devices need, with some to spare.
+
+    Raises:
+        FedstrataError: the model or the method cannot be made.
+    """
+    info = dataset_info(experiment.data)
+    elements = math.prod(info.input_shape) or DEFAULT_ELEMENTS
+    examples = examples_of_a_device(experiment)
+    method = make_method(experiment)
+    architectures = Architectures(experiment, method).all
+    is_dense = all(each.model.dense for each in architectures)
+    largest = max(each.streams.whole.size for each in architectures)
+    asks_before = any(question.moment is Moment.BEFORE for question in method.questions())
+    received = (method.most_offered or method.clusters_known) if method.fetches_all else 1
+    others = max(0, received - 1)  # models that it receives beside its own
+    # its own data as they are kept, and in float64 while it answers what is asked before training
+    data = examples * elements * (9 if asks_before else 1)
+    return PodMemory(
+        process=PROCESS_BYTES + _data_set_bytes(experiment, elements) + (0 if is_dense else CONVOLUTIONS_BYTES),
+        device=(MODELS_OF_A_DEVICE + others) * 4 * largest + data + OTHER_BYTES_OF_A_DEVICE,
+    )
+
+
+def examples_of_a_device(experiment: Experiment) -> int:
+    """How many training examples the device with the most of them has."""
+    return experiment.limits.max_examples or LOCAL_EXAMPLES
+
+
+def _data_set_bytes(experiment: Experiment, elements: int) -> int:
+    """Of the whole data set in a device's process; of an own one, whose size is not known, what devices have."""
+    known = PUBLISHED.get(experiment.data.name)
+    if known is not None:
+        return known * elements
+    owners = 1 if isinstance(experiment.partition, LocalPartition) else experiment.device_count
+    return owners * examples_of_a_device(experiment) * elements * 4
+
+
+def lps_memory(experiment: Experiment) -> int:
+    """Bytes of an LPS beside what an idle one has: 2.5 models of its cluster, or 5.5 times all streams.
+
+    As benchmarks/memory.py measures.
+
+    Raises:
+        FedstrataError: the model or the method cannot be made.
+    """
+    method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
+    streams = streams_of(experiment, method, model)
+    if not streams.spans:
+        return 10 * streams.travelling.size
+    return 22 * streams.layout(max(1, method.clusters_known)).size

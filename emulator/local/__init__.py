@@ -1,0 +1,1 @@
+"""The three tiers as processes of this machine."""

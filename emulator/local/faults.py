@@ -1,0 +1,155 @@
+"""Drives the faults of an experiment on this machine: signals to processes, proxies on links, points in code."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from emulator.local.processes import OwnedProcess
+from emulator.local.proxy import LinkProxy
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.faults import CutFault, Fault, KillFault, Link, Moment, PauseFault, SlowFault
+from fedstrata.process.fault_points import VARIABLE
+from fedstrata.v1 import gps_service_pb2 as pb
+
+PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed")
+
+
+class FaultDriver:
+    """Lets each fault come once, when the run is where the experiment says."""
+
+    def __init__(self, faults: Sequence[Fault], markers: Path, tell: Callable[[str], None]) -> None:
+        """`markers` is a folder for notes of the faults that processes bring about themselves."""
+        self._markers = markers
+        self._tell = tell
+        self._processes: dict[str, OwnedProcess] = {}
+        self._proxies: dict[Link, list[LinkProxy]] = {}
+        self._paused: set[int] = set()
+        self.take(faults)
+
+    def take(self, faults: Sequence[Fault]) -> None:
+        """Have these faults to bring about."""
+        self._faults = list(faults)
+        self._open = [fault for fault in faults if fault.at.point is None]
+
+    # --- what is started ----------------------------------------------------------------------
+
+    def environment(self, names: Sequence[str]) -> dict[str, str]:
+        """What a process that goes by these names is told: the points of its code at which it is to die."""
+        orders = []
+        for number, fault in enumerate(self._faults):
+            if isinstance(fault, KillFault) and fault.at.point is not None and fault.process in names:
+                self._markers.mkdir(parents=True, exist_ok=True)
+                marker = str((self._markers / f"{number}").absolute())
+                at = fault.at
+                orders.append({"point": at.point, "round": at.round, "count": at.count, "marker": marker})
+        return {VARIABLE: json.dumps(orders)} if orders else {}
+
+    def add(self, process: OwnedProcess, names: Sequence[str]) -> None:
+        """Know a process by these names."""
+        self._processes.update(dict.fromkeys(names, process))
+
+    def has_link(self, link: Link) -> bool:
+        """Whether some fault is about this link."""
+        return any(isinstance(fault, CutFault | SlowFault) and fault.link == link for fault in self._faults)
+
+    async def by_way_of(self, link: Link, address: str) -> str:
+        """The address to dial instead of this one: a proxy's, if some fault is about the link."""
+        if not self.has_link(link):
+            return address
+        return (await self.proxy(link, address)).address
+
+    async def proxy(self, link: Link, address: str | None = None) -> LinkProxy:
+        """A new proxy on a link."""
+        proxy = LinkProxy()
+        await proxy.start(address)
+        self._proxies.setdefault(link, []).append(proxy)
+        return proxy
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def observe(self, status: pb.RunStatus) -> None:
+        """Bring about what is due in this state of the run."""
+        for fault in list(self._open):
+            if is_due(fault.at, status) and self._bring_about(fault):
+                self._open.remove(fault)
+                self._tell(describe(fault))
+
+    def _bring_about(self, fault: Fault) -> bool:
+        """Do it, if what it is about is there by now."""
+        match fault:
+            case KillFault() | PauseFault():
+                process = self._processes.get(fault.process)
+                if process is None or process.pid is None:
+                    return False
+                if isinstance(fault, PauseFault):
+                    self._pause(process.pid, fault.for_s)
+                else:
+                    process.kill()
+            case CutFault() | SlowFault():
+                proxies = self._proxies.get(fault.link)
+                if not proxies:
+                    return False
+                self._disturb(proxies, fault)
+        return True
+
+    def _pause(self, pid: int, for_s: float) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        self._paused.add(pid)
+        asyncio.get_running_loop().call_later(for_s, self._go_on, pid)
+
+    def _go_on(self, pid: int) -> None:
+        if pid in self._paused:
+            self._paused.discard(pid)
+            with suppress(ProcessLookupError):  # killed meanwhile
+                os.kill(pid, signal.SIGCONT)
+
+    def _disturb(self, proxies: Sequence[LinkProxy], fault: CutFault | SlowFault) -> None:
+        loop = asyncio.get_running_loop()
+        for proxy in proxies:
+            if isinstance(fault, CutFault):
+                proxy.cut()
+                loop.call_later(fault.for_s, proxy.mend)
+            else:
+                proxy.rate = max(1, round(8 * fault.bytes_per_s))
+                loop.call_later(fault.for_s, setattr, proxy, "rate", None)
+
+    def close(self) -> None:
+        """Let paused processes go on, so that they can be stopped, and close the proxies."""
+        for pid in list(self._paused):
+            self._go_on(pid)
+        for proxies in self._proxies.values():
+            for proxy in proxies:
+                proxy.close()
+        for fault in self._open:
+            self._tell(f"never came about: {describe(fault)}")
+
+
+def is_due(at: Moment, status: pb.RunStatus) -> bool:
+    """Whether a run has reached a moment."""
+    if status.phase not in PHASES[:-1]:
+        return False
+    if at.phase is not None:
+        return PHASES.index(status.phase) >= PHASES.index(at.phase)
+    return status.phase == "training" and status.global_round + 1 >= (at.global_round or 1)
+
+
+def describe(fault: Fault) -> str:
+    """A fault in a few words."""
+    what = fault.process if isinstance(fault, KillFault | PauseFault) else fault.link
+    moment = f"in {fault.at.phase}" if fault.at.phase else f"in global round {fault.at.global_round}"
+    how_long = "" if isinstance(fault, KillFault) else f" for {fault.for_s:g} s"
+    return f"{fault.do} {what}{how_long} {moment}"
+
+
+def refuse_faults(experiment: Experiment, where: str) -> None:
+    """Raise ExperimentError where faults cannot be brought about."""
+    if experiment.faults:
+        raise ExperimentError(
+            f"faults: {len(experiment.faults)} of them, and {where} cannot bring them about; run on this machine, "
+            "or say --set faults=[]"
+        )

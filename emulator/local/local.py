@@ -1,0 +1,227 @@
+"""The three tiers as processes of this machine."""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from emulator.local.faults import FaultDriver
+from emulator.local.processes import Ending, OwnedProcess, ProcessSpec, Restart, Supervisor
+from fedstrata.errors import CertificateError, FedstrataError, RunStoppedError
+from fedstrata.experiment import Experiment
+from fedstrata.trust.files import TlsFiles
+from fedstrata.v1 import gps_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from emulator.local.certificates import RunCertificates
+
+STARTUP_DEADLINE_S = 180.0  # a process that dies is noticed at once; one that is starved comes up late
+SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
+DEVICE_ENDPOINTS = {"http": "--http"}
+
+
+class LocalBackend:
+    """Runs an experiment in a folder: `state/` for what must survive a crash, `logs/` with a file a process.
+
+    An async context manager: leaving it ends every process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device_processes: int | None,
+        on_restart: Callable[[Restart], None],
+        has_tls: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._device_processes = device_processes
+        self._supervisor = Supervisor(folder / "logs", on_restart)
+        self._on_restart = on_restart
+        self._has_tls = has_tls
+        self._certificates: RunCertificates | None = None
+        self.tls: TlsFiles | None = None  # what the emulator shows the GPS, once it is started
+        self._gps_address = ""
+        self.http_address = ""  # of the GPS, once it is started
+        self._lps_count = 0
+        self._lps_gone: set[str] = set()  # revoked
+        self._watches: set[asyncio.Task[None]] = set()
+        self._faults = FaultDriver((), folder / "state" / "faults", self._note_fault)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self, experiment: Experiment) -> str:
+        """Start the GPS, and the devices as soon as it listens; gives its address."""
+        self._faults.take(experiment.faults)
+        if self._has_tls:
+            self._make_certificates(experiment)
+        gps = self._start(self._gps(), ["gps"])
+        self._watch([gps])
+        addresses = await self._unless_failure(gps.addresses())
+        self._gps_address, self.http_address = addresses["grpc"], addresses.get("http", "")
+        gps_of_devices = await self._faults.by_way_of("device-gps", self._gps_address)
+        ranges = device_ranges(experiment.device_count, self._device_processes or usable_cores())
+        ids = experiment.device_ids()
+        self._watch([self._start(self._devices(part, gps_of_devices), [ids[i] for i in part]) for part in ranges])
+        return self._gps_address
+
+    def _make_certificates(self, experiment: Experiment) -> None:
+        from emulator.local.certificates import RunCertificates
+
+        self._certificates = RunCertificates(self._folder / "state" / "tls", experiment)
+        self.tls = self._certificates.of_operator()
+
+    def observe(self, status: pb.RunStatus) -> None:
+        """Let the experiment's faults come when the run is where they belong."""
+        self._faults.observe(status)
+
+    def _start(self, spec: ProcessSpec, names: Sequence[str]) -> OwnedProcess:
+        """Start a process, known to faults by these names."""
+        process = self._supervisor.start(replace(spec, environment=self._faults.environment(names)))
+        self._faults.add(process, names)
+        return process
+
+    async def scale_lps(self, replicas: int) -> None:
+        """Start the LPSs that are missing, `lps-0` up to `lps-(replicas − 1)`."""
+        missing = range(self._lps_count, replicas)
+        self._lps_count = max(self._lps_count, replicas)
+        started = [await self._start_lps(index) for index in missing]
+        if started:
+            self._watch(started)
+
+    def _note_fault(self, fault: str) -> None:
+        with (self._folder / "logs" / "faults.log").open("a", encoding="utf-8") as log:
+            log.write(json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "fault": fault}) + "\n")
+
+    async def _start_lps(self, index: int) -> OwnedProcess:
+        name = f"lps-{index}"
+        gps = await self._faults.by_way_of("lps-gps", self._gps_address)
+        arguments, proxy = ["--gps", gps, "--lps-id", name], None
+        if self._faults.has_link("device-lps"):
+            proxy = await self._faults.proxy("device-lps")
+            arguments += ["--advertise", proxy.address]
+        spec = replace(self._server("lps", name, *arguments), ending=lambda: self._ending_of_lps(name))
+        process = self._start(spec, [name])
+        if proxy is not None:
+            proxy.lead_to(process.addresses)
+        return process
+
+    def _ending_of_lps(self, name: str) -> Ending:
+        """What comes of an LPS that has ended: who is revoked by the list of the GPS is replaced.
+
+        By its name others serve its clusters, or one more where none is left; by the number of its certificate
+        itself, with another.
+        """
+        if self._certificates is None:
+            return Ending.FAILURE
+        try:
+            if not self._certificates.revoked().revokes(("lps",), name):
+                return Ending.RENEWED if self._certificates.renewed_if_revoked(name) else Ending.FAILURE
+        except (CertificateError, OSError):
+            return Ending.FAILURE
+        self._lps_gone.add(name)
+        if len(self._lps_gone) == self._lps_count:
+            self._watches.add(asyncio.create_task(self._start_instead_of(name)))
+        return Ending.GONE
+
+    async def _start_instead_of(self, gone: str) -> None:
+        index, self._lps_count = self._lps_count, self._lps_count + 1
+        try:
+            process = await self._start_lps(index)
+        except (FedstrataError, OSError) as error:
+            self._supervisor.fail(error)
+            return
+        self._on_restart(Restart(process=process.spec.name, cause=f"{gone} is revoked", count=1, instead_of=gone))
+        self._watch([process])
+
+    async def failure(self) -> BaseException:
+        """Waits until a process cannot be kept alive or does not come up, and says why."""
+        return await self._supervisor.failure()
+
+    async def stop(self) -> None:
+        """End all processes; none is left when this returns."""
+        for watch in self._watches:
+            watch.cancel()
+        self._faults.close()
+        await self._supervisor.stop()
+
+    async def _unless_failure(self, addresses: Coroutine[None, None, Mapping[str, str]]) -> Mapping[str, str]:
+        """The addresses, or the failure raised if that comes first."""
+        waiting = asyncio.create_task(addresses)
+        failing = asyncio.create_task(self._supervisor.failure())
+        try:
+            await asyncio.wait({waiting, failing}, return_when=asyncio.FIRST_COMPLETED)
+            if failing.done():
+                raise failing.result()
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            failing.cancel()
+
+    def _watch(self, processes: Sequence[OwnedProcess]) -> None:
+        """Make it a failure of the run if these processes do not all listen in time."""
+        self._watches.add(asyncio.create_task(self._come_up(processes)))
+
+    async def _come_up(self, processes: Sequence[OwnedProcess]) -> None:
+        waits = {asyncio.create_task(process.addresses()): process for process in processes}
+        try:
+            _, late = await asyncio.wait(waits, timeout=STARTUP_DEADLINE_S)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if late:
+            names = ", ".join(sorted(waits[wait].spec.name for wait in late))
+            self._supervisor.fail(
+                RunStoppedError(
+                    f"{names} did not come up within {STARTUP_DEADLINE_S:g} s; the logs are in {self._folder / 'logs'}"
+                )
+            )
+
+    def _gps(self) -> ProcessSpec:
+        return self._server("gps", "gps")
+
+    def _server(self, module: str, name: str, *arguments: str) -> ProcessSpec:
+        state = str(self._folder / "state" / name)
+        tls = self._certificates.of_server(name) if self._certificates else None
+        command = (module, *self._common(tls), "--state", state, *arguments)
+        return ProcessSpec(name=name, command=command, endpoints=SERVER_ENDPOINTS, may_move=module != "gps")
+
+    def _devices(self, part: range, gps: str) -> ProcessSpec:
+        indices = f"{part.start}-{part.stop - 1}"
+        state, name = str(self._folder / "state" / "devices"), f"devices-{indices}"
+        tls = self._certificates.of_devices(name, part) if self._certificates else None
+        command = ("device", *self._common(tls), "--gps", gps, "--devices", indices, "--state", state)
+        return ProcessSpec(name=name, command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True, may_move=True)
+
+    def _common(self, tls: Path | None = None) -> tuple[str, ...]:
+        shown = ("--tls", str(tls or ""), "--revoked", "")  # of none, too: the shell may have FEDSTRATA_TLS
+        return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent", *shown)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_ranges(devices: int, processes: int) -> list[range]:
+    """Contiguous ranges of device indexes, one a process, whose lengths differ by one at most.
+
+    >>> device_ranges(5, 2)
+    [range(0, 3), range(3, 5)]
+    """
+    parts = min(processes, devices)
+    shorter, longer = divmod(devices, parts)
+    lengths = [shorter + 1] * longer + [shorter] * (parts - longer)
+    starts = [sum(lengths[:index]) for index in range(parts)]
+    return [range(start, start + length) for start, length in zip(starts, lengths, strict=True)]

@@ -1,0 +1,295 @@
+"""Processes that the emulator owns: restarted when a signal kills them, stopped with it, and gone if it dies.
+
+Each child holds the read end of a pipe that only the emulator can write to, so it learns of the emulator's
+death from the kernel. Children run in sessions of their own: Ctrl-C reaches the emulator alone, which stops them.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from fedstrata.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NETWORK,
+    AddressError,
+    DataError,
+    ExperimentError,
+    FedstrataError,
+    HandshakeError,
+    OutputError,
+    RunStoppedError,
+)
+from fedstrata.process.address import any_port
+from fedstrata.process.quoting import printable
+
+RESTARTS_MAX = 20
+STOP_DEADLINE_S = 8.0  # from SIGTERM to SIGKILL
+LOOK_AT_LOG_S = 10.0
+LONGEST_LOG_BYTES = 32 << 20  # then it begins anew, and what it had is beside it as NAME.log.1
+TAIL_BYTES = 1 << 16  # of a log, in which a process's last words are looked for
+REASON_CHARACTERS = 500
+BY_EXIT_CODE = {
+    error.exit_code: error
+    for error in (RunStoppedError, ExperimentError, DataError, OutputError, AddressError, HandshakeError)
+}
+
+
+class Ending(Enum):
+    """What it means that a process has ended with an exit code of its own."""
+
+    FAILURE = "the run cannot go on"
+    GONE = "the run goes on without it"
+    RENEWED = "a revoked certificate"  # it has another by now, and is to be started again
+
+
+def _a_failure() -> Ending:
+    return Ending.FAILURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """What to run as `python -m …`, and what it tells of itself."""
+
+    name: str  # of its log file, and how the user is told of it
+    command: tuple[str, ...]  # module and arguments
+    endpoints: Mapping[str, str] = field(default_factory=dict)  # what it listens on → the option that says where
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside the emulator's own
+    may_finish: bool = False  # whether exit code 0 is an end and not a death
+    may_move: bool = False  # whether it may listen somewhere else after a restart
+    ending: Callable[[], Ending] = _a_failure  # asked where it has ended with an exit code of its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """A process died and is started again, for the `count`-th time."""
+
+    process: str
+    cause: str  # SIGKILL, …
+    count: int
+    instead_of: str = ""  # another that is not started again, rather than of itself
+
+
+class OwnedProcess:
+    """One process with its restarts; the addresses it got at first stay its own."""
+
+    def __init__(self, spec: ProcessSpec, logs: Path, on_restart: Callable[[Restart], None]) -> None:
+        self.spec = spec
+        self.log_path = logs / f"{spec.name}.log"
+        self._on_restart = on_restart
+        self._addresses: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+
+    async def addresses(self) -> Mapping[str, str]:
+        """Where it listens, once it does; the keys are those of the spec's endpoints."""
+        return await asyncio.shield(self._addresses)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that is running now."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def keep_alive(self) -> None:
+        """Run it, again and again if it is killed, until it may end.
+
+        Raises:
+            FedstrataError: it ended with an exit code of its own, or was killed too often.
+        """
+        for count in range(1, RESTARTS_MAX + 2):
+            before = self.log_path.stat().st_size if self.log_path.exists() else 0
+            code = await self._run_once()
+            if code == EXIT_NETWORK and self.spec.may_move and self._addresses.done():
+                self._addresses = asyncio.get_running_loop().create_future()
+                code = await self._run_once()  # where it listened somebody else does by now: anywhere, then
+            if self._is_stopping or (code == 0 and self.spec.may_finish):
+                return
+            cause = _cause(code)
+            if code > 0 and code not in (EXIT_INTERRUPTED, 128 + signal.SIGTERM):
+                ending = self.spec.ending()
+                if ending is Ending.GONE:
+                    return
+                if ending is Ending.FAILURE:
+                    raise self._failure(code, before)
+                cause = ending.value
+            if count <= RESTARTS_MAX:
+                self._on_restart(Restart(process=self.spec.name, cause=cause, count=count))
+        raise RunStoppedError(
+            f"{self.spec.name} died {RESTARTS_MAX + 1} times, last by {cause}; its log is {self.log_path}"
+        )
+
+    def terminate(self) -> None:
+        """Ask it to stop; it will not be started again."""
+        self._is_stopping = True
+        self._ask_to_stop()
+
+    def kill(self) -> None:
+        """End it and whatever it has started."""
+        if self.pid is not None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _ask_to_stop(self) -> None:
+        if self.pid is not None:  # by hand: Process.terminate may take the exit code that asyncio is waiting for
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+    async def _run_once(self) -> int:
+        """Its exit code; negative is the signal that killed it."""
+        self._process = process = await self._spawn()
+        if self._is_stopping:
+            self._ask_to_stop()
+        reading = asyncio.create_task(self._read_announcements(process))
+        waiting = asyncio.create_task(process.wait())
+        try:
+            while not (await asyncio.wait({waiting}, timeout=LOOK_AT_LOG_S))[0]:
+                shorten(self.log_path)
+            return waiting.result()
+        finally:
+            reading.cancel()
+            waiting.cancel()
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        command = (sys.executable, "-m", *self._command())
+        pipe = asyncio.subprocess.PIPE
+        try:
+            with self.log_path.open("ab") as log:
+                return await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=log,
+                    start_new_session=True,
+                    env={**os.environ, **self.spec.environment},
+                )
+        except OSError as error:
+            raise RunStoppedError(f"{self.spec.name} cannot be started: {error}") from None
+
+    def _command(self) -> tuple[str, ...]:
+        known = self._addresses.result() if self._addresses.done() else {}
+        anywhere = any_port()
+        options = ((option, known.get(what, anywhere)) for what, option in self.spec.endpoints.items())
+        return (*self.spec.command, *(word for pair in options for word in pair))
+
+    async def _read_announcements(self, process: asyncio.subprocess.Process) -> None:
+        if process.stdout is None:
+            raise RunStoppedError(f"{self.spec.name} was started without a pipe to hear it")
+        async for line in _lines(process.stdout):
+            addresses = _announced(line, self.spec.endpoints)
+            if addresses is not None and not self._addresses.done():
+                self._addresses.set_result(addresses)
+
+    def _failure(self, code: int, since: int) -> FedstrataError:
+        reason = last_error(self.log_path, since) or f"ended with exit code {code}; its log is {self.log_path}"
+        return BY_EXIT_CODE.get(code, RunStoppedError)(f"{self.spec.name}: {reason}")
+
+
+class Supervisor:
+    """The processes of one run. `stop` leaves none behind."""
+
+    def __init__(self, logs: Path, on_restart: Callable[[Restart], None]) -> None:
+        self._logs = logs
+        self._on_restart = on_restart
+        self._processes: list[OwnedProcess] = []
+        self._jobs: list[asyncio.Task[None]] = []
+        self._failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def start(self, spec: ProcessSpec) -> OwnedProcess:
+        """Start a process and keep it alive from now on."""
+        process = OwnedProcess(spec, self._logs, self._on_restart)
+        job = asyncio.create_task(process.keep_alive())
+        job.add_done_callback(self._job_ended)
+        self._processes.append(process)
+        self._jobs.append(job)
+        return process
+
+    async def failure(self) -> BaseException:
+        """Waits until a process can no longer be kept alive, and says why; the first one only."""
+        return await asyncio.shield(self._failure)
+
+    def fail(self, error: BaseException) -> None:
+        """Make `failure` tell this, unless it has told another."""
+        if not self._failure.done():
+            self._failure.set_result(error)
+
+    async def stop(self) -> None:
+        """End all processes: asked first, killed after a bounded wait; cancelled meanwhile, it does so all the same."""
+        ending = asyncio.ensure_future(self._end())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
+
+    async def _end(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        if not self._jobs:
+            return
+        _, alive = await asyncio.wait(self._jobs, timeout=STOP_DEADLINE_S)
+        if alive:
+            for process in self._processes:
+                process.kill()
+            await asyncio.wait(alive)
+
+    def _job_ended(self, job: asyncio.Task[None]) -> None:
+        if not job.cancelled() and (error := job.exception()):
+            self.fail(error)
+
+
+def shorten(log: Path) -> None:
+    """Begin a log that has grown long anew, and keep what it had beside it. Its process writes on, at the end."""
+    with suppress(OSError):  # a disk that is full, say: the run is worth more than its log
+        if log.stat().st_size > LONGEST_LOG_BYTES:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
+
+
+def last_error(log: Path, since: int = 0) -> str | None:
+    """The reason that a log gives from byte `since` on, if it gives one: its last `error: …` line, or failing
+    that a last line that is no event, which is where Python leaves an exception."""
+    with log.open("rb") as file:
+        size = log.stat().st_size
+        file.seek(max(since if since <= size else 0, size - TAIL_BYTES))
+        lines = file.read().decode(errors="replace").split("\n")
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    reason = errors[-1] if errors else "" if last.startswith("{") else last
+    return printable(reason)[:REASON_CHARACTERS] or None
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            line = await reader.readline()
+        except ValueError:  # longer than the reader's buffer, so no announcement
+            continue
+        if not line:
+            return
+        yield line
+
+
+def _announced(line: bytes, endpoints: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or said.get("event") != "listening":
+        return None
+    return {what: str(said[what]) for what in endpoints if what in said}
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,152 @@
+"""A TCP proxy on a link: it cuts, resets, slows and slices what goes through, so that faults can be had at will."""
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+from fedstrata.clock.calendar import Line
+from fedstrata.process.address import joined_address, loopback, split_address
+from fedstrata.process.sleeping import until_ns
+
+READ_BYTES = 1 << 16
+UNDER_WAY = 64  # reads that have left a link and have not arrived
+
+
+class LinkProxy:
+    """Listens on a port of its own and passes bytes on, both ways, to one address."""
+
+    def __init__(self) -> None:
+        self.rate: int | None = None  # bits a second in each direction of each connection; None: as fast as it goes
+        self.latency_ns = 0
+        self.slice_bytes: int | None = None  # what is passed on at a time; None: as it comes
+        self.passed_bytes = 0
+        self.on_bytes: Callable[[int], None] = lambda total: None
+        self._is_cut = False
+        self._address: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    async def start(self, address: str | None = None) -> None:
+        """Listen; `address` is where bytes go, unless `lead_to` tells it later."""
+        if address is not None:
+            self._address = _known(address)
+        self._server = await asyncio.start_server(self._accept, loopback(), 0)
+
+    @property
+    def address(self) -> str:
+        """Where the proxy listens."""
+        if self._server is None:
+            raise RuntimeError("start the proxy first")
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return joined_address(host, port)
+
+    def lead_to(self, address: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+        """Pass bytes on to a process, once it says where it listens."""
+        self._address = address
+
+    def cut(self) -> None:
+        """Reset all connections, and from now on every new one."""
+        self._is_cut = True
+        self.reset()
+
+    def mend(self) -> None:
+        """Take connections again."""
+        self._is_cut = False
+
+    def reset(self) -> None:
+        """End all connections with a reset; new ones go through."""
+        for writer in list(self._writers):
+            _reset(writer)
+
+    def half_close(self) -> None:
+        """End the sending side of all connections, as if both ends had said that they are done."""
+        for writer in list(self._writers):
+            with suppress(OSError, RuntimeError):
+                writer.write_eof()
+
+    def close(self) -> None:
+        """Stop listening and end what goes through."""
+        if self._server is not None:
+            self._server.close()
+        self.reset()
+        for job in self._jobs:
+            job.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut or self._address is None:
+            _reset(writer)
+            return
+        host, port = split_address((await self._address())["grpc"])
+        try:
+            onward_reader, onward_writer = await asyncio.open_connection(host, port)
+        except OSError:
+            _reset(writer)
+            return
+        self._pump(reader, onward_writer, writer)
+        self._pump(onward_reader, writer, onward_writer)
+
+    def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        job = asyncio.create_task(self._pass_on(reader, writer, other))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: asyncio.StreamWriter
+    ) -> None:
+        """Pass one direction on until its end; then both directions end."""
+        under_way: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(UNDER_WAY)
+        try:
+            async with asyncio.TaskGroup() as jobs:
+                jobs.create_task(self._carry(reader, under_way))
+                jobs.create_task(self._arrive(under_way, writer))
+        except* OSError:
+            _reset(writer)
+            _reset(other)
+        finally:
+            self._writers.discard(writer)
+            for end in (writer, other):
+                end.close()
+
+    async def _carry(self, reader: asyncio.StreamReader, under_way: "asyncio.Queue[tuple[int, bytes]]") -> None:
+        """Read no faster than the link carries: whoever sends is held back."""
+        line = Line(None)
+        while data := await reader.read(self.slice_bytes or READ_BYTES):
+            line.rate = self.rate
+            left_ns = line.carry(time.monotonic_ns(), 8 * len(data))
+            await until_ns(left_ns)
+            await under_way.put((left_ns + self.latency_ns, data))
+        await under_way.put((0, b""))
+
+    async def _arrive(self, under_way: "asyncio.Queue[tuple[int, bytes]]", writer: asyncio.StreamWriter) -> None:
+        """Write what has left the link when its latency is over; the next is under way meanwhile."""
+        while True:
+            at_ns, data = await under_way.get()
+            if not data:
+                return
+            await until_ns(at_ns)
+            writer.write(data)
+            await writer.drain()
+            self.passed_bytes += len(data)
+            self.on_bytes(self.passed_bytes)
+
+
+def _known(address: str) -> Callable[[], Awaitable[Mapping[str, str]]]:
+    async def give() -> Mapping[str, str]:
+        return {"grpc": address}
+
+    return give
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection at once, its peer seeing a reset."""
+    connection = writer.get_extra_info("socket")
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if writer.transport is not None:
+        writer.transport.abort()

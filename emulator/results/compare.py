@@ -1,0 +1,197 @@
+"""Finished runs side by side: a line a run, and mean and spread over the seeds of each experiment and method."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emulator.console.units import NO_VALUE, decimal, human_bytes, human_seconds
+from emulator.results.comparison import MEAN, Comparison, Group, Spread, accuracy_of, groups_of
+from emulator.results.record import LINKS, RunRecord, load_record
+from emulator.results.report.comparison import draw_comparison
+from emulator.results.report.virtual_time import write_accuracy_over_time
+from emulator.results.timeline import accuracy_over_time
+from fedstrata.errors import DataError, OutputError
+from fedstrata.process.quoting import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+
+Cells = dict[str, str]  # a table's row: column, text
+
+
+def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
+    """Compare the records in `folders`; with `output`, write compare.csv, compare.png and compare.svg there.
+
+    Raises:
+        DataError: no folder was given, or a record is missing or malformed.
+        OutputError: the output cannot be written.
+    """
+    places = dict.fromkeys(folder.resolve() for folder in folders)  # a folder given twice is one run
+    if not places:
+        raise DataError("nothing to compare; give the folders of at least one run")
+    runs = tuple(load_record(place) for place in places)
+    tasks = tuple(dict.fromkeys(task for run in runs for task in run.summary.task_accuracy or ()))
+    comparison = Comparison(runs=runs, groups=groups_of(runs), tasks=tasks)
+    if output is not None:
+        _write(comparison, output)
+    return comparison
+
+
+def show(comparison: Comparison, console: "Console") -> None:
+    """Print the runs, in two tables where one is too wide for the console, and the groups."""
+    results = [{**_who(run), **_results(run, comparison.tasks)} for run in comparison.runs]
+    costs = [{**_who(run), **_costs(run)} for run in comparison.runs]
+    both = _table("Runs", [left | right for left, right in zip(results, costs, strict=True)])
+    if _widths(console, both).maximum <= console.width:
+        _print(console, both)
+    else:
+        _print(console, _table("Runs: results", results))
+        _print(console, _table("Runs: bytes by link, and time", costs))
+    groups = [_group_cells(group, comparison.tasks) for group in comparison.groups]
+    if groups:
+        _print(console, _table("Mean ± sample standard deviation over seeds", groups))
+    if said := _kernels_said(comparison.runs):
+        console.print(said, soft_wrap=True)
+
+
+def _kernels_said(runs: Sequence[RunRecord]) -> str:
+    """That runs were computed by different OpenBLAS kernels, and so may differ in their last bits; empty if not."""
+    by_kernels: dict[str, list[str]] = {}
+    for run in runs:
+        if run.summary.kernels:
+            by_kernels.setdefault(", ".join(sorted(run.summary.kernels)), []).append(run.folder.name)
+    if len(by_kernels) < 2:
+        return ""
+    told = "; ".join(f"{printable(kernels)}: {printable(', '.join(names))}" for kernels, names in by_kernels.items())
+    return f"Computed by different OpenBLAS kernels, so equal settings need not give equal bits: {told}"
+
+
+def _who(run: RunRecord) -> Cells:
+    status = {} if run.summary.status == "completed" else {"status": run.summary.status}
+    return {"experiment": run.name, **status, "method": run.summary.method, "seed": str(run.summary.seed)}
+
+
+def _results(run: RunRecord, tasks: Sequence[str]) -> Cells:
+    summary = run.summary
+    accuracies = {f"{task} %": str(Spread.over([accuracy_of(run, task)])) for task in (MEAN, *tasks)}
+    ari = decimal(summary.adjusted_rand_index)
+    return {"clusters": str(len(summary.clusters)), "ARI": ari, **accuracies}
+
+
+def _costs(run: RunRecord) -> Cells:
+    counted = run.summary.bytes
+    links = {str(link): human_bytes(counted[link].total) if link in counted else NO_VALUE for link in LINKS}
+    virtual = run.summary.virtual
+    return {
+        **links,
+        "time": human_seconds(run.summary.total_seconds),
+        **({"virtual time": human_seconds(virtual.seconds)} if virtual is not None else {}),
+    }
+
+
+def _group_cells(group: Group, tasks: Sequence[str]) -> Cells:
+    who = {"experiment": group.name, "method": group.method}
+    what = {"settings": group.variant} if group.variant else {}
+    accuracies = {f"{task} %": str(group.accuracy(task)) for task in (MEAN, *tasks)}
+    ari = decimal(group.adjusted_rand_index().mean)
+    return {**who, **what, "seeds": str(len(group.seeds)), "ARI": ari, **accuracies}
+
+
+def _table(title: str, rows: Sequence[Cells]) -> "Table":
+    """A table with a column for every key of any row; an experiment that is the same in all is in its title."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    first = ("experiment", "status", "method", "settings")
+    names = {row["experiment"] for row in rows}
+    if len(names) == 1:
+        title = f"{title} · {names.pop()}"
+        rows = [{key: cell for key, cell in row.items() if key != "experiment"} for row in rows]
+    look: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "collapse_padding": True}
+    table = Table(title=Text(printable(title)), box=SIMPLE_HEAD, pad_edge=False, **look)
+    columns = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda key: (*first, key).index(key))
+    # what a record says is never read as markup, nor obeyed by the terminal
+    cells = [[Text(printable(row.get(key, ""))) for key in columns] for row in rows]
+    for key, *column in zip(columns, *cells, strict=True):
+        heading = Text(printable(key))
+        width = 12 if key in ("experiment", "settings") else max(map(len, (heading, *column)))
+        table.add_column(heading, justify="left" if key in first else "right", overflow="fold", min_width=width)
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def _widths(console: "Console", table: "Table") -> "Measurement":
+    """The least and the greatest width that a table could use, were the console as wide."""
+    return console.measure(table, options=console.options.update(width=10_000))
+
+
+def _print(console: "Console", table: "Table") -> None:
+    """Print a table in the console's width, or in its own least one: columns are never cut off."""
+    table.width = max(_widths(console, table).minimum, min(console.width, _widths(console, table).maximum))
+    console.print(table, crop=False)
+
+
+def _write(comparison: Comparison, output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "compare.csv").write_text(_csv_text(comparison), encoding="utf-8", newline="")
+        draw_comparison(comparison, output)
+        curves = _curves(comparison.runs)
+        if curves:
+            write_accuracy_over_time(curves, output)
+    except OSError as error:
+        raise OutputError(f"cannot write the comparison to {output}: {error.strerror}") from None
+
+
+def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
+    """Accuracy over virtual time of the runs that have it, by what sets them apart."""
+    timed = [(run, curve) for run in runs if (curve := accuracy_over_time(run))]
+    names = [f"{run.name}, {run.summary.method}, seed {run.summary.seed}" for run, _ in timed]
+    own = names if len(set(names)) == len(names) else _parts_apart([run.folder for run, _ in timed])
+    return {printable(label): curve for label, (_, curve) in zip(own, timed, strict=True)}
+
+
+def _parts_apart(folders: Sequence[Path]) -> list[str]:
+    """The folders without what all their paths begin and end with."""
+    paths = [list(folder.parts) for folder in folders]
+    for end in (0, -1):
+        while all(len(parts) > 1 for parts in paths) and len({parts[end] for parts in paths}) == 1:
+            for parts in paths:
+                del parts[end]
+    return ["/".join(parts) for parts in paths]
+
+
+def _csv_text(comparison: Comparison) -> str:
+    """A `run` row for each run, then a `mean` and a `std` row for each group; ratios and bytes in full."""
+    tasks = (MEAN, *comparison.tasks)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    columns = ["mean_accuracy", *(f"accuracy_{task}" for task in comparison.tasks)]
+    links = [f"{link}_{direction}_bytes" for link in LINKS for direction in ("up", "down")]
+    head = ("row", "experiment", "variant", "method", "status", "seed", "runs", "clusters", "adjusted_rand_index")
+    writer.writerow([*head, *columns, *links, "seconds", "virtual_seconds"])
+    for run in comparison.runs:
+        writer.writerow(_run_row(run, tasks))
+    for group in comparison.groups:
+        spreads = [group.adjusted_rand_index(), *map(group.accuracy, tasks)]
+        start = (group.name, group.variant, group.method, "completed", "", len(group.seeds), "")
+        rest = [""] * (len(links) + 2)
+        writer.writerow(["mean", *start, *(spread.mean for spread in spreads), *rest])
+        writer.writerow(["std", *start, *(spread.deviation for spread in spreads), *rest])
+    return text.getvalue()
+
+
+def _run_row(run: RunRecord, tasks: Sequence[str]) -> list[object]:
+    summary = run.summary
+    links = [summary.bytes.get(link) for link in LINKS]
+    head = ("run", run.name, "", summary.method, summary.status, summary.seed, 1, len(summary.clusters))
+    counts = [count for link in links for count in ((link.up, link.down) if link else (None, None))]
+    accuracy = [accuracy_of(run, task) for task in tasks]
+    virtual_s = summary.virtual.seconds if summary.virtual is not None else None
+    return [*head, summary.adjusted_rand_index, *accuracy, *counts, summary.total_seconds, virtual_s]

@@ -1,0 +1,105 @@
+"""Finished runs in groups that differ in their seed only, with mean and spread over the seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from emulator.console.units import NO_VALUE
+from emulator.results.record import RunRecord
+
+# what two runs of one group may differ in: the seed, and where data lies on a machine
+FREE_KEYS = ("seed", "data.folder", "data.download")
+MEAN = "Mean"  # no task is called so: their names are in small letters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Mean and sample standard deviation of `count` values; both None of none, no deviation of one."""
+
+    mean: float | None
+    deviation: float | None
+    count: int
+
+    @classmethod
+    def over(cls, values: Sequence[float | None]) -> "Spread":
+        """The spread of those values that are there."""
+        known = [value for value in values if value is not None]
+        mean = fmean(known) if known else None
+        return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
+
+    def __str__(self) -> str:
+        """In percent, without the sign: 91.0 ± 1.2."""
+        if self.mean is None:
+            return NO_VALUE
+        deviation = "" if self.deviation is None else f" ± {100 * self.deviation:.1f}"
+        return f"{100 * self.mean:.1f}{deviation}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs that differ in their seed only. `variant` says what sets them apart from others of name and method."""
+
+    name: str
+    method: str
+    variant: str
+    runs: tuple[RunRecord, ...]  # completed, one a seed
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.summary.seed for run in self.runs)
+
+    def accuracy(self, task: str) -> Spread:
+        """Accuracy of a task, or of `MEAN`, over the seeds."""
+        return Spread.over([accuracy_of(run, task) for run in self.runs])
+
+    def adjusted_rand_index(self) -> Spread:
+        return Spread.over([run.summary.adjusted_rand_index for run in self.runs])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Runs in the order they were given, their groups, and the true tasks of any of them."""
+
+    runs: tuple[RunRecord, ...]
+    groups: tuple[Group, ...]
+    tasks: tuple[str, ...]
+
+
+def accuracy_of(run: RunRecord, task: str) -> float | None:
+    """A run's accuracy on a true task, or its mean."""
+    if task == MEAN:
+        return run.summary.mean_accuracy
+    return (run.summary.task_accuracy or {}).get(task)
+
+
+def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
+    """Completed runs by name, method and settings; of a seed that was run twice the first counts."""
+    settings = [_settings_of(run) for run in runs]
+    members: dict[tuple[str, str, frozenset[tuple[str, str]]], dict[int, RunRecord]] = {}
+    for run, keys in zip(runs, settings, strict=True):
+        if run.summary.status == "completed":
+            group = members.setdefault((run.name, run.summary.method, frozenset(keys.items())), {})
+            group.setdefault(run.summary.seed, run)
+    groups = []
+    for (name, method, own_keys), by_seed in members.items():
+        alike = [other for *whose, other in members if whose == [name, method]]
+        own = own_keys.difference(frozenset.intersection(*alike))
+        variant = ", ".join(f"{key}={value}" for key, value in sorted(own))
+        groups.append(Group(name=name, method=method, variant=variant, runs=tuple(by_seed.values())))
+    return tuple(groups)
+
+
+def _settings_of(run: RunRecord) -> dict[str, str]:
+    """The resolved experiment as dotted keys, without what may differ within a group."""
+    return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, str]:
+    """Nested mappings as dotted keys with their values as text."""
+    if not isinstance(node, Mapping):
+        return {prefix: str(node)}
+    flat: dict[str, str] = {}
+    for key, child in node.items():
+        flat.update(_flat(child, f"{prefix}.{key}" if prefix else str(key)))
+    return flat

@@ -1,0 +1,60 @@
+"""What devices have sent and received: in all, until they were grouped, and until their models were nearly as good as
+at the end. Bytes of the links device-gps and device-lps, in both directions."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from statistics import fmean
+
+from emulator.results.record import RunRecord
+
+NEARLY = 0.95  # of the final accuracy
+
+
+def bytes_in_all(run: RunRecord) -> float | None:
+    """All bytes of devices, the final measurement's included."""
+    return run.summary.link("device-gps").total + run.summary.link("device-lps").total if run.summary.bytes else None
+
+
+def bytes_until_grouped(run: RunRecord) -> float | None:
+    """Until devices stood in the groups of the end of the run: before training, or until the last round that moved one.
+
+    None where nothing that devices said has grouped them.
+    """
+    moving = [plan.global_round for plan in run.summary.replanned if plan.moved]
+    if moving:
+        return _bytes_until(run, max(moving))
+    return run.summary.link("device-gps").total if run.relevance is not None else None
+
+
+def bytes_until_nearly_final(run: RunRecord) -> float | None:
+    """Until the accuracy first was 95 % of that after the last round; None where it was not measured in training."""
+    curve = dict(accuracy_by_round(run))
+    if not curve or max(curve) != run.summary.rounds:
+        return None
+    enough = NEARLY * curve[max(curve)]
+    return _bytes_until(run, next(number for number, accuracy in curve.items() if accuracy >= enough))
+
+
+def accuracy_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
+    """Global rounds with the mean accuracy of what they produced over its LPSs, each counted by its devices then."""
+    newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
+    for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):
+        last = {row.lps_id: row.accuracy for row in rows}
+        if None not in last.values():
+            away = newcomers if number < joined_from else set()
+            weighted = [
+                last[lps] for lps, devices in run.summary.by_lps.items() if lps in last for _ in {*devices} - away
+            ]
+            yield number, fmean(value for value in weighted if value is not None)
+
+
+def _newcomers_from(run: RunRecord) -> int:
+    """The first global round that has them, where there are any."""
+    settings = run.experiment.get("newcomers")
+    return int(settings["from_global_round"]) if settings else 0
+
+
+def _bytes_until(run: RunRecord, global_round: int) -> float:
+    """Before training, and in global rounds up to this one."""
+    rounds = sum(row.bytes_up + row.bytes_down for row in run.rounds if row.global_round <= global_round)
+    return run.summary.link("device-gps").total + rounds

@@ -1,0 +1,76 @@
+"""Which labels devices have, for the report: worked out anew from the experiment, where its data set is at hand.
+
+The services never see labels; on this machine the partition says them. Nothing that the record names is executed or
+fetched for it, and data is looked for in its usual place only.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.results.record import RunRecord
+from fedstrata.datasets import Dataset, dataset_info, load_dataset
+from fedstrata.datasets.loading import BUILT_IN
+from fedstrata.errors import FedstrataError
+from fedstrata.experiment import DataSettings, Experiment
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.partitions import device_data
+
+Counts = NDArray[np.int64]
+MOST_ROWS = 200  # above it a row is a cluster, not a device
+MOST_DEVICES = 10_000
+
+
+def label_picture(record: RunRecord) -> dict[str, Any] | None:
+    """Training examples by label, a row a device in the order of clusters, or a row a cluster where there are many.
+
+    None where the data is not here, is own data, or the experiment cannot be read.
+    """
+    try:
+        experiment = parse_experiment(record.experiment_yaml)
+        counts = label_counts(experiment)
+    except FedstrataError:
+        return None
+    if counts is None:
+        return None
+    places = {device: place for place, device in enumerate(experiment.device_ids())}
+    clusters = {
+        name: [places[device] for device in ids if device in places] for name, ids in record.summary.clusters.items()
+    }
+    if experiment.device_count > MOST_ROWS:
+        rows = [(name, name, counts[members].sum(axis=0)) for name, members in clusters.items()]
+    else:
+        ids = experiment.device_ids()
+        rows = [(ids[place], name, counts[place]) for name, members in clusters.items() for place in members]
+    if not rows:
+        return None
+    return {
+        "labels": counts.shape[1],
+        "rows": [{"name": name, "cluster": cluster, "counts": row.tolist()} for name, cluster, row in rows],
+    }
+
+
+def label_counts(experiment: Experiment) -> Counts | None:
+    """Training examples of each device by label, shape (devices, labels); None where that cannot be said here.
+
+    Raises:
+        FedstrataError: the data is not in its usual place, or does not do for the partition.
+    """
+    data = experiment.data
+    if data.name not in BUILT_IN or experiment.device_count > MOST_DEVICES:
+        return None
+    dataset = _loaded(data.model_copy(update={"folder": None, "download": False}))
+    classes = dataset_info(data).num_classes
+    return np.stack(
+        [
+            np.bincount(device_data(experiment, dataset, index).train.labels, minlength=classes)
+            for index in range(experiment.device_count)
+        ]
+    )
+
+
+@lru_cache(maxsize=1)
+def _loaded(data: DataSettings) -> Dataset:
+    return load_dataset(data)

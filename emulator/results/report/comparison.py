@@ -1,0 +1,128 @@
+"""The figure of a comparison: accuracy by task and method, each seed a dot, with mean and spread."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emulator.results.comparison import MEAN, Comparison, Group, Spread, accuracy_of
+from emulator.results.report.style import COLOURS, MARKERS, MUTED, drawing, save, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """What is drawn in one colour: ratios, one a seed, by column."""
+
+    label: str
+    values: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """A figure of series side by side in columns."""
+
+    title: str
+    names: Sequence[str]
+    series: Sequence[Series]
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in inches: the axes', and a legend below them."""
+        width = min(16.0, max(6.0, 1.6 + len(self.names) * (0.5 + 0.42 * len(self.series))))
+        return width, 4.2 + self._legend_height
+
+    @property
+    def _legend_height(self) -> float:
+        return 0.22 * -(-max(1, len(self.series)) // 2)
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw them on an empty figure of that size."""
+        width, height = self.size
+        axes = figure.add_axes((0.62 / width, (0.55 + self._legend_height) / height, 1 - 0.8 / width, 3.2 / height))
+        for i, series in enumerate(self.series):
+            _draw_series(axes, series, self.names, (i, len(self.series)))
+        _finish(axes, self)
+
+    def write(self, folder: Path, name: str) -> None:
+        """Write the figure as `name`.png and `name`.svg."""
+        from matplotlib.figure import Figure
+
+        with drawing():
+            figure = Figure(figsize=self.size, facecolor="white")
+            self.draw(figure)
+            save(figure, folder, name)
+
+
+def draw_comparison(comparison: "Comparison", output: Path) -> None:
+    """Write compare.png and compare.svg into the folder `output`."""
+
+    groups, topics = comparison.groups, (*comparison.tasks, MEAN)
+    is_one_name = len({group.name for group in groups}) == 1
+    series = [
+        Series(
+            label=_label_of(group, named=not is_one_name),
+            values={topic: known([accuracy_of(run, topic) for run in group.runs]) for topic in topics},
+        )
+        for group in groups
+    ]
+    Columns(title="Accuracy by task, %", names=topics, series=series).write(output, "compare")
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    """Those values that are there."""
+    return [value for value in values if value is not None]
+
+
+def _draw_series(axes: "Axes", series: Series, columns: Sequence[str], place: tuple[int, int]) -> None:
+    """In each column, at the series' place among all: its seeds as dots, beside them mean and spread."""
+
+    index, count = place
+    style: dict[str, Any] = {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": "none",
+    }
+    width, label = 0.86 / count, series.label
+    for column, name in enumerate(columns):
+        values = series.values.get(name, ())
+        spread = Spread.over(values)
+        if spread.mean is None:
+            continue
+        left = column - 0.43 + index * width
+        xs = [left + width * (0.12 + 0.4 * (i + 0.5) / len(values)) for i in range(len(values))]
+        axes.plot(xs, [100 * value for value in values], **style, markersize=4.5, alpha=0.5, markeredgewidth=0)
+        deviation = None if spread.deviation is None else 100 * spread.deviation
+        axes.errorbar(
+            left + 0.75 * width, 100 * spread.mean, deviation, **style, markersize=7.5, markeredgecolor="white",
+            capsize=4, linewidth=1.6, label=label, zorder=3,
+        )  # fmt: skip
+        label = ""  # once in the legend
+
+
+def _label_of(group: "Group", *, named: bool) -> str:
+    name = f" · {group.name}" if named else ""
+    variant = f" [{shorten(group.variant, 60)}]" if group.variant else ""
+    return f"{group.method}{name}{variant} ({len(group.seeds)} {'seed' if len(group.seeds) == 1 else 'seeds'})"
+
+
+def _finish(axes: "Axes", columns: Columns) -> None:
+    count = len(columns.names)
+    axes.set_xticks(range(count), [shorten(name) for name in columns.names], size=9)
+    axes.set(xlim=(-0.5, count - 0.5), title=f"{columns.title}: seeds, mean ± standard deviation")
+    axes.tick_params(axis="x", length=0)
+    axes.grid(axis="y")
+    for edge in range(1, count):
+        axes.axvline(edge - 0.5, color="#d5dce3", linewidth=0.8)
+    if not columns.series:
+        axes.text(0.5, 0.5, "no run was completed", color=MUTED, ha="center", transform=axes.transAxes)
+        return
+    entries = len(axes.get_legend_handles_labels()[0])
+    if entries:
+        legend_columns = 3 if entries <= 3 else 2
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=legend_columns, columnspacing=1.5, handletextpad=0.4
+        )

@@ -1,0 +1,60 @@
+"""`report.html`: the page of a finished run as one file that works offline, on a screen and on paper."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from emulator.results.labels import label_picture
+from emulator.results.record import RunRecord, load_record, summary_fields
+from emulator.results.timeline import accuracy_over_time
+from emulator.results.waits import parts_by_tier, picture, read_waits
+from fedstrata.errors import OutputError
+from fedstrata.page import page_with, relevance_part, round_values
+
+
+def write_report(folder: Path, global_round: int | None = None) -> Path:
+    """Put the record in `folder` into the page and write it there as `report.html`, whose path it gives.
+
+    With a clock one global round is drawn, from 1: the longest if none is given.
+
+    Raises:
+        DataError: the record is missing or malformed, or has no such global round.
+        OutputError: the page cannot be written.
+    """
+    path = folder / "report.html"
+    record = load_record(folder)
+    write_page(path, page_with(document_of(record, global_round), title=f"{record.name} · Fedstrata run"))
+    return path
+
+
+def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
+    """What the page draws of a record; the same as the GPS tells at the end of the run, and what a clock adds."""
+    relevance, waits = record.relevance, read_waits(record.folder)
+    fields = summary_fields(record.summary) | {"name": record.name}
+    return {
+        "parts": {
+            "experiment": record.experiment_yaml,
+            **{f"summary/{name}": value for name, value in fields.items()},
+            "relevance": relevance_part(relevance.matrix, relevance.ids, record.summary.clusters)
+            if relevance is not None
+            else None,
+            "label_picture": label_picture(record),
+            "virtual_curve": accuracy_over_time(record) or None,
+            "round_picture": picture(record, waits, global_round),
+            "real_parts": parts_by_tier(waits) if waits and not record.timeline else None,
+            "real_links": [dataclasses.asdict(row) for row in record.links] or None,
+        },
+        "rounds": [round_values(row) for row in record.rounds],
+    }
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page aside, then put it in its place. Raises OutputError where it cannot be written."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,73 @@
+"""What comparisons and sweeps show of the virtual clock: accuracy over time."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emulator.results.report.style import COLOURS, drawing, save, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (1_200, 60, "minutes"), (0, 1, "seconds"))
+PANELS_IN_A_ROW = 3
+Curve = Sequence[tuple[float, float]]
+
+
+def write_accuracy_over_time(curves: Mapping[str, Curve], folder: Path) -> None:
+    """Write compare-time.png and compare-time.svg: a curve a run."""
+    from matplotlib.figure import Figure
+
+    with drawing():
+        figure = Figure(figsize=(8.0, 4.4), facecolor="white")
+        axes = figure.subplots()
+        figure.subplots_adjust(left=0.08, right=0.97, bottom=0.17, top=0.9)
+        _draw(axes, {name: [curve] for name, curve in curves.items()}, "Accuracy, %", list(curves))
+        axes.legend(frameon=False, fontsize=8.5)
+        save(figure, folder, "compare-time")
+
+
+def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], folder: Path, name: str) -> None:
+    """Write `name`.png and `name`.svg: a panel a setting, in it a colour a cell, and a curve a run of it."""
+    from matplotlib.figure import Figure
+
+    cells = list(dict.fromkeys(cell for panel in panels.values() for cell in panel))
+    columns = min(PANELS_IN_A_ROW, len(panels))
+    rows = -(-len(panels) // columns)
+    with drawing():
+        figure = Figure(figsize=(max(6.0, 4.0 * columns), 3.4 * rows + 0.3), facecolor="white", layout="constrained")
+        grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        places = [axes for row in grid for axes in row]
+        for axes, (setting, panel) in zip(places, panels.items(), strict=False):
+            _draw(axes, panel, shorten(setting, 60) or "Accuracy, %", cells)
+        for axes in places[len(panels) :]:
+            axes.set_axis_off()
+        for row in grid:
+            row[0].set_ylabel("accuracy, %")
+        handles, labels = _legend(places)
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(cells)), frameon=False)
+        save(figure, folder, name)
+
+
+def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
+    """One entry a label, whichever panel has it first."""
+    found: dict[str, Artist] = {}
+    for axes in places:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    return list(found.values()), list(found)
+
+
+def _draw(axes: "Axes", curves: Mapping[str, Sequence[Curve]], title: str, names: Sequence[str]) -> None:
+    """A step for each time at which a better or worse model is there; a colour a name, its place among `names`."""
+    longest = max((curve[-1][0] for each in curves.values() for curve in each), default=0.0)
+    _, unit_s, unit = next(each for each in UNITS if longest >= each[0])
+    for name, each in curves.items():
+        for number, curve in enumerate(each):
+            xs, ys = [at_s / unit_s for at_s, _ in curve], [100 * accuracy for _, accuracy in curve]
+            colour, label = COLOURS[names.index(name) % len(COLOURS)], "" if number else name
+            axes.plot(xs, ys, color=colour, linewidth=1.7, drawstyle="steps-post", label=label)
+    axes.grid(axis="y")
+    axes.set_title(title)
+    axes.set_xlabel(f"virtual time, {unit}")

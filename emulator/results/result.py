@@ -1,0 +1,100 @@
+"""What a run came to, in a few lines."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
+from emulator.results.energy import EnergySummary
+from emulator.results.record import LINKS, RunRecord, Summary
+from emulator.results.timeline import PARTS, Virtual
+from fedstrata.clock.energy import PARTS as SPENT
+from fedstrata.process.quoting import printable
+
+CLUSTERS_SHOWN = 20
+
+
+def print_result(record: RunRecord, report: Path, console: Console) -> None:
+    """Accuracy, clustering, bytes and time of a run, and where the rest is."""
+    summary = record.summary
+    took = f" in {human_seconds(summary.total_seconds)}" if summary.total_seconds is not None else ""
+    console.print(Text(f"{printable(record.name)} {summary.status}{took}", style="bold"))
+    if summary.mean_accuracy is not None:
+        console.print(accuracy_table(summary))
+        if summary.task_accuracy:
+            console.print(_pairs("task", "accuracy", {name: percent(a) for name, a in summary.task_accuracy.items()}))
+    console.print(traffic_table(summary))
+    if summary.virtual is not None:
+        console.print(virtual_table(summary.virtual))
+    if summary.real is not None:
+        within = f"{summary.real.links - summary.real.outside} of {summary.real.links}"
+        console.print(f"real clock: {within} links and boards as configured; links.csv has each", soft_wrap=True)
+    if summary.energy is not None:
+        console.print(Text(printable(energy_line(summary.energy))), soft_wrap=True)
+    if summary.adjusted_rand_index is not None:
+        console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
+    if summary.excluded:
+        console.print(f"{counted(len(summary.excluded), 'device')} excluded; summary.json says why")
+    places = (("record", record.folder), ("report", report), ("logs", record.folder / "logs"))
+    for what, path in ((what, path) for what, path in places if path.exists()):
+        console.print(Text(f"{what:<7} {path}"), soft_wrap=True)
+
+
+def accuracy_table(summary: Summary) -> Table:
+    """Devices and final accuracy of each LPS, and their mean."""
+    table = Table("LPS", box=None, header_style="dim", pad_edge=False)
+    table.add_column("devices", justify="right")
+    table.add_column("accuracy", justify="right")
+    shown = list(summary.clusters)[:CLUSTERS_SHOWN]
+    for lps_id in shown:
+        devices = str(len(summary.clusters[lps_id]))
+        table.add_row(Text(printable(lps_id)), devices, percent(summary.accuracy.get(lps_id)))
+    if len(shown) < len(summary.clusters):
+        table.add_row(f"and {len(summary.clusters) - len(shown)} more")
+    table.add_row("mean", str(summary.devices), percent(summary.mean_accuracy), style="bold")
+    return table
+
+
+def traffic_table(summary: Summary) -> Table:
+    """Bytes by link and direction."""
+    table = Table("link", box=None, header_style="dim", pad_edge=False)
+    table.add_column("up", justify="right")
+    table.add_column("down", justify="right")
+    for link in LINKS:
+        table.add_row(link, human_bytes(summary.link(link).up), human_bytes(summary.link(link).down))
+    return table
+
+
+def virtual_table(virtual: Virtual) -> Table:
+    """Where the virtual time went: of a mean LPS in global rounds, and of a mean device in LPS rounds."""
+    table = Table(f"virtual time: {human_seconds(virtual.seconds)}", box=None, header_style="dim", pad_edge=False)
+    for part in PARTS:
+        table.add_column(part, justify="right")
+    if virtual.before.total:
+        table.add_row("questions, a device", *(human_seconds(getattr(virtual.before, part)) for part in PARTS))
+    for name, tier in (("global rounds, an LPS", virtual.gps), ("LPS rounds, a device", virtual.lps)):
+        table.add_row(name, *(human_seconds(getattr(tier, part)) for part in PARTS))
+    return table
+
+
+def energy_line(energy: EnergySummary) -> str:
+    """In one line: in all, by part, of a mean device and of the one that took most."""
+    names = {"down": "receiving", "compute": "computing", "up": "sending"}
+    said = ", ".join(f"{names[part]} {human_joules(getattr(energy, part))}" for part in SPENT)
+    late = f"; {human_joules(energy.late)} of it for updates that were late" if energy.late else ""
+    if not energy.by_device:
+        return f"energy: {human_joules(energy.joules)} ({said}){late}"
+    most = max(energy.by_device, key=lambda name: energy.by_device[name])
+    mean = human_joules(energy.joules / len(energy.by_device))
+    devices = f"a mean device {mean}, {most} {human_joules(energy.by_device[most])}"
+    return f"energy: {human_joules(energy.joules)} ({said}){late}; {devices}"
+
+
+def _pairs(name: str, value: str, rows: dict[str, str]) -> Table:
+    table = Table(name, box=None, header_style="dim", pad_edge=False)
+    table.add_column(value, justify="right")
+    for key, shown in rows.items():
+        table.add_row(Text(printable(key)), shown)
+    return table

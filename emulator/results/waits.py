@@ -1,0 +1,188 @@
+"""Who waited for whom: waits.csv as values, one global round of it as bars, and the parts of all rounds by tier."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from emulator.results.record import RunRecord, parse_rows
+from fedstrata.errors import DataError
+
+Seconds = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
+PARTS = ("down", "compute", "up", "waiting")
+MOST_LANES = 60  # of a picture; of more devices and LPSs those are shown that the others wait for
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class WaitRow:
+    """One row of waits.csv; `lps_round` and `lps_id` are None in a global round's."""
+
+    tier: Literal["lps", "gps"]
+    global_round: PositiveInt
+    lps_round: PositiveInt | None
+    lps_id: str | None
+    child: str
+    down_s: Seconds
+    compute_s: Seconds
+    up_s: Seconds
+    waiting_s: Seconds
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """Each part with its seconds, in the order in which they happen."""
+        return [(part, getattr(self, f"{part}_s")) for part in PARTS]
+
+    @property
+    def busy_s(self) -> float:
+        """How long the child was about it, without waiting."""
+        return self.down_s + self.compute_s + self.up_s
+
+
+WAIT_ROW = TypeAdapter(WaitRow)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """What a lane is about from a second of the global round to another."""
+
+    lane: str
+    tier: Literal["gps", "lps", "device"]
+    part: str
+    begins_s: float
+    ends_s: float
+    lps_round: int | None = None
+
+
+def read_waits(folder: Path) -> tuple[WaitRow, ...]:
+    """The rows of waits.csv; none where the run had no clock.
+
+    Raises:
+        DataError: the file is malformed.
+    """
+    path = folder / "waits.csv"
+    return parse_rows(path, WAIT_ROW, WaitRow.__dataclass_fields__) if path.exists() else ()
+
+
+def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | None = None) -> dict[str, Any] | None:
+    """A global round as the page draws it, the longest if not said which; None where there is none.
+
+    Raises:
+        DataError: there is no such global round in the record.
+    """
+    lasted = {row.global_round: row.busy_s + row.waiting_s for row in waits if row.tier == "gps"}
+    if global_round is not None and global_round not in lasted:
+        raise DataError(
+            f"{record.folder / 'waits.csv'} has no global round {global_round}; it has {_range(lasted)}, and only "
+            "runs with clock: virtual or real have any"
+        )
+    if not lasted:
+        return None
+    chosen = max(lasted, key=lambda number: lasted[number]) if global_round is None else global_round
+    return {
+        "global_round": chosen,
+        "seconds": lasted[chosen],
+        "lanes": [vars(bar) for bar in bars_of(record, [row for row in waits if row.global_round == chosen])],
+        "devices": len({row.child for row in waits if row.global_round == chosen and row.tier == "lps"}),
+    }
+
+
+def _range(numbers: Iterable[int]) -> str:
+    found = sorted(numbers)
+    return f"{found[0]} to {found[-1]}" if found else "none"
+
+
+def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
+    """The lanes of one global round from its beginning on: the GPS, then each LPS before its devices."""
+    of_lps = {row.child: row for row in waits if row.tier == "gps"}
+    whole_s = max((row.busy_s + row.waiting_s for row in of_lps.values()), default=0.0)
+    bars = [Bar(lane="GPS", tier="gps", part="waiting", begins_s=0.0, ends_s=whole_s)]
+    slowest = sorted(of_lps, key=lambda name: -of_lps[name].busy_s)[: MOST_LANES // 2]
+    most_devices = max(1, (MOST_LANES - len(slowest)) // max(1, len(slowest)))
+    for name in [name for name in of_lps if name in slowest]:
+        rounds = _rounds_of(record, [row for row in waits if row.lps_id == name], of_lps[name])
+        bars += _lps_bars(of_lps[name], rounds)
+        bars += _device_bars(rounds, most_devices)
+    return bars
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Round:
+    """An LPS round of one LPS: when it began and ended, from the global round's beginning on."""
+
+    number: int
+    begins_s: float
+    ends_s: float
+    rows: Sequence[WaitRow]
+
+
+def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> list[_Round]:
+    """An LPS's rounds, one after the other from when its model was there; on the real clock as long as each took."""
+    took = {row.lps_round: row.seconds for row in record.rounds if row.lps_id == of_lps.child}
+    virtual = {row.lps_round: row.ends_s - row.begins_s for row in record.timeline if row.lps_id == of_lps.child}
+    rounds, now_s = [], of_lps.down_s
+    for number in sorted({row.lps_round for row in rows if row.lps_round is not None}):
+        of_round = [row for row in rows if row.lps_round == number]
+        ends_s = now_s + (virtual or took).get(number, max(row.busy_s for row in of_round))
+        rounds.append(_Round(number=number, begins_s=now_s, ends_s=ends_s, rows=of_round))
+        now_s = ends_s
+    return rounds
+
+
+def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
+    """An LPS's lane: the model's way, its rounds, the sum's way, waiting for the other LPSs."""
+    name, bars = of_lps.child, _laid(of_lps.child, "lps", 0.0, of_lps)
+    inner = [
+        Bar(lane=name, tier="lps", part="compute", begins_s=r.begins_s, ends_s=r.ends_s, lps_round=r.number)
+        for r in rounds
+    ]
+    return [bar for bar in bars if bar.part != "compute"] + inner
+
+
+def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
+    """The lanes of an LPS's devices; of many those that were busy longest."""
+    busy: dict[str, float] = defaultdict(float)
+    for row in (row for each in rounds for row in each.rows):
+        busy[row.child] += row.busy_s
+    shown = set(sorted(busy, key=lambda name: (-busy[name], name))[:most])
+    found = [
+        bar
+        for each in rounds
+        for row in each.rows
+        if row.child in shown
+        for bar in _laid(row.child, "device", each.begins_s, row)
+    ]
+    return sorted(found, key=lambda bar: bar.lane)
+
+
+def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow) -> list[Bar]:
+    """The parts of a row, one after the other."""
+    bars = []
+    for part, lasts_s in row.parts:
+        ends_s = now_s + lasts_s
+        if lasts_s:
+            bars.append(
+                Bar(lane=lane, tier=tier, part=part, begins_s=now_s, ends_s=ends_s, lps_round=row.lps_round),
+            )
+        now_s = ends_s
+    return bars
+
+
+def parts_by_tier(waits: Sequence[WaitRow]) -> dict[str, dict[str, float]]:
+    """Seconds by part, of global rounds the mean LPS, of LPS rounds the mean device and LPS, summed over rounds."""
+    return {tier: _parts([row for row in waits if row.tier == tier]) for tier in ("gps", "lps")}
+
+
+def _parts(rows: Sequence[WaitRow]) -> dict[str, float]:
+    by_round: dict[tuple[int, int | None, str | None], list[WaitRow]] = defaultdict(list)
+    for row in rows:
+        by_round[row.global_round, row.lps_round, row.lps_id].append(row)
+    lpss = len({lps_id for _, _, lps_id in by_round})
+    return {part: sum(_mean(each, part) for each in by_round.values()) / max(1, lpss) for part in PARTS}
+
+
+def _mean(rows: Sequence[WaitRow], part: str) -> float:
+    return float(sum(getattr(row, f"{part}_s") for row in rows)) / len(rows)

@@ -1,0 +1,1 @@
+"""One run from its first status to its record, wherever it runs."""

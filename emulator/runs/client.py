@@ -1,0 +1,105 @@
+"""The experimenter's calls to a GPS: its state as it changes, and the record of a finished run."""
+
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+
+from emulator.runs.incoming import IncomingRecord
+from fedstrata.errors import AddressError
+from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import printable
+from fedstrata.rpc.client import is_passing, plain_or_secure, until_reached
+from fedstrata.trust.credentials import GPS
+from fedstrata.trust.files import TlsFiles
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+
+WATCH_DEADLINE_S = 3600.0  # of one stream; a longer run is watched over several
+RECORD_DEADLINE_S = 600.0
+STOP_DEADLINE_S = 5.0
+EMPTY_STREAMS_MAX = 20
+T = TypeVar("T")
+log = EventLog("client")
+
+
+class RunClient:
+    """Calls one GPS, over its restarts. An async context manager."""
+
+    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
+        """`tls` is an operator's certificate, where the GPS speaks TLS."""
+        self._address = address
+        self._tls = tls
+        self._channel = plain_or_secure(address, tls)
+        self._stub = RunServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close(None)
+
+    async def watch(self) -> AsyncIterator[pb.RunStatus]:
+        """The run's status at once and whenever it changes, without end.
+
+        Raises:
+            AddressError: what answers is no GPS, or the GPS does not say a word.
+            HandshakeError: the GPS and this client do not trust each other.
+        """
+        await until_reached(self._channel, self._address, self._tls, GPS, log)
+        empty_streams = 0
+        while empty_streams < EMPTY_STREAMS_MAX:
+            empty_streams += 1
+            stream = self._stub.WatchRun(pb.WatchRunRequest(), wait_for_ready=True, timeout=WATCH_DEADLINE_S)
+            try:
+                async for status in stream:
+                    empty_streams = 0
+                    yield status
+            except grpc.aio.AioRpcError as error:
+                self._pass_over(error)
+        raise AddressError(f"the GPS at {self._address} accepts calls but says nothing; look into its log")
+
+    async def fetch_record(self, run_id: str, folder: Path) -> None:
+        """Put the files of the run's record into a folder, all of them or none.
+
+        Raises:
+            PayloadError: a file's name or order is not a record's.
+            OutputError: the folder cannot be written.
+        """
+        for _ in range(EMPTY_STREAMS_MAX):
+            parts = self._stub.FetchRecord(
+                pb.FetchRecordRequest(run_id=run_id), wait_for_ready=True, timeout=RECORD_DEADLINE_S
+            )
+            try:
+                with IncomingRecord(folder) as incoming:
+                    async for part in parts:
+                        incoming.add(part.name, part.data)
+                    incoming.finish()
+            except grpc.aio.AioRpcError as error:
+                self._pass_over(error)
+            else:
+                return
+        raise AddressError(f"the GPS at {self._address} broke off {EMPTY_STREAMS_MAX} times while sending the record")
+
+    async def stop_run(self, reason: str) -> None:
+        """End the run without a result. Raises AddressError when the GPS does not answer."""
+        await self._answered(self._stub.StopRun(pb.StopRunRequest(reason=reason), timeout=STOP_DEADLINE_S))
+
+    async def _answered(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise self._refused(error) from None
+
+    def _pass_over(self, error: grpc.aio.AioRpcError) -> None:
+        """Nothing if asking again helps; AddressError otherwise."""
+        if not is_passing(error):
+            raise self._refused(error) from None
+
+    def _refused(self, error: grpc.aio.AioRpcError) -> AddressError:
+        reason = printable(error.details() or "")[:500]
+        return AddressError(f"the GPS at {self._address} answered {error.code().name}: {reason}")

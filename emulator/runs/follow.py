@@ -1,0 +1,79 @@
+"""Following a run from its first status to its end, on any backend."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from emulator.local.processes import REASON_CHARACTERS
+from emulator.runs.backend import Backend
+from emulator.runs.client import RunClient
+from fedstrata.errors import FedstrataError, RunStoppedError
+from fedstrata.v1 import gps_service_pb2 as pb
+
+# How long the GPS may take to close a run in which some part has failed, and to tell why.
+FAILURE_DEADLINE_S = 10.0
+Show = Callable[[pb.RunStatus], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended: its last status, and what is to be told if it has no result."""
+
+    status: pb.RunStatus
+    failure: FedstrataError | None
+
+
+async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
+    """Show each status and have as many LPSs as the run wants, until it has ended.
+
+    Raises:
+        FedstrataError: a part of the run failed, and the GPS had nothing to say about it.
+    """
+    watching = asyncio.create_task(_watch_to_the_end(client, backend, show))
+    failing = asyncio.create_task(backend.failure())
+    try:
+        await asyncio.wait({watching, failing}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            return _outcome(watching.result())
+        return await _end_of_failed(client, watching, failing.result())
+    finally:
+        watching.cancel()
+        failing.cancel()
+
+
+async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> pb.RunStatus:
+    """The last status: that with the record, or of a failed run whose record does not come in time."""
+    status = pb.RunStatus()
+    try:
+        async with asyncio.timeout(None) as record_deadline:
+            async for status in client.watch():
+                show(status)
+                if status.has_record:
+                    return status
+                if status.phase == "failed" and record_deadline.when() is None:
+                    record_deadline.reschedule(asyncio.get_running_loop().time() + FAILURE_DEADLINE_S)
+                if status.lps_wanted:
+                    await backend.scale_lps(status.lps_wanted)
+    except TimeoutError:
+        return status
+    raise RunStoppedError("the run's state came to an end before the run did")
+
+
+async def _end_of_failed(client: RunClient, watching: asyncio.Task[pb.RunStatus], cause: BaseException) -> Outcome:
+    """What the GPS makes of a failure elsewhere; the failure itself if the GPS does not answer in time."""
+    reason = " ".join(str(cause).split())[:REASON_CHARACTERS]
+    try:
+        async with asyncio.timeout(FAILURE_DEADLINE_S):
+            await client.stop_run(reason)
+            status = await watching
+    except (FedstrataError, TimeoutError):
+        raise cause from None
+    # what failed may only be the echo of an end that the GPS had come to before
+    if status.phase == "failed" and status.reason == reason and isinstance(cause, FedstrataError):
+        return Outcome(status=status, failure=cause)
+    return _outcome(status)
+
+
+def _outcome(status: pb.RunStatus) -> Outcome:
+    failed = status.phase == "failed"
+    return Outcome(status=status, failure=RunStoppedError(status.reason or "the run failed") if failed else None)

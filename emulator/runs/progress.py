@@ -1,0 +1,291 @@
+"""A run as it happens, on a terminal, as log lines or as JSON: three displays of the same statuses."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
+from emulator.local.processes import Restart
+from fedstrata.process.quoting import printable
+from fedstrata.v1 import gps_service_pb2 as pb
+
+LINKS = ("device-gps", "device-lps", "lps-gps")
+CLUSTERS_SHOWN = 20
+RESTARTS_SHOWN = 5
+WAITS_SHOWN = 5
+
+
+class Display(Protocol):
+    """What a run tells its user while it goes on."""
+
+    def open(self) -> AbstractContextManager[Any]:
+        """The time during which the display may draw."""
+
+    def show(self, status: pb.RunStatus) -> None:
+        """Tell a status."""
+
+    def restarted(self, restart: Restart) -> None:
+        """Tell that a process died and is started again."""
+
+    def page(self, url: str) -> None:
+        """Tell where the live page is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes of a link, as its parents have counted them."""
+
+    up: int = 0
+    down: int = 0
+
+
+def traffic(status: pb.RunStatus) -> Mapping[str, Traffic]:
+    """Bytes so far by link; counted at the parents' end, where every child's come together."""
+    totals = {(link, direction): 0 for link in LINKS for direction in ("up", "down")}
+    for entry in status.link_bytes:
+        key = (entry.link, entry.direction)
+        if entry.end == "parent" and key in totals:
+            totals[key] += entry.bytes
+    return {link: Traffic(up=totals[link, "up"], down=totals[link, "down"]) for link in LINKS}
+
+
+def mean_accuracy(status: pb.RunStatus) -> float | None:
+    """The plain mean over the clusters that have been evaluated; None before any has."""
+    values = [cluster.accuracy for cluster in status.clusters if cluster.is_evaluated]
+    return sum(values) / len(values) if values else None
+
+
+class Quiet:
+    """Tells nothing."""
+
+    def open(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def show(self, status: pb.RunStatus) -> None:
+        """Nothing."""
+
+    def restarted(self, restart: Restart) -> None:
+        """Nothing."""
+
+    def page(self, url: str) -> None:
+        """Nothing but the address, which was asked for; on standard error, since the result is alone on the other."""
+        print(page_line(url), file=sys.stderr, flush=True)
+
+
+class JsonLines:
+    """One JSON object a line and event."""
+
+    def open(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def show(self, status: pb.RunStatus) -> None:
+        print_json({"event": "status"} | status_fields(status))
+
+    def restarted(self, restart: Restart) -> None:
+        print_json({"event": "restart", "process": restart.process, "cause": restart.cause, "count": restart.count})
+
+    def page(self, url: str) -> None:
+        print_json({"event": "page", "url": url})
+
+
+class LogLines:
+    """A line for each phase and each global round, for where no terminal is."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: tuple[str, int] | None = None
+        self._waited: set[str] = set()
+
+    def open(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def show(self, status: pb.RunStatus) -> None:
+        place = (status.phase, status.global_round)
+        if place != self._last:
+            self._last = place
+            self._print(progress_line(status))
+        waited = {wait.name for wait in status.waits}
+        if waited - self._waited:
+            self._print(waits_line(status))
+        self._waited = waited
+
+    def restarted(self, restart: Restart) -> None:
+        self._print(restart_line(restart))
+
+    def page(self, url: str) -> None:
+        self._print(page_line(url))
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+
+def can_draw_over(console: Console) -> bool:
+    """Whether it is a terminal, and not only told to have colours, as what runs in a notebook's cell is."""
+    return console.is_terminal and console.file.isatty()
+
+
+class LiveTables:
+    """Phase, rounds, clusters and bytes, drawn over and over in one place of a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._status = pb.RunStatus(phase="starting")
+        self._restarts: list[Restart] = []
+        self._shown_at = time.monotonic()
+        # asks for a drawing when it is made, so what is drawn is set above
+        self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
+
+    def open(self) -> AbstractContextManager[Any]:
+        return self._live
+
+    def show(self, status: pb.RunStatus) -> None:
+        self._status, self._shown_at = status, time.monotonic()
+
+    def restarted(self, restart: Restart) -> None:
+        self._restarts.append(restart)
+
+    def page(self, url: str) -> None:
+        self._live.console.print(Text(page_line(url)), soft_wrap=True)
+
+    def _drawn(self) -> RenderableType:
+        since_s = 0.0 if self._status.has_record else time.monotonic() - self._shown_at
+        return drawn(self._status, self._restarts, seconds=self._status.seconds + since_s)
+
+
+def progress_line(status: pb.RunStatus) -> str:
+    """A status in one line: only what changes with phases and global rounds."""
+    parts = [printable(status.phase)]
+    if status.phase == "training":
+        parts.append(f"global round {status.global_round}/{status.global_rounds}")
+        accuracy = mean_accuracy(status)
+        if accuracy is not None and status.global_round:
+            parts.append(f"mean accuracy {percent(accuracy)}")
+        if status.virtual_ns:
+            parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
+        if status.energy_joules:
+            parts.append(f"energy {human_joules(status.energy_joules)}")
+        if status.HasField("epsilon_spent"):
+            parts.append(f"ε {status.epsilon_spent:.3g} spent")
+    if status.reason:
+        parts.append(printable(status.reason))
+    return ": ".join([parts[0], ", ".join(parts[1:])] if parts[1:] else parts)
+
+
+def waits_line(status: pb.RunStatus) -> str:
+    """Whom the run waits for, in one line; empty where that is nobody."""
+    if not status.waits:
+        return ""
+    named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]
+    more = len(named) - WAITS_SHOWN
+    return f"waits for {', '.join(named[:WAITS_SHOWN])}" + (f" and {more} more" if more > 0 else "")
+
+
+def page_line(url: str) -> str:
+    return f"page {url}"
+
+
+def restart_line(restart: Restart) -> str:
+    if restart.instead_of:
+        return f"{restart.cause}; {restart.process} is started in place of it"
+    return f"{restart.process} died by {restart.cause} and is started again (restart {restart.count})"
+
+
+def drawn(status: pb.RunStatus, restarts: list[Restart], *, seconds: float) -> RenderableType:
+    """A status as a terminal shows it, `seconds` after the run began."""
+    parts: list[RenderableType] = [_head(status, seconds)]
+    if status.clusters:
+        parts.append(_cluster_table(status))
+    parts.append(_traffic_table(status))
+    if status.waits:
+        parts.append(Text(waits_line(status), style="yellow"))
+    parts += [Text(restart_line(restart), style="yellow") for restart in restarts[-RESTARTS_SHOWN:]]
+    return Group(*parts)
+
+
+def _head(status: pb.RunStatus, seconds: float) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=max(status.global_rounds, 1), completed=status.global_round, width=30)
+    rounds = f"global round {status.global_round}/{status.global_rounds}" if status.global_rounds else ""
+    if status.virtual_ns:
+        rounds += f", virtual time {human_seconds(status.virtual_ns / 1e9)}"
+    if status.energy_joules:
+        rounds += f", energy {human_joules(status.energy_joules)}"
+    if status.HasField("epsilon_spent"):
+        rounds += f", ε {status.epsilon_spent:.3g} spent"
+    states = ", ".join(f"{entry.devices} {printable(entry.state)}" for entry in status.devices)
+    phase = Text(printable(status.phase), style="bold")
+    grid.add_row(phase, bar, Text(rounds), Text(states), Text(human_seconds(seconds), style="dim"))
+    return grid
+
+
+def _cluster_table(status: pb.RunStatus) -> Table:
+    table = Table("cluster", box=None, header_style="dim", pad_edge=False)
+    for column in ("devices", "LPS round", "loss", "accuracy"):
+        table.add_column(column, justify="right")
+    for cluster in status.clusters[:CLUSTERS_SHOWN]:
+        measured = cluster.is_evaluated
+        table.add_row(
+            Text(printable(cluster.cluster_id)),
+            str(cluster.devices),
+            str(cluster.lps_round),
+            decimal(cluster.loss if measured else None),
+            percent(cluster.accuracy if measured else None),
+        )
+    if len(status.clusters) > CLUSTERS_SHOWN:
+        table.add_row(f"and {counted(len(status.clusters) - CLUSTERS_SHOWN, 'cluster')} more")
+    return table
+
+
+def _traffic_table(status: pb.RunStatus) -> Table:
+    table = Table("link", box=None, header_style="dim", pad_edge=False)
+    table.add_column("up", justify="right")
+    table.add_column("down", justify="right")
+    for link, bytes_ in traffic(status).items():
+        table.add_row(link, human_bytes(bytes_.up), human_bytes(bytes_.down))
+    return table
+
+
+def status_fields(status: pb.RunStatus) -> dict[str, Any]:
+    """A status as JSON has it; null stands for what is not measured yet."""
+    return {
+        "run_id": status.run_id,
+        "phase": status.phase,
+        "reason": status.reason,
+        "global_round": status.global_round,
+        "global_rounds": status.global_rounds,
+        "seconds": round(status.seconds, 3),
+        "virtual_seconds": status.virtual_ns / 1e9 if status.virtual_ns else None,
+        "energy_joules": status.energy_joules or None,
+        "epsilon_spent": status.epsilon_spent if status.HasField("epsilon_spent") else None,
+        "lps_wanted": status.lps_wanted,
+        "devices": {entry.state: entry.devices for entry in status.devices},
+        "clusters": [_cluster_fields(cluster) for cluster in status.clusters],
+        "waits": [{"name": w.name, "what": w.what, "seconds": round(w.seconds, 3)} for w in status.waits],
+        "bytes": {link: {"up": bytes_.up, "down": bytes_.down} for link, bytes_ in traffic(status).items()},
+    }
+
+
+def _cluster_fields(cluster: pb.ClusterStatus) -> dict[str, Any]:
+    measured = cluster.is_evaluated
+    return {
+        "cluster_id": cluster.cluster_id,
+        "devices": cluster.devices,
+        "lps_round": cluster.lps_round,
+        "loss": cluster.loss if measured and math.isfinite(cluster.loss) else None,
+        "accuracy": cluster.accuracy if measured and math.isfinite(cluster.accuracy) else None,
+    }
+
+
+def print_json(fields: Mapping[str, Any]) -> None:
+    """One line on standard output, at once."""
+    print(json.dumps(fields, allow_nan=False), flush=True)

@@ -1,0 +1,129 @@
+"""One run from an experiment file to a finished record, on this machine."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emulator.console.browser import show_page
+from emulator.console.interrupts import run_interruptibly
+from emulator.estimates.check import check_data
+from emulator.local.local import LocalBackend
+from emulator.results.output import check_unused, prepare_folder, resume_folder
+from emulator.runs.client import RunClient
+from emulator.runs.follow import Outcome, follow
+from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, Quiet, can_draw_over, print_json
+from fedstrata.experiment import Experiment
+from fedstrata.process.address import loopback
+from fedstrata.process.descriptors import raise_limit
+from fedstrata.v1 import gps_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What the user asked for: a new run of an experiment, or (None) to go on with the one in `out`."""
+
+    experiment: Experiment | None
+    out: Path
+    device_processes: int | None = None  # None: one a core
+    shows_page: bool = False  # in a browser, while it runs
+    has_tls: bool = True  # whether its processes speak TLS to each other
+
+
+def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -> None:
+    """Run the experiment, show how it goes and what it came to.
+
+    Raises:
+        FedstrataError, KeyboardInterrupt: as `execute` does; a failed run's result is shown all the same.
+    """
+    outcome = execute(request, make_display(is_json=is_json, is_quiet=is_quiet))
+    if outcome.status.has_record:
+        _tell(request.out, is_json=is_json)
+    if outcome.failure is not None:
+        raise outcome.failure
+
+
+def execute(request: RunRequest, display: Display) -> Outcome:
+    """Run the experiment and leave its record, report, state and logs in the folder.
+
+    Raises:
+        FedstrataError: nothing was started because something is wrong.
+        KeyboardInterrupt: a signal came; all processes are gone, and what was written stays.
+    """
+    from emulator.results.report import write_report
+
+    raise_limit()
+    loopback()  # told now if there is none
+    experiment = _prepared(request)
+    outcome = run_interruptibly(on_this_machine(request, experiment, display))
+    if outcome.status.has_record:
+        write_report(request.out)
+    return outcome
+
+
+def _prepared(request: RunRequest) -> Experiment:
+    """The experiment, checked, with its folder ready."""
+    if request.experiment is None:
+        experiment = resume_folder(request.out)
+        check_data(experiment)
+        return experiment
+    check_unused(request.out)
+    check_data(request.experiment)
+    prepare_folder(request.out, request.experiment)
+    return request.experiment
+
+
+async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
+    """Run the experiment in its folder, made ready before; when this is cancelled, no process is left."""
+    backend = LocalBackend(
+        request.out,
+        device_processes=request.device_processes,
+        on_restart=display.restarted,
+        has_tls=request.has_tls,
+    )
+
+    def show(status: pb.RunStatus) -> None:
+        display.show(status)
+        backend.observe(status)
+
+    with display.open():
+        async with backend:
+            address = await backend.start(experiment)
+            if request.shows_page:
+                show_page(display, backend.http_address)
+            async with RunClient(address, backend.tls) as client:
+                outcome = await follow(client, backend, show)
+                if outcome.status.has_record:
+                    await client.fetch_record(outcome.status.run_id, request.out)
+    return outcome
+
+
+def _tell(folder: Path, *, is_json: bool) -> None:
+    """Print the result."""
+    from emulator.results.record import load_record
+    from emulator.results.result import print_result
+
+    if is_json:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        print_json({"event": "summary", "folder": str(folder), "summary": summary})
+    else:
+        print_result(load_record(folder), folder / "report.html", _console())
+
+
+def make_display(*, is_json: bool, is_quiet: bool) -> Display:
+    """How progress is shown: as asked, or as the terminal allows."""
+    console = _console()
+    if is_quiet:
+        return Quiet()
+    if is_json:
+        return JsonLines()
+    return LiveTables(console) if can_draw_over(console) else LogLines(console)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False)

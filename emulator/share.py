@@ -1,8 +1,0 @@
-"""The folders that come with Fedstrata beside its modules: example experiments, chart, protocol."""
-
-from pathlib import Path
-
-_PACKAGED = Path(__file__).resolve().parent / "share"  # in an installed wheel: setup.py puts them there
-SHARE = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[1]  # else in the checkout
-EXPERIMENTS = SHARE / "experiments"
-CHART = SHARE / "helm" / "fedstrata"

@@ -1,0 +1,88 @@
+"""The example experiments that come with Fedstrata, by name."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from emulator.shipped.share import EXPERIMENTS
+from fedstrata.errors import ExperimentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """An experiment file, named after its file without the suffix."""
+
+    name: str
+    path: Path
+
+    @property
+    def text(self) -> str:
+        """The file."""
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the comment that the file begins with."""
+        comment = re.match(r"(?:#.*\n)*", self.text)
+        words = " ".join(line.lstrip("# ") for line in (comment[0] if comment else "").splitlines())
+        return re.split(r"(?<=\.)\s", words, maxsplit=1)[0]
+
+
+def examples(folder: Path = EXPERIMENTS) -> dict[str, Example]:
+    """All of them by name, in alphabetical order."""
+    return {path.stem: Example(name=path.stem, path=path) for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_example(name: str) -> Example:
+    """The example of that name; hyphens may stand for underscores.
+
+    Raises:
+        ExperimentError: there is none; the message says the names nearest to it.
+    """
+    known = examples()
+    found = known.get(name.replace("-", "_"))
+    if found is None:
+        raise ExperimentError(f"no example is called {name!r}; {_suggested(name, list(known))}")
+    return found
+
+
+def find_experiment(given: Path) -> Path:
+    """The experiment file that a command was given: a file, or the name of an example where no such file is.
+
+    Raises:
+        ExperimentError: neither is there.
+    """
+    if given.is_file():
+        return given
+    if given.name != str(given) or given.suffix in {".yaml", ".yml"}:
+        raise ExperimentError(_no_file(given))
+    try:
+        return find_example(given.name).path
+    except ExperimentError as error:
+        raise ExperimentError(_no_file(given) if given.is_dir() else f"there is no file {given}, and {error}") from None
+
+
+def complete_experiment(incomplete: str) -> Iterator[str]:
+    """For the shell: examples, experiment files and folders that begin with what was typed."""
+    yield from (name for name in examples() if name.startswith(incomplete))
+    folder, _, start = incomplete.rpartition("/")
+    for path in sorted(Path(folder or ("/" if incomplete.startswith("/") else ".")).glob(f"{start}*")):
+        if path.is_dir() or path.suffix in {".yaml", ".yml"}:
+            yield f"{path}/" if path.is_dir() else str(path)
+
+
+def _no_file(given: Path) -> str:
+    if (given / "experiment.yaml").is_file():
+        return f"{given} is a folder; for the experiment of its run give {given / 'experiment.yaml'}"
+    if given.is_dir():
+        return f"{given} is a folder; give an experiment file, or the name of an example (fedstrata examples)"
+    if given.stem in examples():
+        return f"there is no file {given}; for the example that comes with Fedstrata say {given.stem}"
+    return f"there is no file {given}; give an experiment file, or the name of an example (fedstrata examples)"
+
+
+def _suggested(name: str, known: list[str]) -> str:
+    near = get_close_matches(name.replace("-", "_"), known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"

@@ -1,0 +1,8 @@
+"""The folders that come with Fedstrata beside its modules: example experiments, chart, protocol."""
+
+from pathlib import Path
+
+_PACKAGED = Path(__file__).resolve().parents[1] / "share"  # in an installed wheel: setup.py puts them there
+SHARE = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[2]  # else in the checkout
+EXPERIMENTS = SHARE / "experiments"
+CHART = SHARE / "helm" / "fedstrata"

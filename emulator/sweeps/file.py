@@ -1,0 +1,229 @@
+"""The sweep file: one base experiment, and in which cells, settings and seeds it is run (docs/sweep.md)."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from emulator.shipped.examples import find_experiment
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import Settings
+from fedstrata.experiment.yaml_files import EachKeyOnce
+from fedstrata.experiment_file import parse_experiment
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")  # of cells, axes and choices: they name folders
+BASE_CELL = "base"  # the one cell of a sweep that names none
+Overrides = dict[str, Any]  # dotted key: value, as --set takes them
+
+
+class SweepFile(Settings):
+    """What a sweep file may say."""
+
+    base: str | dict[str, Any]  # an experiment file beside this one, the name of an example, or an experiment
+    seeds: tuple[int, ...] = Field(min_length=1)
+    cells: dict[str, Overrides] = Field(default_factory=lambda: {BASE_CELL: Overrides()}, min_length=1)
+    vary: dict[str, dict[str, Overrides]] = Field(default_factory=dict)  # axis: choice: overrides
+    baseline: str | None = None  # the cell that the others are compared with
+
+    @field_validator("seeds")
+    @classmethod
+    def _once_each(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        twice = [seed for seed, count in Counter(value).items() if count > 1]
+        if twice:
+            raise ValueError(f"seed {twice[0]} stands twice")
+        return value
+
+    @field_validator("cells", mode="before")
+    @classmethod
+    def _cell_without_changes(cls, value: Any) -> Any:
+        return {name: own or {} for name, own in value.items()} if isinstance(value, Mapping) else value
+
+    @field_validator("vary", mode="before")
+    @classmethod
+    def _named_choices(cls, value: Any) -> Any:
+        return {key: _choices(key, given) for key, given in value.items()} if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in (*self.cells, *self.vary, *(choice for axis in self.vary.values() for choice in axis)):
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot name a folder: at most 60 letters, digits and _ . + - make a name")
+        for where, own in (*self.cells.items(), *(pair for axis in self.vary.values() for pair in axis.items())):
+            if "seed" in own:
+                raise ValueError(f"{where} sets the seed; say seeds once, for all cells")
+        if self.baseline is not None and self.baseline not in self.cells:
+            raise ValueError(f"baseline {self.baseline!r} is not a cell; there are {', '.join(self.cells)}")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A cell in one setting: a row of the sweep's table."""
+
+    cell: str
+    setting: tuple[tuple[str, str], ...] = ()  # (axis, choice) of every axis
+
+    @property
+    def label(self) -> str:
+        return ", ".join((self.cell, *self.choices))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The setting as `axis=choice`."""
+        return tuple(f"{axis}={choice}" for axis, choice in self.setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRun:
+    """One run of a sweep."""
+
+    place: Place
+    experiment: Experiment
+
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
+    @property
+    def label(self) -> str:
+        return f"{self.place.label}, seed {self.seed}"
+
+    @property
+    def path(self) -> Path:
+        """Its folder in the sweep's: runs/CELL/seed-3, or runs/CELL/AXIS=CHOICE,…/seed-3."""
+        return Path("runs", self.place.cell, ",".join(self.place.choices), f"seed-{self.seed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """All runs of a sweep, seed by seed, so that every cell has its first result early."""
+
+    name: str
+    text: str  # the file, with the base's experiment in it
+    axes: tuple[str, ...]
+    places: tuple[Place, ...]
+    seeds: tuple[int, ...]
+    baseline: str | None
+    runs: tuple[SweepRun, ...]
+
+
+def load_sweep(path: Path) -> Sweep:
+    """The sweep that a file describes, every experiment of it checked by itself and no two cells equal.
+
+    Raises:
+        ExperimentError: the file is missing, is not YAML, or says what is not allowed; the message names the cell.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = yaml.load(text, EachKeyOnce)  # noqa: S506  # a safe loader
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"cannot read the sweep file {path}: {error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ExperimentError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    name = path.stem if path.name != "sweep.yaml" else path.resolve().parent.name
+    return sweep_of(document, name=name, where=str(path), beside=path.parent)
+
+
+def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
+    """The sweep of what a file holds; a base file is looked for in the folder `beside`. Raises as `load_sweep`."""
+    if not isinstance(document, Mapping):
+        raise ExperimentError(f"{where} must be a mapping of keys to values, not {type(document).__name__}")
+    try:
+        file = SweepFile.model_validate(document)
+    except ValidationError as error:
+        raise ExperimentError(f"{where}: {_one_line(error)}") from None
+    base = _base(file.base, beside, where)
+    changes = dict(_places(file))
+    runs = [
+        SweepRun(place=place, experiment=_experiment(base, own, seed, f"{where}: {place.label}"))
+        for seed in file.seeds
+        for place, own in changes.items()
+    ]
+    _refuse_equal(runs[: len(changes)], where)
+    return Sweep(
+        name=name,
+        text=yaml.safe_dump({**document, "base": base}, sort_keys=False),
+        axes=tuple(file.vary),
+        places=tuple(changes),
+        seeds=file.seeds,
+        baseline=file.baseline,
+        runs=tuple(runs),
+    )
+
+
+def _choices(axis: str, given: Any) -> Any:
+    """The choices of an axis by name: named already, or the values of the key that the axis is called after."""
+    if isinstance(given, Mapping):
+        return {str(choice): own or {} for choice, own in given.items()}
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        said = f"{axis} takes a list of values, or a mapping of names to overrides, not {given!r:.80}"
+        raise ValueError(said)  # noqa: TRY004  # of which pydantic makes a ValidationError
+    names = [value if isinstance(value, str) else json.dumps(value, default=str) for value in given]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"{axis} has {twice[0]} twice")
+    if any(isinstance(value, list | dict) for value in given):
+        raise ValueError(f"{axis} has a value with parts; give each choice a name: {{NAME: {{{axis}: VALUE}}}}")
+    return {name: {axis: value} for name, value in zip(names, given, strict=True)}
+
+
+def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
+    """Every cell in every setting, with what it changes; a cell's own changes come last."""
+    for choices in product(*(axis.items() for axis in file.vary.values())):
+        setting = tuple((axis, choice) for axis, (choice, _) in zip(file.vary, choices, strict=True))
+        varied = {key: value for _, own in choices for key, value in own.items()}
+        for cell, own in file.cells.items():
+            yield Place(cell=cell, setting=setting), {**varied, **own}
+
+
+def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, Any]:
+    """The base experiment as a mapping."""
+    if not isinstance(given, str):
+        return given
+    try:
+        path = beside / given if (beside / given).is_file() else find_experiment(Path(given))
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (ExperimentError, OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ExperimentError(f"{where}: base {given}: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise ExperimentError(f"{where}: base {given} must be a mapping, not {type(document).__name__}")
+    return document
+
+
+def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:
+    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in own.items()]  # JSON is YAML
+    try:
+        return parse_experiment(yaml.safe_dump(base), overrides=overrides, seed=seed, where=where)
+    except ExperimentError as error:
+        said = str(error).removeprefix(f"{where}: ").removeprefix("--set ")
+        raise type(error)(f"{where}: {said}") from None
+
+
+def _refuse_equal(runs: Sequence[SweepRun], where: str) -> None:
+    """Raise an ExperimentError where two cells are one experiment under two names."""
+    seen: dict[str, str] = {}
+    for run in runs:
+        digest = run.experiment.model_copy(update={"name": "same"}).digest
+        if digest in seen:
+            raise ExperimentError(
+                f"{where}: {seen[digest]!r} and {run.place.label!r} are the same experiment; leave one out"
+            )
+        seen[digest] = run.place.label
+
+
+def _one_line(error: ValidationError) -> str:
+    """The first problem, with its key and what is allowed."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if part not in {"str", "dict[str,any]", "[key]"})
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key; a sweep has {', '.join(SweepFile.model_fields)} (docs/sweep.md)"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message

@@ -1,0 +1,124 @@
+"""The folder of a sweep: which of its runs are done, and which go on or begin again."""
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from typing import IO
+
+from emulator.results.output import check_unused
+from emulator.results.record import RunRecord, load_record
+from emulator.sweeps.file import Place, Sweep
+from fedstrata.errors import DataError, ExperimentError, OutputError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment
+
+SWEEP = "sweep.yaml"
+OF_A_RUN = {"experiment.yaml", "logs", "state"}  # what there is of a run before its record
+
+
+class RoundStart(Enum):
+    """What there is of a run."""
+
+    NEW = "nothing, or the beginning of a folder, which is removed"
+    HALF = "a state to go on from"
+    DONE = "a complete record"
+
+
+@contextmanager
+def held(out: Path) -> Iterator[IO[str]]:
+    """The sweep's file in its folder, which is made if it is not there and kept from other sweeps meanwhile.
+
+    A folder in which nothing is begun is not left behind.
+
+    Raises:
+        OutputError: it holds something else, another process works in it, or it cannot be written.
+    """
+    if not (out / SWEEP).exists():
+        check_unused(out)
+    with _locked(out) as file:
+        try:
+            yield file
+        finally:
+            if not file.tell():
+                (out / SWEEP).unlink()
+                with suppress(OSError):  # it is not empty
+                    out.rmdir()
+
+
+def write_sweep(file: IO[str], sweep: Sweep) -> None:
+    """Put a sweep into its file."""
+    file.truncate(0)
+    file.write(sweep.text)
+    file.flush()
+
+
+def _locked(out: Path) -> IO[str]:
+    """The sweep's file in its folder, open to be written and locked until it is closed."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        file = (out / SWEEP).open("a", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write to {out}: {error.strerror}; choose another folder") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise OutputError(f"another sweep is at work in {out}; wait for its end, or choose another folder") from None
+    return file
+
+
+def standing(folder: Path, experiment: Experiment) -> RoundStart:
+    """What a run's folder holds of the run of an experiment.
+
+    Raises:
+        OutputError: it holds a run of another experiment, or what is not of a run.
+    """
+    there = _experiment_in(folder)
+    if there is None:
+        strange = [path for path in folder.glob("*") if path.name not in OF_A_RUN]
+        if strange:
+            raise OutputError(f"{strange[0]} is not of a run of this sweep; remove it, or choose another folder")
+        return RoundStart.NEW
+    if there.digest != experiment.digest:
+        raise OutputError(
+            f"{folder} holds a run of another experiment, {there.run_id}; remove it, or choose another folder"
+        )
+    if completed_record(folder) is not None:
+        return RoundStart.DONE
+    return RoundStart.HALF if (folder / "state").is_dir() else RoundStart.NEW
+
+
+def completed_record(folder: Path) -> RunRecord | None:
+    """The record of a completed run; None of any other."""
+    try:
+        record = load_record(folder)
+    except DataError:
+        return None
+    return record if record.summary.status == "completed" else None
+
+
+def clear(folder: Path) -> None:
+    """Remove what there is of a run that had hardly begun. Raises OutputError where that cannot be."""
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise OutputError(f"cannot remove {folder}: {error.strerror}") from None
+
+
+def records_of(out: Path, sweep: Sweep) -> dict[tuple[Place, int], RunRecord]:
+    """The records of the sweep's completed runs, by place and seed."""
+    found = ((run, completed_record(out / run.path)) for run in sweep.runs)
+    return {(run.place, run.seed): record for run, record in found if record is not None}
+
+
+def _experiment_in(folder: Path) -> Experiment | None:
+    """The experiment that a run's folder names; None where it is not there or only half written."""
+    path = folder / "experiment.yaml"
+    try:
+        return load_experiment(path) if path.exists() else None
+    except ExperimentError:
+        return None

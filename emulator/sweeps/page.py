@@ -1,0 +1,163 @@
+"""What a sweep writes beside its runs: its tables, its figure, and a page that leads to every run's report."""
+
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from urllib.parse import quote
+
+from emulator.console.units import NO_VALUE, counted, percent
+from emulator.results.comparison import MEAN
+from emulator.results.measures import ACCURACIES, DEVICES, LOWEST, is_number
+from emulator.results.report.comparison import Columns, Series
+from emulator.results.report.page import write_page
+from emulator.results.report.style import inline_svg
+from emulator.results.report.tables import Markup, html, table
+from emulator.results.report.virtual_time import Curve, write_panels
+from emulator.results.timeline import accuracy_over_time
+from emulator.sweeps.file import Place, SweepRun
+from emulator.sweeps.results import COSTS_SAID, SweepResults
+from emulator.sweeps.results import Table as TextTable
+from fedstrata.errors import OutputError
+
+PAGE = "index.html"
+
+
+def write_results(results: SweepResults, out: Path) -> None:
+    """Write table.csv, table.md, figure.png, figure.svg and index.html; the same records give the same bytes.
+
+    Where runs were on the virtual clock, time.png and time.svg as well.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    figure, panels = figure_of(results), curves_of(results)
+    try:
+        (out / "table.csv").write_text(results.csv_text(), encoding="utf-8", newline="")
+        (out / "table.md").write_text(results.markdown(), encoding="utf-8")
+        figure.write(out, "figure")
+        if panels:
+            write_panels(panels, out, "time")
+    except OSError as error:
+        raise OutputError(f"cannot write the results to {out}: {error.strerror}") from None
+    write_page(out / PAGE, render_page(results, figure))
+
+
+def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
+    """Accuracy over virtual time by setting and cell, a curve a run; empty where no run was on that clock."""
+    panels: dict[str, dict[str, list[Curve]]] = {}
+    for place in results.sweep.places:
+        records = [results.records.get((place, seed)) for seed in results.sweep.seeds]
+        curves = [curve for record in records if record is not None and (curve := accuracy_over_time(record))]
+        if curves:
+            panels.setdefault(_heading(place), {})[place.cell] = list[Curve](curves)
+    return panels
+
+
+def _heading(place: Place) -> str:
+    return ", ".join(choice for _, choice in place.setting)
+
+
+def figure_of(results: SweepResults) -> Columns:
+    """Accuracy of the cells: by true task where there is one setting, else the mean over devices by setting."""
+    mean = DEVICES if DEVICES in results.measures else MEAN
+    places = [place for place in results.sweep.places if results.values(place, MEAN)]
+    settings = list(dict.fromkeys(place.setting for place in results.sweep.places))
+    if len(settings) == 1:
+        names = _shown(results)
+        series = [
+            Series(label=place.cell, values={m: [*results.values(place, m).values()] for m in names})
+            for place in places
+        ]
+        return Columns(title="Accuracy, %", names=names, series=series)
+    series = [
+        Series(label=cell, values={_heading(p): [*results.values(p, mean).values()] for p in places if p.cell == cell})
+        for cell in dict.fromkeys(place.cell for place in places)
+    ]
+    names = list(dict.fromkeys(_heading(place) for place in results.sweep.places))
+    return Columns(title=f"Mean accuracy by {', '.join(results.sweep.axes)}, %", names=names, series=series)
+
+
+def _shown(results: SweepResults) -> list[str]:
+    """What a figure of one setting shows: true tasks and their mean, or the mean over devices and the worst of them."""
+    tasks = [name for name in results.measures if name not in ACCURACIES]
+    devices = [name for name in (DEVICES, LOWEST) if name in results.measures]
+    return [*tasks, MEAN] if tasks else devices or [MEAN]
+
+
+def render_page(results: SweepResults, figure: Columns) -> str:
+    """The page as text."""
+    sweep = results.sweep
+    done, seeds = len(results.records), ", ".join(map(str, sweep.seeds))
+    missing = len(sweep.runs) - done
+    return fill_template(
+        "sweep.html",
+        name=html(sweep.name),
+        said=html(
+            f"{counted(len(sweep.places), 'row')} of the table, seeds {seeds}: {counted(done, 'run')} completed"
+            + (f", {missing} not" if missing else "")
+        ),
+        figure=_figure(figure),
+        table=_table("Mean ± sample standard deviation over seeds", results.table()),
+        differences=Markup(f"{_differences(results)}{_costs(results)}"),
+        runs=_run_table(results),
+        text=html(sweep.text),
+    )
+
+
+def fill_template(template: str, /, **parts: str) -> str:
+    """A template filled, with the style beside it."""
+    here = files("emulator.results.report")
+    page = Template(here.joinpath(template).read_text(encoding="utf-8"))
+    return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
+
+
+def _figure(figure: Columns) -> Markup:
+    def draw(canvas: object) -> str:
+        figure.draw(canvas)  # type: ignore[arg-type]  # a matplotlib figure
+        return ", ".join(series.label for series in figure.series)
+
+    return Markup(f"<figure>{inline_svg('accuracy', figure.title, figure.size, draw)}</figure>")
+
+
+def _differences(results: SweepResults) -> Markup:
+    if results.sweep.baseline is None:
+        return Markup("")
+    caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is above"
+    return Markup(f"<section><h2>Differences</h2>{_table(caption, results.differences())}</section>")
+
+
+def _costs(results: SweepResults) -> Markup:
+    if not results.costs:
+        return Markup("")
+    caption = (
+        "Of all devices, to and fro; a dash where nothing that devices said grouped them, or where none was measured"
+    )
+    return Markup(f"<section><h2>{COSTS_SAID}</h2>{_table(caption, results.cost_table())}</section>")
+
+
+def _table(caption: str, given: TextTable) -> Markup:
+    head, rows = given
+    numeric = "".join("1" if is_number(name) else "." for name in head)
+    return table(caption, head, rows, numeric)
+
+
+def _run_table(results: SweepResults) -> Markup:
+    """A row a place, a column a seed: the mean accuracy, which leads to the run's report."""
+    sweep = results.sweep
+    by_place: dict[Place, list[SweepRun]] = {place: [] for place in sweep.places}
+    for run in sweep.runs:
+        by_place[run.place].append(run)
+    rows = [
+        [place.cell, *(choice for _, choice in place.setting), *(_link(results, run) for run in runs)]
+        for place, runs in by_place.items()
+    ]
+    head = ["cell", *sweep.axes, *(f"seed {seed}" for seed in sweep.seeds)]
+    return table("Mean accuracy of each run", head, rows, "." * (1 + len(sweep.axes)) + "1" * len(sweep.seeds))
+
+
+def _link(results: SweepResults, run: SweepRun) -> Markup:
+    record = results.records.get((run.place, run.seed))
+    if record is None:
+        return html(NO_VALUE)
+    href = quote(f"{run.path.as_posix()}/report.html")
+    return Markup(f'<a href="{href}">{html(percent(record.summary.mean_accuracy))}</a>')

@@ -1,0 +1,187 @@
+"""A sweep as it happens: how far it is, how long it may take yet, and three displays of that."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from emulator.console.units import human_seconds, percent
+from emulator.local.processes import Restart
+from emulator.results.record import RunRecord
+from emulator.runs.progress import can_draw_over, print_json, progress_line, restart_line
+from emulator.sweeps.file import Place, SweepRun
+from fedstrata.errors import FedstrataError
+from fedstrata.process.quoting import printable
+from fedstrata.v1 import gps_service_pb2 as pb
+
+FAILURES_SHOWN = 5
+
+
+class Pace:
+    """How many runs are done, and how long the rest may take by what the runs of each place took so far."""
+
+    def __init__(
+        self, *, waiting: Sequence[SweepRun], done: int, jobs: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._waiting = {run.path: run.place for run in waiting}
+        self._running: dict[Path, tuple[Place, float]] = {}
+        self._took: dict[Place, list[float]] = {}
+        self._jobs, self._clock = jobs, clock
+        self.done, self.runs = done, done + len(waiting)
+
+    def began(self, run: SweepRun) -> None:
+        self._running[run.path] = (self._waiting.pop(run.path), self._clock())
+
+    def ended(self, run: SweepRun) -> None:
+        place, began = self._running.pop(run.path)
+        self._took.setdefault(place, []).append(self._clock() - began)
+        self.done += 1
+
+    def seconds_left(self) -> float | None:
+        """None before the first run has ended."""
+        if not self._took:
+            return None
+        now = self._clock()
+        rests = [max(0.0, self._expected(place) - (now - began)) for place, began in self._running.values()]
+        waits = sum(self._expected(place) for place in self._waiting.values())
+        return max([(sum(rests) + waits) / self._jobs, *rests])
+
+    def _expected(self, place: Place) -> float:
+        """Seconds of a run: the mean of its place's, or of all as long as there is none of its place."""
+        return fmean(self._took.get(place) or [seconds for each in self._took.values() for seconds in each])
+
+    def __str__(self) -> str:
+        left = self.seconds_left()
+        return f"{self.done}/{self.runs}" + ("" if left is None else f", {human_seconds(left)} left")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd:
+    """How one run ended; `record` is None of a failed one."""
+
+    folder: Path
+    seconds: float
+    record: RunRecord | None
+    failure: FedstrataError | None
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.record.summary.mean_accuracy if self.record else None
+
+    def __str__(self) -> str:
+        said = f"failed: {printable(str(self.failure))}" if self.failure else percent(self.accuracy)
+        return f"{said}, {human_seconds(self.seconds)}"
+
+
+class SweepDisplay(Protocol):
+    """What a sweep tells its user while it goes on."""
+
+    def open(self, pace: Pace) -> AbstractContextManager[Any]:
+        """The time during which the display may draw."""
+
+    def show(self, run: SweepRun, status: pb.RunStatus) -> None:
+        """Tell a status of a run."""
+
+    def restarted(self, run: SweepRun, restart: Restart) -> None:
+        """Tell that a process of a run died and is started again."""
+
+    def ended(self, run: SweepRun, end: RunEnd) -> None:
+        """Tell how a run ended."""
+
+
+class QuietSweep:
+    """Tells nothing; the others tell more."""
+
+    pace: Pace
+
+    def open(self, pace: Pace) -> AbstractContextManager[Any]:
+        self.pace = pace
+        return nullcontext()
+
+    def show(self, run: SweepRun, status: pb.RunStatus) -> None:
+        """Nothing."""
+
+    def restarted(self, run: SweepRun, restart: Restart) -> None:
+        """Nothing."""
+
+    def ended(self, run: SweepRun, end: RunEnd) -> None:
+        """Nothing."""
+
+
+class SweepJson(QuietSweep):
+    """One JSON object a line and run."""
+
+    def ended(self, run: SweepRun, end: RunEnd) -> None:
+        left = self.pace.seconds_left()
+        print_json({
+            "event": "run", "cell": run.place.cell, "setting": dict(run.place.setting), "seed": run.seed,
+            "status": "failed" if end.failure else "completed", "reason": str(end.failure) if end.failure else None,
+            "folder": str(end.folder), "accuracy": end.accuracy, "seconds": round(end.seconds, 3),
+            "done": self.pace.done, "runs": self.pace.runs, "seconds_left": None if left is None else round(left, 1),
+        })  # fmt: skip
+
+
+class SweepLines(QuietSweep):
+    """A line for each run that ends, for where no terminal is."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def restarted(self, run: SweepRun, restart: Restart) -> None:
+        self._print(f"{run.label}: {restart_line(restart)}")
+
+    def ended(self, run: SweepRun, end: RunEnd) -> None:
+        self._print(f"{self.pace}: {run.label}: {end}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+
+class SweepBars(QuietSweep):
+    """The runs that go on and how far the whole is, drawn over and over in one place of a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._statuses: dict[str, pb.RunStatus] = {}
+        self._failures: list[str] = []
+
+    def open(self, pace: Pace) -> AbstractContextManager[Any]:
+        self.pace = pace
+        return Live(console=self._console, get_renderable=self._drawn, refresh_per_second=4, transient=True)
+
+    def show(self, run: SweepRun, status: pb.RunStatus) -> None:
+        self._statuses[run.label] = status
+
+    def ended(self, run: SweepRun, end: RunEnd) -> None:
+        self._statuses.pop(run.label, None)
+        if end.failure:
+            self._failures.append(f"{run.label}: {end}")
+
+    def _drawn(self) -> RenderableType:
+        bars = Table.grid(padding=(0, 2))
+        bars.add_row(Text("runs", style="bold"), _bar(self.pace.done, self.pace.runs), Text(str(self.pace)))
+        for label, status in self._statuses.items():
+            bars.add_row(Text(label), _bar(status.global_round, status.global_rounds), Text(progress_line(status)))
+        return Group(bars, *(Text(line, style="yellow") for line in self._failures[-FAILURES_SHOWN:]))
+
+
+def _bar(done: int, of: int) -> ProgressBar:
+    return ProgressBar(total=max(of, 1), completed=done, width=24)
+
+
+def make_display(console: Console, *, is_json: bool, is_quiet: bool) -> SweepDisplay:
+    """How progress is shown: as asked, or as the terminal allows."""
+    if is_quiet:
+        return QuietSweep()
+    if is_json:
+        return SweepJson()
+    return SweepBars(console) if can_draw_over(console) else SweepLines(console)

@@ -1,0 +1,158 @@
+"""What a sweep came to: mean and spread over seeds of each cell and setting, and differences to the baseline."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from emulator.console.units import NO_VALUE
+from emulator.results.comparison import Spread
+from emulator.results.measures import ACCURACIES, COSTS, heading, is_number, measure
+from emulator.results.record import RunRecord
+from emulator.sweeps.file import Place, Sweep
+
+COSTS_SAID = "Bytes that devices sent and received"
+Table = tuple[list[str], list[list[str]]]  # header, rows
+MEASURED: Mapping[str, type] = {
+    "measure": str, "seeds": int, "mean": float, "std": float, "baseline": str, "pairs": int,
+    "difference_mean": float, "difference_std": float, "above": int,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A cell's values minus the baseline's, pair by pair over the seeds that both have."""
+
+    spread: Spread
+    above: int  # in how many pairs the cell's is the greater
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResults:
+    """The records of the runs that are completed, by place and seed."""
+
+    sweep: Sweep
+    records: Mapping[tuple[Place, int], RunRecord]
+
+    @cached_property
+    def measures(self) -> tuple[str, ...]:
+        """What is measured of every run: agreement with the truth, accuracies, and that of each true task."""
+        tasks = dict.fromkeys(task for run in self.records.values() for task in run.summary.task_accuracy or ())
+        return (*self._there(ACCURACIES), *tasks)
+
+    @cached_property
+    def costs(self) -> tuple[str, ...]:
+        """What devices have sent and received, as far as any run has it."""
+        return self._there(COSTS)
+
+    def values(self, place: Place, name: str) -> dict[int, float]:
+        """A measure by seed, of the runs that have it; accuracies are ratios."""
+        runs = ((seed, self.records.get((place, seed))) for seed in self.sweep.seeds)
+        found = {seed: measure(name).of(run) for seed, run in runs if run is not None}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def spread(self, place: Place, name: str) -> Spread:
+        return Spread.over(list(self.values(place, name).values()))
+
+    def difference(self, place: Place, name: str) -> Difference | None:
+        """To the baseline in the same setting; None without a baseline, and of the baseline itself."""
+        if self.sweep.baseline is None or place.cell == self.sweep.baseline:
+            return None
+        own = self.values(place, name)
+        other = self.values(Place(cell=self.sweep.baseline, setting=place.setting), name)
+        pairs = [own[seed] - other[seed] for seed in own if seed in other]
+        return Difference(spread=Spread.over(pairs), above=sum(pair > 0 for pair in pairs))
+
+    def table(self) -> Table:
+        """A row a place: mean ± standard deviation of each measure, accuracies in percent."""
+        return self._table_of(self.measures)
+
+    def cost_table(self) -> Table:
+        """A row a place: mean ± standard deviation of what devices have sent and received."""
+        return self._table_of(self.costs)
+
+    def differences(self) -> Table:
+        """A row a place that is not the baseline's: paired differences, and in how many pairs it is above."""
+        rows = [
+            [*_where(place), *(_said_difference(self.difference(place, m), m) for m in self.measures)]
+            for place in self.sweep.places
+            if self.sweep.baseline is not None and place.cell != self.sweep.baseline
+        ]
+        return [*self._head(), *map(heading, self.measures)], rows
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a place and measure, with the columns of `columns`; None where there is no number."""
+        return [self._row(place, name) for place in self.sweep.places for name in self._measured]
+
+    @property
+    def columns(self) -> dict[str, type]:
+        """The columns of `rows` with their kinds."""
+        return {**dict.fromkeys(self._head(), str), **MEASURED}
+
+    def csv_text(self) -> str:
+        """The rows in full; nothing in them depends on when or where the runs were done."""
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(self.columns))
+        writer.writeheader()
+        writer.writerows(self.rows())
+        return text.getvalue()
+
+    def markdown(self) -> str:
+        """Both tables, to be put into a document."""
+        text = _markdown(*self.table())
+        if self.sweep.baseline is not None:
+            text += f"\nMinus {self.sweep.baseline}, seed by seed:\n\n{_markdown(*self.differences())}"
+        return text + (f"\n{COSTS_SAID}:\n\n{_markdown(*self.cost_table())}" if self.costs else "")
+
+    @property
+    def _measured(self) -> tuple[str, ...]:
+        return (*self.measures, *self.costs)
+
+    def _there(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those that any run has."""
+        return tuple(name for name in names if any(measure(name).of(run) is not None for run in self.records.values()))
+
+    def _table_of(self, names: Sequence[str]) -> Table:
+        rows = [
+            [*_where(place), str(self._count(place)), *(_said(self.spread(place, name), name) for name in names)]
+            for place in self.sweep.places
+        ]
+        return [*self._head(), "seeds", *map(heading, names)], rows
+
+    def _row(self, place: Place, name: str) -> dict[str, Any]:
+        own, difference = self.spread(place, name), self.difference(place, name)
+        paired = difference.spread if difference else None
+        values = (
+            measure(name).column, own.count, own.mean, own.deviation, self.sweep.baseline if difference else None,
+            paired and paired.count, paired and paired.mean, paired and paired.deviation,
+            difference and difference.above,
+        )  # fmt: skip
+        return dict(zip(self.columns, (*_where(place), *values), strict=True))
+
+    def _head(self) -> list[str]:
+        return ["cell", *self.sweep.axes]
+
+    def _count(self, place: Place) -> int:
+        return sum((place, seed) in self.records for seed in self.sweep.seeds)
+
+
+def _where(place: Place) -> list[str]:
+    return [place.cell, *(choice for _, choice in place.setting)]
+
+
+def _said(spread: Spread, name: str, *, sign: str = "") -> str:
+    return NO_VALUE if spread.mean is None else measure(name).said(spread.mean, spread.deviation, sign=sign)
+
+
+def _said_difference(difference: Difference | None, name: str) -> str:
+    """As +9.9 ± 2.0 (6/6): above the baseline in six pairs of six."""
+    if difference is None or not difference.spread.count:
+        return NO_VALUE
+    return f"{_said(difference.spread, name, sign='+')} ({difference.above}/{difference.spread.count})"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---:" if is_number(name) else "---" for name in head]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, rule, *rows))

@@ -1,0 +1,185 @@
+"""A sweep on this machine: as many runs at once as keep its cores busy, each a full record, then the table of all."""
+
+import asyncio
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.console.interrupts import run_interruptibly
+from emulator.local.local import usable_cores
+from emulator.local.processes import Restart
+from emulator.results.output import prepare_folder, resume_folder
+from emulator.runs.progress import Quiet
+from emulator.runs.run import RunRequest, on_this_machine
+from emulator.sweeps.check import check_runs
+from emulator.sweeps.file import Sweep, SweepRun
+from emulator.sweeps.folder import RoundStart, clear, completed_record, held, records_of, standing, write_sweep
+from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
+from emulator.sweeps.results import SweepResults
+from fedstrata.errors import FedstrataError, RunStoppedError
+from fedstrata.experiment import Experiment
+from fedstrata.process.descriptors import raise_limit
+from fedstrata.v1 import gps_service_pb2 as pb
+
+Wanted = tuple[SweepRun, RoundStart]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRequest:
+    """What the user asked for."""
+
+    sweep: Sweep
+    out: Path
+    jobs: int | None = None  # runs at once; None: as `jobs_for` says
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What the runs of one call took: wall time, and the CPU time of all their processes."""
+
+    runs: int
+    seconds: float
+    cpu_seconds: float
+    cores: int
+
+    @property
+    def ratio(self) -> float | None:
+        """Wall time over that of cores which were all busy with these runs, all the time."""
+        return self.seconds * self.cores / self.cpu_seconds if self.runs else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOutcome:
+    """The results of all runs that are done, those that failed now with their reasons, and what it took."""
+
+    results: SweepResults
+    failures: tuple[tuple[SweepRun, FedstrataError], ...]
+    cost: Cost
+
+    @property
+    def failure(self) -> FedstrataError | None:
+        """What to raise where a run has failed."""
+        if not self.failures:
+            return None
+        run, error = self.failures[0]
+        return RunStoppedError(
+            f"{len(self.failures)} of {len(self.results.sweep.runs)} runs failed, first {run.label}: {error}; "
+            "the same command tries them again"
+        )
+
+
+def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
+    """Do the runs that are not done yet, and write the sweep's table, figure and page.
+
+    Raises:
+        FedstrataError: nothing was started because something is wrong; the message names the cell.
+        KeyboardInterrupt: a signal came; all processes are gone, and the same call goes on from there.
+    """
+    from emulator.sweeps.page import write_results
+
+    raise_limit()
+    with held(request.out) as file:
+        standings = [(run, standing(request.out / run.path, run.experiment)) for run in request.sweep.runs]
+        wanted = [(run, there) for run, there in standings if there is not RoundStart.DONE]
+        check_runs([run for run, _ in wanted])
+        write_sweep(file, request.sweep)
+        work = _Work(request, wanted, display)
+        cost = work.do()
+        results = SweepResults(sweep=request.sweep, records=records_of(request.out, request.sweep))
+        write_results(results, request.out)
+    return SweepOutcome(results=results, failures=tuple(work.failures), cost=cost)
+
+
+class _Work:
+    """The runs that one call does."""
+
+    def __init__(self, request: SweepRequest, wanted: Sequence[Wanted], display: SweepDisplay) -> None:
+        self._out, self._wanted, self._display = request.out, wanted, display
+        self._cores = usable_cores()
+        self._jobs = max(1, min(request.jobs or jobs_for(self._cores), len(wanted)))
+        self._pace = Pace(
+            waiting=[run for run, _ in wanted], done=len(request.sweep.runs) - len(wanted), jobs=self._jobs
+        )
+        self._drawing = asyncio.Lock()  # matplotlib draws one figure at a time
+        self.failures: list[tuple[SweepRun, FedstrataError]] = []
+
+    def do(self) -> Cost:
+        """All of them; gives what they took."""
+        began, cpu_seconds = time.monotonic(), _cpu_seconds()
+        with self._display.open(self._pace):
+            run_interruptibly(self._all())
+        return Cost(
+            runs=len(self._wanted),
+            seconds=time.monotonic() - began,
+            cpu_seconds=_cpu_seconds() - cpu_seconds,
+            cores=self._cores,
+        )
+
+    async def _all(self) -> None:
+        queue = iter(self._wanted)
+        await asyncio.gather(*(self._one_after_the_other(queue) for _ in range(self._jobs)))
+
+    async def _one_after_the_other(self, queue: Iterator[Wanted]) -> None:
+        for run, there in queue:
+            self._pace.began(run)
+            end = await self._end_of(run, there)
+            self._pace.ended(run)
+            if end.failure is not None:
+                self.failures.append((run, end.failure))
+            self._display.ended(run, end)
+
+    async def _end_of(self, run: SweepRun, there: RoundStart) -> RunEnd:
+        """Do a run to its record and report; a run that fails leaves the others alone."""
+        folder, began = self._out / run.path, time.monotonic()
+        try:
+            failure = await self._run(run, there, folder)
+        except FedstrataError as error:
+            failure = error
+        record = completed_record(folder) if failure is None else None
+        return RunEnd(failure=failure, record=record, folder=folder, seconds=time.monotonic() - began)
+
+    async def _run(self, run: SweepRun, there: RoundStart, folder: Path) -> FedstrataError | None:
+        from emulator.results.report import write_report
+
+        experiment = _prepared(run, there, folder)
+        request = RunRequest(experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs))
+        outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display))
+        if outcome.status.has_record:
+            async with self._drawing:
+                await asyncio.to_thread(write_report, folder)
+        return outcome.failure
+
+
+class _OneOfMany(Quiet):
+    """A run's display that passes on to the sweep's."""
+
+    def __init__(self, run: SweepRun, display: SweepDisplay) -> None:
+        self._run, self._display = run, display
+
+    def show(self, status: pb.RunStatus) -> None:
+        self._display.show(self._run, status)
+
+    def restarted(self, restart: Restart) -> None:
+        self._display.restarted(self._run, restart)
+
+
+def _prepared(run: SweepRun, there: RoundStart, folder: Path) -> Experiment:
+    """The run's experiment, its folder made ready to go on or to begin in."""
+    if there is RoundStart.HALF:
+        return resume_folder(folder)
+    clear(folder)
+    prepare_folder(folder, run.experiment)
+    return run.experiment
+
+
+def jobs_for(cores: int) -> int:
+    """How many runs at once make the best use of so many cores (docs/sweep.md has the figures)."""
+    return cores + 1
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of all that it has started and waited for."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

@@ -1,0 +1,1 @@
+"""The rules of an experiment that concern more than one section: each refuses what cannot work, by key and value."""

@@ -1,0 +1,1 @@
+"""When things happen: links, rates and schedules, on the virtual clock and on the real one."""

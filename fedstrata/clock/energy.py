@@ -1,0 +1,127 @@
+"""How much energy devices take for what a run has them do: pure, in whole femtojoules, whose sums know no order."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedstrata.experiment.energy import RadioSettings
+from fedstrata.v1 import rounds_pb2 as pb
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+
+JOULE_FJ = 10**15
+PARTS = ("down", "compute", "up")
+FJ_A_PICOJOULE = 10**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy:
+    """Femtojoules: receiving, computing, sending."""
+
+    down: int = 0
+    compute: int = 0
+    up: int = 0
+
+    def __add__(self, other: "Energy") -> "Energy":
+        return Energy(down=self.down + other.down, compute=self.compute + other.compute, up=self.up + other.up)
+
+    def __sub__(self, other: "Energy") -> "Energy":
+        return Energy(down=self.down - other.down, compute=self.compute - other.compute, up=self.up - other.up)
+
+    @property
+    def total(self) -> int:
+        return self.down + self.compute + self.up
+
+    def joules(self) -> dict[str, float]:
+        """By part."""
+        return {part: getattr(self, part) / JOULE_FJ for part in PARTS}
+
+
+NONE = Energy()
+
+
+def summed(energies: Iterable[Energy]) -> Energy:
+    """All of them together."""
+    total = NONE
+    for each in energies:
+        total += each
+    return total
+
+
+def counts_energy(experiment: "Experiment") -> bool:
+    """Whether a run's record is to say what devices took."""
+    return experiment.energy is not None and experiment.clock != "none"
+
+
+class DeviceEnergy:
+    """What each device's radio and board take, of an experiment that asks for it."""
+
+    def __init__(self, experiment: "Experiment") -> None:
+        self._settings = experiment.energy
+        self._profiles = profiles_of(experiment)
+        self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: its radio, and microwatts
+
+    def of(self, flow: pb.Flow) -> Energy:
+        """What a device took for its part of a round; the time in which it was not there takes nothing."""
+        return self._took(
+            flow.child,
+            down=(flow.down_bytes, flow.down_ns - flow.away_ns),
+            up=(flow.up_bytes + flow.answer_bytes - flow.unsent_bytes, flow.up_ns),
+            compute_ns=flow.compute_ns,
+        )
+
+    def carried(self, each: pb.Carried) -> Energy:
+        """What a transfer or some computing took on the real clock, as long as it really lasted."""
+        lasted_ns = each.achieved_link_ns + each.achieved_latency_ns
+        went = (each.bytes, lasted_ns)
+        if each.direction == "compute":
+            return self._took(each.child, compute_ns=lasted_ns)
+        return self._took(each.child, down=went) if each.direction == "down" else self._took(each.child, up=went)
+
+    def _took(
+        self, index: int, *, down: tuple[int, int] = (0, 0), up: tuple[int, int] = (0, 0), compute_ns: int = 0
+    ) -> Energy:
+        """Of transfers given as bytes and nanoseconds."""
+        if self._settings is None:
+            return NONE
+        if index not in self._known:
+            power = self._settings.watts_of(index, self._profiles.get(index))
+            self._known[index] = self._settings.radio_of(index), power or 0
+        radio, power = self._known[index]
+        computing = power * compute_ns  # microwatts and nanoseconds
+        if radio is None:
+            return Energy(compute=computing)
+        return Energy(
+            down=8 * down[0] * radio.down * FJ_A_PICOJOULE + radio.base * down[1],
+            compute=computing,
+            up=8 * up[0] * radio.up * FJ_A_PICOJOULE + radio.base * up[1],
+        )
+
+
+def profiles_of(experiment: "Experiment") -> Mapping[int, str]:
+    """The profile of each device that `compute` names."""
+    named = (experiment.compute.devices or {}) if experiment.compute is not None else {}
+    return {index: name for name, indexes in named.items() for index in indexes}
+
+
+def check_energy(experiment: "Experiment") -> None:
+    """Refuse devices that there are not, and such as compute nobody knows at how many watts. Raises ValueError."""
+    settings = experiment.energy
+    if settings is None:
+        return
+    beyond = [index for entry in settings.overrides for index in entry.devices if index >= experiment.device_count]
+    if beyond:
+        raise ValueError(
+            f"energy.overrides: there is no device {max(beyond)}; the partition has 0 to {experiment.device_count - 1}"
+        )
+    if experiment.compute is None:
+        return
+    profiles = profiles_of(experiment)
+    for index in range(experiment.device_count):
+        if settings.watts_of(index, profiles.get(index)) is None:
+            of = f"its profile {profiles[index]!r}" if index in profiles else "the reference core"
+            raise ValueError(
+                f"energy: nobody knows how many watts device {index} takes while it computes, being {of}; "
+                "say energy.compute, energy.profiles or an override, 0W if it is not to count"
+            )

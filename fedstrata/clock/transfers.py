@@ -1,0 +1,288 @@
+"""Transfers on the real clock: what goes between a parent and a child is there when its links would have carried it.
+
+The parent holds both directions back, by one calendar for a child's own link and for one that all children share: what
+it sends before it is written, what it receives before it is read on. Latency is no pause: pieces that follow each other
+are under way at the same time.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fedstrata.clock.calendar import DOWN, UP, Line, drawn_latency
+from fedstrata.clock.shared_link import Broadcasts, SharedFlow, SharedLink
+from fedstrata.clock.tier_links import WAYS, TierLinks
+from fedstrata.errors import SupersededError, UnknownChildError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.rates import SECOND_NS, AnyRate, Course, bits_between, end_of
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import Clock, RealTime, since_ns
+from fedstrata.v1 import rounds_pb2 as pb
+
+STAGGERED = 8  # among how many places within a piece the flows of a shared link are spread
+TIMER_STEP_NS = 1_000_000  # the event loop's timers count whole milliseconds
+LEAD_STEP_NS, MOST_LEAD_NS = 50_000, 1_000_000
+
+
+class Lead:
+    """How long sending a message takes here, in the median: what is to be there at a time is sent so much before.
+
+    A step up for each that took longer, a step down for each that did not, so that one that waited long for a core
+    counts no more than another.
+    """
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def note(self, took_ns: int) -> None:
+        """One took so long."""
+        step_ns = LEAD_STEP_NS if took_ns > self.ns else -LEAD_STEP_NS
+        self.ns = min(MOST_LEAD_NS, max(0, self.ns + step_ns))
+
+
+@dataclass
+class Transfer:
+    """One transfer under way: its links' calendar, and what has come of it."""
+
+    clock: Clock
+    start_ns: int
+    bits: int
+    latency_ns: int
+    rate: AnyRate
+    origin_ns: int = 0  # where the time of a rate that changes begins
+    flow: SharedFlow | None = None  # on a shared link: of this transfer alone, or a broadcast
+    achieved: pb.Carried | None = None
+    lead: Lead | None = None  # of what is sent from here: how much before its time its last part is
+    released_ns: int = 0  # when the last part was
+    is_superseded: bool = False  # whether the child has begun another in the same direction since
+
+    async def arrived(self, bits: int) -> None:
+        """Wait until so many of its bits have arrived. Raises SupersededError when another takes its place."""
+        there_ns = await self._left_ns(bits) + self.latency_ns
+        if bits < self.bits:
+            await self.clock.until(there_ns)
+        else:  # its time is the whole transfer's
+            await self.clock.until(there_ns - (self.lead.ns if self.lead is not None else 0), TIMER_STEP_NS)
+            self.released_ns = self.clock.now_ns()
+        self._check_current()
+
+    def supersede(self) -> None:
+        """Have whoever waits for it give it up."""
+        self.is_superseded = True
+        if self.flow is not None:
+            self.flow.news.set()
+
+    def _check_current(self) -> None:
+        if self.is_superseded:
+            raise SupersededError("another transfer has begun on this link in the same direction; go on with that one")
+
+    async def all_arrived(self) -> None:
+        """Wait until it is over."""
+        await self.arrived(self.bits)
+
+    def come(self) -> int:
+        """How many of its bits have arrived by now."""
+        left_ns = self.clock.now_ns() - self.latency_ns
+        own = self._come_on_own_link(left_ns)
+        return own if self.flow is None else min(own, self.flow.come(left_ns))
+
+    def _come_on_own_link(self, left_ns: int) -> int:
+        if self.rate is None or left_ns < self.start_ns:
+            return self.bits if left_ns >= self.start_ns else 0
+        if isinstance(self.rate, Course):
+            left = bits_between(self.start_ns - self.origin_ns, left_ns - self.origin_ns, self.rate)
+            return self.bits if left is None else min(self.bits, left)
+        return min(self.bits, (left_ns - self.start_ns) * self.rate // SECOND_NS)
+
+    async def _left_ns(self, bits: int) -> int:
+        """When so many bits have left the links."""
+        own_ns = self.origin_ns + end_of(self.start_ns - self.origin_ns, bits, self.rate)
+        return own_ns if self.flow is None else max(own_ns, await self.flow.passed_ns(bits, self._check_current))
+
+    async def over(self) -> None:
+        """Note what came of it: all of it is there now."""
+        left_ns, now_ns = await self._left_ns(self.bits), self.clock.now_ns()
+        if self.lead is not None:
+            self.lead.note(now_ns - self.released_ns)
+        self.achieved = pb.Carried(
+            bytes=self.bits // 8,
+            link_ns=left_ns - self.start_ns,
+            achieved_link_ns=max(0, now_ns - self.start_ns - self.latency_ns),
+            latency_ns=self.latency_ns,
+            achieved_latency_ns=max(0, now_ns - left_ns),
+        )
+
+
+class Relay:
+    """One direction of a child's own link, for messages that follow each other as they come."""
+
+    def __init__(self, clock: Clock, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
+        self._clock = clock
+        self._origin_ns = origin_ns
+        self._line = Line(rate)
+        self._latency_ns = latency_ns
+        self.began_ns = clock.now_ns()
+
+    async def carry(self, there_ns: int, size: int) -> None:
+        """Wait until a message of so many bytes has arrived that was there to be sent at a time, or as this began."""
+        left_ns = self._line.carry(max(there_ns, self.began_ns) - self._origin_ns, 8 * size)
+        await self._clock.until(self._origin_ns + left_ns + self._latency_ns)
+
+
+class Transfers:
+    """What goes between a parent and its children, held back as their links are."""
+
+    def __init__(self, links: TierLinks, clock: Clock | None = None) -> None:
+        self.links = links
+        self._clock = clock or RealTime()
+        self._origin_ns = self._clock.now_ns()
+        self._shared: dict[int, SharedLink] = {}
+        for way in (DOWN, UP):
+            capacity = links.capacity(way)
+            if capacity is not None:
+                self._shared[way] = SharedLink(capacity, self._clock)
+        self._broadcasts = Broadcasts(self._shared[DOWN]) if links.shared.broadcast else None
+        self._newest: dict[tuple[int, int], Transfer] = {}  # by child and direction
+        self._lead = Lead()
+        # by round, child and direction, and whether it belongs to a question in the round
+        self._achieved: dict[tuple[int, int, int, bool], pb.Carried] = {}
+
+    def now_ns(self) -> int:
+        """The time now."""
+        return self._clock.now_ns()
+
+    def open_round(self) -> None:
+        """Another round is open: its models go down anew."""
+        if self._broadcasts is not None:
+            self._broadcasts.forget()
+
+    def began(self, ago_ns: int) -> None:
+        """The time that rates change by began so long ago; until this is said, before anything goes over a link that is
+        shared, as these links were made."""
+        self._origin_ns = self._clock.now_ns() - max(0, ago_ns)
+        for shared in self._shared.values():
+            shared.origin_ns = self._origin_ns
+
+    def _index(self, child_id: str) -> int:
+        index = self.links.index_of(child_id)
+        if index is None:
+            raise UnknownChildError(f"{quoted(child_id)} is not of this run")
+        return index
+
+    def piece_bytes(self, child_id: str, way: int) -> int:
+        """How large the pieces of a child's payloads are. Raises UnknownChildError."""
+        return self.links.piece_bytes(self._index(child_id), way)
+
+    @contextmanager
+    def under_way(
+        self, child_id: str, way: int, number: int, size: int, before: int = 0, *, model: int | None = None,
+        is_answer: bool = False,
+    ) -> Iterator[Transfer]:  # fmt: skip
+        """A transfer of so many bytes in a round, `before` of them a header, for as long as the block lasts.
+
+        A child's link carries one at a time in a direction: the one before is given up, and leaves what it shared.
+        `model` is the number of the round's model where this is the whole of it: it may be broadcast. `is_answer`: it
+        answers a question in the round.
+
+        Raises:
+            UnknownChildError: there is no such child.
+        """
+        index = self._index(child_id)
+        superseded = self._newest.get((index, way))
+        if superseded is not None:
+            superseded.supersede()
+        self._newest[index, way] = transfer = self._transfer(index, way, number, 8 * size, is_answer=is_answer)
+        try:
+            with self._sharing(transfer, index, way, 8 * before, model):
+                yield transfer
+        finally:
+            if self._newest.get((index, way)) is transfer:
+                del self._newest[index, way]
+        if transfer.achieved is not None:
+            self._note(transfer.achieved, number, index, way, is_answer=is_answer)
+
+    @contextmanager
+    def _sharing(self, transfer: Transfer, index: int, way: int, before: int, model: int | None) -> Iterator[None]:
+        """Have a transfer go over the link that all share, if there is one, too."""
+        shared, broadcasts = self._shared.get(way), self._broadcasts
+        if shared is None or not transfer.bits:
+            yield
+        elif broadcasts is None or way != DOWN or model is None or broadcasts.has_begun(model, index):
+            transfer.flow = SharedFlow(self._marks(transfer.bits, before, self.links.piece_bytes(index, way), index))
+            flow, transfer.start_ns = shared.begin(transfer.flow, transfer.rate)
+            try:
+                yield
+            finally:
+                shared.drop(flow)
+        else:
+            marks = self._marks(transfer.bits, before, self.links.piece_bytes(None, way), model)
+            broadcast = broadcasts.join(model, index, marks)
+            transfer.flow, transfer.start_ns = broadcast.flow, self._clock.now_ns()
+            try:
+                yield
+            finally:
+                broadcasts.leave(model, broadcast)
+
+    @staticmethod
+    def _marks(bits: int, before: int, piece_bytes: int, place: int) -> list[int]:
+        """The bits of a payload's pieces; those of flows that begin together would else come together."""
+        step = 8 * piece_bytes
+        offset = step * (place % STAGGERED) // STAGGERED
+        return [*range(before + step + offset, bits, step), bits]
+
+    def _transfer(self, index: int, way: int, number: int, bits: int, *, is_answer: bool) -> Transfer:
+        start_ns, course = self._clock.now_ns(), self.links.link_of(index)
+        rate = course.course(WAYS[way])
+        return Transfer(
+            clock=self._clock,
+            start_ns=start_ns,
+            bits=bits,
+            latency_ns=self._latency_ns(number, index, way, start_ns, is_answer=is_answer),
+            rate=rate,
+            origin_ns=self._origin_ns if isinstance(rate, Course) else 0,
+            lead=self._lead if way == DOWN else None,
+        )
+
+    def _latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
+        """The latency of what starts at a time."""
+        links, link = self.links, self.links.link_of(index).at(start_ns - self._origin_ns)
+        tier = links.asked_tier if is_answer else links.tier
+        return drawn_latency(link.latency, link.jitter, [links.seed, tier, number, index, way])
+
+    async def heard(self, child_id: str, number: int, said_ns: int) -> None:
+        """Wait until a child has heard how a round goes on that it has answered in, which was said at a time: a latency
+        later. Raises UnknownChildError."""
+        index = self._index(child_id)
+        latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)
+        if self._clock.now_ns() >= said_ns + latency_ns:
+            return  # it asks late
+        await self._clock.until(said_ns + latency_ns, TIMER_STEP_NS)
+        word = pb.Carried(latency_ns=latency_ns, achieved_latency_ns=self._clock.now_ns() - said_ns)
+        self._note(word, number, index, DOWN, is_answer=True)
+
+    def relay(self, child_id: str, number: int) -> "Relay":
+        """What carries one message after the other down to a child. Raises UnknownChildError."""
+        index, now_ns = self._index(child_id), self._clock.now_ns()
+        course, latency_ns = self.links.link_of(index), self._latency_ns(number, index, DOWN, now_ns)
+        return Relay(self._clock, course.course("down"), latency_ns, self._origin_ns)
+
+    def _note(self, achieved: pb.Carried, number: int, index: int, way: int, *, is_answer: bool) -> None:
+        achieved.link, achieved.direction, achieved.child = self.links.name, WAYS[way], index
+        achieved.is_answer = is_answer
+        self._achieved[number, index, way, is_answer] = achieved
+
+    def take(self, number: int) -> list[pb.Carried]:
+        """What the links have carried in a round, in the order of children; rounds before it are forgotten."""
+        taken = [self._achieved[key] for key in sorted(self._achieved) if key[0] == number]
+        self._achieved = {key: each for key, each in self._achieved.items() if key[0] > number}
+        return taken
+
+
+def transfers_of(experiment: Experiment, links: TierLinks, began_unix_ns: int = 0) -> Transfers | None:
+    """What holds transfers back; None where nothing does. `began_unix_ns`: when training began, if that is known."""
+    if not experiment.is_paced:
+        return None
+    transfers = Transfers(links)
+    if began_unix_ns:
+        transfers.began(since_ns(began_unix_ns))
+    return transfers

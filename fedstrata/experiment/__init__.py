@@ -1,0 +1,61 @@
+"""The experiment file as plain data: one module per section, and no knowledge of methods."""
+
+from fedstrata.experiment.experiment import Experiment
+from fedstrata.experiment.links import ComputeSettings, Links, LinkSettings
+from fedstrata.experiment.partition import (
+    DirichletPartition,
+    Group,
+    GroupPartition,
+    IidPartition,
+    LocalPartition,
+    Partition,
+    PublicSettings,
+    Task,
+    TaskPartition,
+)
+from fedstrata.experiment.sections import (
+    DATASETS,
+    MODELS,
+    Bounds,
+    DataSettings,
+    Deadlines,
+    Encoding,
+    MethodSettings,
+    ModelSettings,
+    Schedule,
+    SecureAggregation,
+    SgdSettings,
+    TierDeadline,
+    TopologySettings,
+    TrainingSettings,
+)
+
+__all__ = [
+    "DATASETS",
+    "MODELS",
+    "Bounds",
+    "ComputeSettings",
+    "DataSettings",
+    "Deadlines",
+    "DirichletPartition",
+    "Encoding",
+    "Experiment",
+    "Group",
+    "GroupPartition",
+    "IidPartition",
+    "LinkSettings",
+    "Links",
+    "LocalPartition",
+    "MethodSettings",
+    "ModelSettings",
+    "Partition",
+    "PublicSettings",
+    "Schedule",
+    "SecureAggregation",
+    "SgdSettings",
+    "Task",
+    "TaskPartition",
+    "TierDeadline",
+    "TopologySettings",
+    "TrainingSettings",
+]

@@ -1,0 +1,82 @@
+"""What the experiment file says of energy: radios by what a bit and a second take, boards by their watts.
+
+It changes nothing of a run, only what its record says beside.
+"""
+
+from collections.abc import Mapping
+from typing import Self
+
+from pydantic import model_validator
+
+from fedstrata.experiment.links import check_once
+from fedstrata.experiment.quantities import DeviceList, PerBit, Power, parsed_power
+from fedstrata.experiment.sections import Settings
+
+
+class RadioSettings(Settings):
+    """A radio in a transfer: up or down for each bit, and base as long as it lasts."""
+
+    up: PerBit
+    down: PerBit
+    base: Power
+
+
+# P = up * rate up + down * rate down + base, of Huang et al., MobiSys 2012; mW per Mbit/s are mJ/Mbit
+RADIOS: Mapping[str, RadioSettings] = {
+    "lte": RadioSettings.model_validate({"up": "438.39mJ/Mbit", "down": "51.97mJ/Mbit", "base": "1288.04mW"}),
+    "wifi": RadioSettings.model_validate({"up": "283.17mJ/Mbit", "down": "137.01mJ/Mbit", "base": "132.86mW"}),
+}
+# Whole boards while all their cores compute, by the profiles of compute: Jeff Geerling's list of HPL runs.
+BOARD_WATTS: Mapping[str, int] = {
+    "i5-7400t": parsed_power("41W"),
+    "pi4": parsed_power("7.2W"),
+    "pi5": parsed_power("11W"),
+}
+
+
+class EnergyOverride(Settings):
+    """Devices that differ from the others."""
+
+    devices: DeviceList
+    radio: str | None = None
+    compute: Power | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.radio is None and self.compute is None:
+            raise ValueError("an entry says how its devices differ: radio, compute")
+        return self
+
+
+class EnergySettings(Settings):
+    """What transfers and computing take."""
+
+    radio: str | None = None  # of devices, by name; None: transfers are not counted
+    radios: Mapping[str, RadioSettings] | None = None  # own ones
+    compute: Power | None = None  # of devices whose profile is not known to take so many watts
+    profiles: Mapping[str, Power] | None = None  # by profile of compute
+    overrides: tuple[EnergyOverride, ...] = ()
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        named = [self.radio, *(entry.radio for entry in self.overrides)]
+        known = {**RADIOS, **(self.radios or {})}
+        for name in named:
+            if name is not None and name not in known:
+                raise ValueError(f"no radio is called {name!r}; choose {', '.join(known)}, or add it to energy.radios")
+        for name in self.radios or {}:
+            if name in RADIOS:
+                raise ValueError(f"radios.{name} is a radio that there is already; choose another name")
+        check_once(entry.devices for entry in self.overrides)
+        return self
+
+    def radio_of(self, index: int) -> RadioSettings | None:
+        """The radio of a device; None where its transfers are not counted."""
+        own = next((entry.radio for entry in self.overrides if index in entry.devices and entry.radio), self.radio)
+        return None if own is None else {**RADIOS, **(self.radios or {})}[own]
+
+    def watts_of(self, index: int, profile: str | None) -> int | None:
+        """Microwatts of a device of a profile of `compute` while it computes; None where they are not known."""
+        own = next((entry.compute for entry in self.overrides if index in entry.devices), None)
+        by_profile = {**BOARD_WATTS, **(self.profiles or {})}.get(profile) if profile is not None else None
+        return next((power for power in (own, by_profile, self.compute) if power is not None), None)

@@ -1,0 +1,192 @@
+"""The experiment: all that a run is a function of, as plain data.
+
+`fedstrata.experiment_file` reads it from YAML and checks it whole. Each section checks itself, in
+a module of its own.
+"""
+
+import hashlib
+from collections.abc import Container, Mapping
+from functools import cached_property, reduce
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, SerializeAsAny, model_validator
+
+from fedstrata.experiment.energy import EnergySettings
+from fedstrata.experiment.faults import Fault, KillFault, PauseFault
+from fedstrata.experiment.links import Clock, ComputeSettings, Links, check_known
+from fedstrata.experiment.newcomers import NewcomerSettings, newcomers_of
+from fedstrata.experiment.partition import (
+    LocalPartition,
+    Partition,
+    PublicSettings,
+)
+from fedstrata.experiment.privacy import PrivacySettings
+from fedstrata.experiment.schedule import Entries
+from fedstrata.experiment.sections import (
+    ArchitectureSettings,
+    Bounds,
+    DataSettings,
+    Deadlines,
+    MethodSettings,
+    ModelSettings,
+    SecureAggregation,
+    Settings,
+    TopologySettings,
+    TrainingSettings,
+)
+
+# Keys that came later: left out of the digest where they say nothing, so that older experiments keep their run's id.
+LATER_KEYS = (
+    ("data", "orientations"),
+    ("architectures",),
+    ("partition", "test_share"),
+    ("partition", "public", "tests"),
+    ("partition", "public"),
+    ("model", "channels"),
+    ("model", "activation"),
+    ("bounds",),
+    ("privacy", "updates"),
+    ("privacy",),
+    ("newcomers",),
+)
+
+
+class Experiment(Settings):
+    """All a run is a function of."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    data: DataSettings = DataSettings()
+    partition: Partition
+    model: ModelSettings = ModelSettings()
+    architectures: tuple[ArchitectureSettings, ...] = ()  # of devices that have another model
+    method: SerializeAsAny[MethodSettings]  # of the method's own kind, as `fedstrata.methods.method_settings` makes it
+    topology: TopologySettings | None = None
+    training: TrainingSettings = TrainingSettings()
+    clock: Clock = "none"
+    links: Links = Links()
+    compute: ComputeSettings | None = None
+    schedule: Entries = ()
+    energy: EnergySettings | None = None  # no part of the digest: it changes nothing of a run
+    deadlines: Deadlines = Deadlines()
+    bounds: Bounds | None = None
+    secure_aggregation: SecureAggregation | None = None
+    privacy: PrivacySettings | None = None
+    newcomers: NewcomerSettings | None = None
+    faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
+
+    @model_validator(mode="after")
+    def _has_own_folders(self) -> Self:
+        if isinstance(self.partition, LocalPartition) != (self.data.name == "folder"):
+            raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
+        return self
+
+    @model_validator(mode="after")
+    def _faults_hit_something(self) -> Self:
+        known = {"gps", *self.device_ids()}
+        for fault in self.faults:
+            if isinstance(fault, KillFault | PauseFault) and not fault.process.startswith("lps-"):
+                _member(fault.process, known)
+        return self
+
+    @model_validator(mode="after")
+    def _names_known_devices(self) -> Self:
+        check_known(self.links, self.compute, self.device_count)
+        return self
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a timeline is worked out beside the run."""
+        return self.clock == "virtual"
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether links and computing take the time that they are said to take."""
+        return self.clock == "real"
+
+    @property
+    def limits(self) -> Bounds:
+        """What a device may claim: as `bounds` says, and no more examples than the partition gives to any."""
+        bounds = self.bounds or Bounds()
+        if bounds.max_examples is not None:
+            return bounds
+        return bounds.model_copy(update={"max_examples": self.partition.most_examples})
+
+    @property
+    def device_count(self) -> int:
+        return self.partition.device_count
+
+    def device_ids(self) -> list[str]:
+        """The ids in index order: `device-000` …, or the names that a local partition gives."""
+        if isinstance(self.partition, LocalPartition):
+            return list(self.partition.names)
+        width = max(3, len(str(self.device_count - 1)))
+        return [f"device-{index:0{width}d}" for index in range(self.device_count)]
+
+    @cached_property
+    def newcomer_indexes(self) -> frozenset[int]:
+        """The devices that come once the others are grouped."""
+        return newcomers_of(self)
+
+    def task_of_devices(self) -> list[str] | None:
+        """The true task or group of each device by index; None where the partition has neither."""
+        return self.partition.true_groups
+
+    def model_of(self, device_index: int, global_round: int) -> ModelSettings:
+        """The model that a device has in a global round, counted from 0."""
+        own = [each for each in self.architectures if device_index in each.devices]
+        begun = [each for each in own if each.from_global_round <= global_round + 1]
+        return max(begun, key=lambda each: each.from_global_round).model if begun else self.model
+
+    @property
+    def public(self) -> PublicSettings | None:
+        """The examples that belong to nobody, if there are any."""
+        return None if isinstance(self.partition, LocalPartition) else self.partition.public
+
+    def to_yaml(self) -> str:
+        """The resolved file: every key with its value, in a fixed order."""
+        return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, whose digest is its own."""
+        copy = super().model_copy(update=update, deep=deep)
+        for derived in ("digest", "newcomer_indexes"):
+            copy.__dict__.pop(derived, None)
+        return copy
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the resolved file, without faults and energy, and what only says where data lies on this machine.
+
+        How long things take is part of it on a clock, presets as the numbers that they stand for.
+        """
+        resolved = self.model_dump(mode="json", by_alias=True)
+        del resolved["faults"], resolved["energy"]
+        links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
+        resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
+        del resolved["schedule"]
+        if self.clock != "none":
+            resolved["links"]["times"] = self.links.times()
+            if self.schedule:
+                resolved["schedule"] = [entry.of_digest(self.links.traces) for entry in self.schedule]
+        else:
+            del resolved["clock"], resolved["compute"]
+        del resolved["data"]["folder"], resolved["data"]["download"]
+        if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
+            del resolved["secure_aggregation"]
+        for *sections, key in LATER_KEYS:
+            section = reduce(lambda found, name: found.get(name) or {}, sections, resolved)
+            if not section.get(key):
+                section.pop(key, None)
+        return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()
+
+    @property
+    def run_id(self) -> str:
+        """The same for every process that was given the same experiment."""
+        return f"{self.name}-{self.digest[:12]}"
+
+
+def _member(value: str, known: Container[str]) -> None:
+    if value not in known:
+        raise ValueError(f"faults: no process is called {value!r}; say gps, lps-0 …, or a device such as device-000")

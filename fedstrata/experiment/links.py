@@ -1,0 +1,305 @@
+"""What the experiment file says of links and of computing: encodings, and, for the two clocks, how long things take.
+
+Times are whole nanoseconds and rates whole bits a second, as `fedstrata.experiment.quantities` reads them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from fedstrata.experiment.presets import BOARDS, LINK_PRESETS
+from fedstrata.experiment.quantities import FASTEST, RATE_UNITS, DeviceList, Duration, Rate
+from fedstrata.experiment.rates import AnyRate, Trace, course_of
+from fedstrata.experiment.sections import Encoding, Settings
+from fedstrata.experiment.traces import TRACE_PRESETS, Generated, Traces, TraceSettings, trace_called, written
+
+Clock = Literal["none", "real", "virtual"]
+SEGMENT_BITS = 1460 * 8  # TCP's payload of a packet of 1,500 bytes
+WAYS = ("down", "up")
+NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkTimes:
+    """One link, resolved: bits a second each way, None where nothing limits them, and nanoseconds one way."""
+
+    down_rate: int | None = None
+    up_rate: int | None = None
+    latency: int = 0
+    jitter: int = 0
+    loss: float = 0.0
+    down_trace: Trace | Generated | None = None
+    up_trace: Trace | Generated | None = None
+
+    def at(self, now_ns: int) -> Self:
+        """The link as it is at any time."""
+        return self
+
+    def rate(self, direction: str) -> int | None:
+        """The rate in a direction but for a trace, at most what TCP reaches at this loss (Mathis et al. 1997)."""
+        rate, reached = (self.down_rate if direction == "down" else self.up_rate), self._reached
+        return rate if reached is None else reached if rate is None else min(rate, reached)
+
+    def source(self, direction: str) -> int | Trace | None:
+        """The rate or the trace in a direction; what is generated has to be drawn before."""
+        trace, reached = self.trace(direction), self._reached
+        if isinstance(trace, Generated):
+            raise TypeError("a generated trace has not been drawn")
+        return self.rate(direction) if trace is None else trace if reached is None else trace.limited(reached)
+
+    def course(self, direction: str) -> AnyRate:
+        """The rate in a direction as time goes by."""
+        return course_of([(0, self.source(direction))])
+
+    def trace(self, direction: str) -> Trace | Generated | None:
+        """The trace in a direction."""
+        return self.down_trace if direction == "down" else self.up_trace
+
+    def drawn(self, address: Sequence[int]) -> "LinkTimes":
+        """The link with what is generated drawn: by the address of seed, tier and child, and the direction."""
+        down, up = (
+            trace.drawn([*address, number]) if isinstance(trace, Generated) else trace
+            for number, trace in enumerate((self.down_trace, self.up_trace))
+        )
+        return replace(self, down_trace=down, up_trace=up)
+
+    @property
+    def _reached(self) -> int | None:
+        if not self.loss:
+            return None
+        return max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
+
+    def of_digest(self) -> dict[str, Any]:
+        """All that can change a timeline, as numbers; without the traces that it has not."""
+        fields = {name: value for name, value in vars(self).items() if not name.endswith("_trace")}
+        return fields | {f"{way}_trace": written(trace) for way in WAYS if (trace := self.trace(way)) is not None}
+
+
+class LinkTiming(Settings):
+    """The keys that say how long a link takes; one that is left out is the preset's, or says that nothing limits it."""
+
+    preset: str | None = None
+    down_rate: Rate | None = None
+    up_rate: Rate | None = None
+    latency: Duration | None = None  # one way
+    jitter: Duration | None = None  # of each transfer's latency, uniform, to either side
+    loss: float | None = Field(default=None, ge=0, lt=1)  # share of packets
+    down_trace: str | None = None  # in place of a rate, by its name
+    up_trace: str | None = None
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None and value not in LINK_PRESETS:
+            raise ValueError(f"no preset is called {value!r}; choose {', '.join(LINK_PRESETS)}")
+        return value
+
+    @model_validator(mode="after")
+    def _a_rate_or_a_trace(self) -> Self:
+        for way in WAYS:
+            if getattr(self, f"{way}_trace") is not None and getattr(self, f"{way}_rate") is not None:
+                raise ValueError(f"{way}_rate and {way}_trace both say how fast it is; leave one out")
+        return self
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The keys that say something."""
+        return {name: value for name in LinkTiming.model_fields if (value := getattr(self, name)) is not None}
+
+    def resolved(self, other: LinkTimes | None = None, traces: Traces | None = None) -> LinkTimes:
+        """The link; without a preset, what this leaves out is as in `other`. Raises ValueError for unknown traces."""
+        said = self.said
+        said.pop("preset", None)
+        for way in WAYS:
+            trace = said.get(f"{way}_trace")
+            if trace is not None:
+                said |= {f"{way}_trace": trace_called(trace, way, traces or {}), f"{way}_rate": None}
+            elif f"{way}_rate" in said:
+                said[f"{way}_trace"] = None
+        return replace(self.preset_times or other or LinkTimes(), **said)
+
+    @property
+    def preset_times(self) -> LinkTimes | None:
+        """The link that the preset stands for, if there is one."""
+        return None if self.preset is None else LinkTimes(**asdict(LINK_PRESETS[self.preset]))
+
+
+def check_link(link: LinkTimes, where: str) -> None:
+    """Refuse a link that contradicts itself. Raises ValueError."""
+    if link.jitter > link.latency:
+        raise ValueError(f"{where}: the jitter is larger than the latency, which would go below zero; lower one")
+    if link.loss and not link.latency:
+        raise ValueError(f"{where}: loss slows a link down by its round trip, which is zero here; give a latency")
+
+
+class LinkSettings(LinkTiming):
+    """How tensors travel on a link, down (models) and up (updates), and how long they take on a clock."""
+
+    down: Encoding = "float32"
+    up: Encoding = "float32"
+
+    @field_validator("down", "up", mode="before")
+    @classmethod
+    def _no_rate(cls, value: Any) -> Any:
+        if isinstance(value, str) and value.endswith(tuple(RATE_UNITS)):
+            raise ValueError(f"{value!r} is a rate, and this key an encoding such as float32; see up_rate, down_rate")
+        return value
+
+
+class LinkOverride(LinkTiming):
+    """Devices whose own link differs from `device-lps`."""
+
+    devices: DeviceList
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.said:
+            raise ValueError("an entry says how its devices' link differs: preset, up_rate, latency …")
+        return self
+
+
+class SharedRates(Settings):
+    """A link that all devices of an LPS have in common, fairly shared: a cell, or an edge's uplink."""
+
+    down_rate: Rate | None = None
+    up_rate: Rate | None = None
+    broadcast: bool = False  # a model goes down once for all devices that receive it, as over the air
+
+    @model_validator(mode="after")
+    def _rate_of_the_broadcast(self) -> Self:
+        if self.broadcast and self.down_rate is None:
+            raise ValueError("a broadcast takes as long as its down_rate says, which is missing")
+        return self
+
+
+class SharedLinks(Settings):
+    """What is shared, by the link that it lies on."""
+
+    device_lps: SharedRates = Field(alias="device-lps")
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Links(Settings):
+    """The two links that carry models."""
+
+    device_lps: LinkSettings = Field(default=LinkSettings(), alias="device-lps")
+    lps_gps: LinkSettings = Field(default=LinkSettings(), alias="lps-gps")
+    overrides: tuple[LinkOverride, ...] = ()
+    shared: SharedLinks | None = None
+    traces: Mapping[str, TraceSettings] | None = None  # by name
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        check_once(entry.devices for entry in self.overrides)
+        for name in self.traces or {}:
+            if name in TRACE_PRESETS:
+                raise ValueError(f"traces.{name} is a trace that there is already; choose another name")
+        for name, link in (("device-lps", self.common()), ("lps-gps", self.uplink())):
+            check_link(link, name)
+        for number, entry in enumerate(self.overrides):
+            check_link(entry.resolved(self.common(), self.traces), f"overrides.{number}")
+        return self
+
+    def common(self) -> LinkTimes:
+        """The link of devices that no override names."""
+        return self.device_lps.resolved(traces=self.traces)
+
+    def uplink(self) -> LinkTimes:
+        """The link of an LPS."""
+        return self.lps_gps.resolved(traces=self.traces)
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether a rate follows a trace."""
+        every = (self.device_lps, self.lps_gps, *self.overrides)
+        return any(link.down_trace is not None or link.up_trace is not None for link in every)
+
+    @property
+    def timed_key(self) -> str | None:
+        """The first key that says how long something takes."""
+        for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
+            if link.said:
+                return f"links.{name}.{next(iter(link.said))}"
+        return "links.overrides" if self.overrides else "links.shared" if self.shared else None
+
+    def of_devices(self) -> dict[int, LinkTimes]:
+        """The links of those devices that `overrides` names."""
+        common = self.common()
+        return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
+
+    def times(self) -> dict[str, Any]:
+        """All that can change a timeline, with presets as the numbers they stand for."""
+        common = self.common()
+        return {
+            "device-lps": common.of_digest(),
+            "lps-gps": self.uplink().of_digest(),
+            "overrides": [
+                [list(entry.devices), entry.resolved(common, self.traces).of_digest()] for entry in self.overrides
+            ],
+            "shared": self.shared.model_dump(by_alias=True) if self.shared is not None else None,
+        }
+
+
+class Spread(Settings):
+    """A factor for each device, drawn once: e to the power of a normal number of deviation `lognormal`; median 1."""
+
+    lognormal: float = Field(gt=0, le=5)
+
+
+class ComputeSettings(Settings):
+    """How long a device computes in an LPS round: examples · per_example · profile · spread + minimum + Exp."""
+
+    per_example: Duration | None = None  # of one example in training, on the reference core
+    # own profiles: how many times as long as the reference a device takes
+    profiles: Mapping[str, Annotated[float, Field(gt=0, le=1e6)]] | None = None
+    devices: Mapping[str, DeviceList] | None = None  # which devices have which profile; the others are the reference
+    spread: Spread | None = None
+    minimum: Duration | None = None  # T_min
+    exponential: Duration | None = None  # 1/μ, the mean of what is drawn for each device and round
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        check_once((self.devices or {}).values())
+        known = {**BOARDS, **(self.profiles or {})}
+        for name in self.devices or {}:
+            if name not in known:
+                raise ValueError(f"devices: no profile is called {name!r}; choose {', '.join(known)}, or add it")
+        if self.per_example is None and (self.devices or self.spread):
+            raise ValueError("devices and spread scale per_example, which is missing; say one, such as 0.8ms")
+        return self
+
+    def factors(self) -> dict[int, float]:
+        """How many times as long as the reference each of the named devices takes."""
+        known = {**BOARDS, **(self.profiles or {})}
+        return {index: known[name] for name, indexes in (self.devices or {}).items() for index in indexes}
+
+
+def check_once(entries: Any) -> None:
+    """Refuse a device that is in two entries. Raises ValueError."""
+    seen: set[int] = set()
+    for devices in entries:
+        twice = seen.intersection(devices)
+        if twice:
+            raise ValueError(NO_DEVICE_TWICE.format(min(twice)))
+        seen.update(devices)
+
+
+def check_known(links: Links, compute: ComputeSettings | None, devices: int) -> None:
+    """Refuse devices that the partition does not have. Raises ValueError."""
+    named = {"links.overrides": [i for entry in links.overrides for i in entry.devices]}
+    if compute is not None:
+        named["compute.devices"] = [i for indexes in (compute.devices or {}).values() for i in indexes]
+    for key, indexes in named.items():
+        if max(indexes, default=0) >= devices:
+            raise ValueError(f"{key}: there is no device {max(indexes)}; the partition has 0 to {devices - 1}")
+
+
+def rate_of(rate: int | None) -> int:
+    """A rate as a number, the fastest there is where nothing limits it."""
+    return FASTEST if rate is None else rate

@@ -1,0 +1,32 @@
+"""Links and boards by name; where each number comes from stands in docs/links.md."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedstrata.experiment.quantities import parsed_duration, parsed_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkPreset:
+    """Bits a second down and up, and nanoseconds one way."""
+
+    down_rate: int
+    up_rate: int
+    latency: int
+
+
+def _preset(down: str, up: str, latency: str) -> LinkPreset:
+    return LinkPreset(down_rate=parsed_rate(down), up_rate=parsed_rate(up), latency=parsed_duration(latency))
+
+
+LINK_PRESETS: Mapping[str, LinkPreset] = {
+    "lte": _preset("13Mbit/s", "6Mbit/s", "35ms"),
+    "lte-driving": _preset("5.2Mbit/s", "0.83Mbit/s", "35ms"),
+    "3g-driving": _preset("2Mbit/s", "0.94Mbit/s", "100ms"),
+    "wifi": _preset("42Mbit/s", "42Mbit/s", "5ms"),
+    "lte-m": _preset("300kbit/s", "375kbit/s", "15ms"),
+    "nb-iot": _preset("26kbit/s", "66kbit/s", "1.6s"),
+    "nb-iot-nb2": _preset("127kbit/s", "159kbit/s", "1.6s"),
+}
+# How many times as long as one core of an Intel i5-7400T a core of a board takes.
+BOARDS: Mapping[str, float] = {"i5-7400t": 1.0, "pi4": 6.3, "pi5": 2.4}

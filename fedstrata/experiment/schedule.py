@@ -1,0 +1,125 @@
+"""The `schedule:` section of an experiment file: what changes while a run trains, and when.
+
+Times count from where training begins. What each entry does is told in docs/links.md.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from fedstrata.experiment.links import WAYS, LinkTiming
+from fedstrata.experiment.quantities import DeviceList, Duration
+from fedstrata.experiment.sections import Settings
+from fedstrata.experiment.traces import Traces, trace_called, written
+
+ScheduledLink = Literal["device-lps", "lps-gps", "shared"]
+KINDS = ("set", "cut", "leave", "move")
+LpsList = tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class _OnLink(Settings):
+    """Which links an entry is about; without devices or LPSs all."""
+
+    link: ScheduledLink = "device-lps"
+    devices: DeviceList | None = None
+    lps: LpsList | None = Field(default=None, min_length=1)  # their numbers
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.devices is not None and self.link != "device-lps":
+            raise ValueError(f"devices go with link: device-lps, not with {self.link}")
+        if self.lps is not None and self.link != "lps-gps":
+            raise ValueError(f"lps goes with link: lps-gps, not with {self.link}")
+        return self
+
+
+class SetLink(_OnLink, LinkTiming):
+    """A link has other values from now on; what is left out stays as it is."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.said:
+            raise ValueError("says what a link has from then on: preset, up_rate, latency …")
+        if self.link == "shared" and not self.said.keys() <= {"down_rate", "up_rate"}:
+            raise ValueError("the shared link has a down_rate and an up_rate, and nothing else")
+        return self
+
+
+class CutLink(_OnLink):
+    """A link carries nothing for a time; what is under way goes on afterwards."""
+
+    for_: Annotated[Duration, Field(gt=0)] = Field(alias="for")
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Leave(Settings):
+    """Devices take no part in LPS rounds that begin while they are away; for good without `for`."""
+
+    devices: DeviceList
+    for_: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="for")
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Move(Settings):
+    """Devices hang on another LPS from the next global round on."""
+
+    devices: DeviceList
+    to: str = Field(pattern=r"^lps-(0|[1-9]\d{0,8})$")
+
+    @property
+    def home(self) -> int:
+        """The number of the LPS."""
+        return int(self.to.removeprefix("lps-"))
+
+
+class ScheduleEntry(Settings):
+    """What happens at a time."""
+
+    at: Duration
+    set_: SetLink | None = Field(default=None, alias="set")
+    cut: CutLink | None = None
+    leave: Leave | None = None
+    move: Move | None = None
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(what is not None for what in (self.set_, self.cut, self.leave, self.move)) != 1:
+            raise ValueError(f"an entry does one thing: say {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+        return self
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The devices that are named."""
+        what = self.set_ or self.cut or self.leave or self.move
+        return (what.devices if what is not None else None) or ()
+
+    @property
+    def lps(self) -> tuple[int, ...]:
+        """The numbers of the LPSs that are named."""
+        if self.move is not None:
+            return (self.move.home,)
+        what = self.set_ or self.cut
+        return (what.lps if what is not None else None) or ()
+
+    def of_digest(self, traces: Traces | None) -> dict[str, Any]:
+        """What it says, with presets and traces as the numbers that they stand for."""
+        said: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if self.set_ is not None and self.set_.preset_times is not None:
+            said["set"]["preset"] = self.set_.preset_times.of_digest()
+        for way in WAYS if self.set_ is not None else ():
+            if (trace := getattr(self.set_, f"{way}_trace")) is not None:
+                said["set"][f"{way}_trace"] = written(trace_called(trace, way, traces or {}))
+        return said
+
+
+Entries = tuple[ScheduleEntry, ...]
+
+
+def changes_who_trains(entries: Sequence[ScheduleEntry]) -> bool:
+    """Whether it says more than how long things take."""
+    return any(entry.leave is not None or entry.move is not None for entry in entries)

@@ -1,0 +1,143 @@
+"""Traces of links as files: read into samples before an experiment is checked, so that a run needs no file but its own.
+
+CSV has a line `seconds,Mbit/s` (or another unit) and then a time and a rate a line, each until the next time.
+Mahimahi's has a millisecond a line, at each of which a packet of 1,500 bytes can go. Ghent's 4G logs have six numbers a
+line: milliseconds since 1970 and since the start, latitude, longitude, bytes and milliseconds since the one before.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment.quantities import RATE_UNITS, written_duration, written_rate
+from fedstrata.experiment.traces import MOST_SAMPLES
+from fedstrata.process.quoting import brief
+
+MS = 10**6
+BIN_MS, PACKET_BITS = 1_000, 1_500 * 8
+MOST_BYTES = 64 << 20
+LARGEST = 10**15  # number of a file: of milliseconds, bytes or bits a second more than any link has
+Samples = tuple[list[tuple[int, int]], int]  # times in nanoseconds and rates, and where the trace ends
+
+
+def with_traces_read(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """An experiment's document with every trace file of its links read; `folder` is what their paths are relative to.
+
+    Raises:
+        ExperimentError: a file cannot be read, or holds nonsense.
+    """
+    links = document.get("links")
+    traces = links.get("traces") if isinstance(links, dict) else None
+    if not isinstance(links, dict) or not isinstance(traces, dict):
+        return document
+    read = {name: _read(trace, folder, f"links.traces.{name}") for name, trace in traces.items()}
+    return {**document, "links": {**links, "traces": read}}
+
+
+def _read(trace: Any, folder: Path, key: str) -> Any:
+    if not isinstance(trace, Mapping) or not isinstance(trace.get("file"), str):
+        return trace
+    path, kind = folder / trace["file"], str(trace.get("format"))
+    if kind not in FORMATS:
+        raise ExperimentError(f"{key}.format: {kind} is none that is read; say {', '.join(FORMATS)}")
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ExperimentError(f"{key}: {path} is larger than {MOST_BYTES >> 20} MiB; cut the trace")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:  # a ValueError for bytes that are no text, and for a path that cannot be
+        raise ExperimentError(brief(f"{key}: cannot read {path}: {error}")) from None
+    try:
+        samples, end_ns = FORMATS[kind](lines)
+    except _NonsenseError as error:
+        raise ExperimentError(f"{key}: {path}{error}") from None
+    if len(samples) > MOST_SAMPLES:
+        raise ExperimentError(f"{key}: {path} has {len(samples)} samples, at most {MOST_SAMPLES} are taken; cut it")
+    rest = {name: value for name, value in trace.items() if name not in {"file", "format"}}
+    pairs = [[written_duration(at_ns), written_rate(rate)] for at_ns, rate in samples]
+    return {**rest, "samples": pairs, "length": written_duration(end_ns)}
+
+
+class _NonsenseError(Exception):
+    """What is wrong with a trace, and in which line."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(f", line {line}: {what}" if line else f": {what}")
+
+
+def _numbers(line: int, words: Sequence[str], expected: int) -> list[Decimal]:
+    """So many numbers, each as large as one of a link can be."""
+    try:
+        found = [Decimal(word.strip()) for word in words]
+    except InvalidOperation:
+        found = []
+    if len(found) != expected or not all(number.is_finite() for number in found):
+        raise _NonsenseError(line, f"{expected} numbers are expected, and here is {' '.join(words)!r:.60}")
+    for number in found:
+        if not -LARGEST <= number <= LARGEST:
+            raise _NonsenseError(line, f"{number!s:.30} is more than any link has; numbers are at most {LARGEST:g}")
+    return found
+
+
+def _of_csv(lines: Sequence[str]) -> Samples:
+    head = [word.strip() for word in lines[0].split(",")] if lines else []
+    if len(head) != 2 or head[0] != "seconds" or head[1] not in RATE_UNITS:
+        raise _NonsenseError(1, f"begins with a line such as seconds,Mbit/s; units are {', '.join(RATE_UNITS)}")
+    samples: list[tuple[int, int]] = []
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            at, rate = _numbers(number, line.split(","), 2)
+            at_ns = round(at * 10**9)
+            if rate < 0 or (samples and at_ns <= samples[-1][0]) or at < 0:
+                what = "a rate is negative" if rate < 0 else "its time is not after the one before"
+                raise _NonsenseError(number, f"{what}; times ascend, and rates are 0 or more")
+            samples.append((at_ns, round(rate * RATE_UNITS[head[1]])))
+    if len(samples) < 2:
+        raise _NonsenseError(0, "holds fewer than two samples")
+    return samples, 2 * samples[-1][0] - samples[-2][0]
+
+
+def _of_mahimahi(lines: Sequence[str]) -> Samples:
+    counts: dict[int, int] = {}
+    last = 0
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            (at,) = _numbers(number, line.split(), 1)
+            if at != at.to_integral_value() or at < last:
+                raise _NonsenseError(number, f"{at!s:.30} ms after {last} ms; whole milliseconds that do not go back")
+            last = int(at)
+            counts[max(0, last - 1) // BIN_MS] = counts.get(max(0, last - 1) // BIN_MS, 0) + 1
+    if not last:
+        raise _NonsenseError(0, "holds no packet after its first millisecond")
+    if last / BIN_MS > MOST_SAMPLES:
+        raise _NonsenseError(0, f"lasts {last} ms, and at most {MOST_SAMPLES * BIN_MS} ms are taken; cut it")
+    samples = []
+    for number in range(math.ceil(last / BIN_MS)):
+        width = min(BIN_MS, last - number * BIN_MS)
+        samples.append((number * BIN_MS * MS, counts.get(number, 0) * PACKET_BITS * 1_000 // width))
+    return samples, last * MS
+
+
+def _of_ghent(lines: Sequence[str]) -> Samples:
+    samples: list[tuple[int, int]] = []
+    end_ms, since = 0, Decimal(-1)
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            _, at, _, _, size, width = _numbers(number, line.split(), 6)
+            if at <= since or width < 1 or size < 0:
+                raise _NonsenseError(number, "goes back, lasts no time or has negative bytes")
+            since = at
+            samples.append((end_ms * MS, int(size * 8 * 1_000 / width)))
+            end_ms += int(width)
+    if not samples:
+        raise _NonsenseError(0, "holds no line")
+    return samples, end_ms * MS
+
+
+FORMATS: Mapping[str, Callable[[Sequence[str]], Samples]] = {
+    "csv": _of_csv,
+    "mahimahi": _of_mahimahi,
+    "ghent": _of_ghent,
+}

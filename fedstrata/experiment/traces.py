@@ -1,0 +1,159 @@
+"""Rates that follow a trace: read from a file, or generated; the sections of the experiment file that say so.
+
+A generated trace is, second by second, e to the power of a first-order autoregression, and nothing in outages, which
+come and go by a chain of two states: addressed by seed, link and direction.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from fedstrata.experiment.quantities import Duration, Rate, parsed_sample_rate, written_rate
+from fedstrata.experiment.rates import SECOND_NS, Trace
+from fedstrata.experiment.sections import Settings
+
+DRAWS = 0x74726163  # "trac": tells these draws from all others
+GRAIN = 1_000  # bits a second to which a generated rate is rounded, so that no machine rounds otherwise
+MOST_SAMPLES = 20_000
+SHORTEST_NS = 10**6  # that a rate of a trace lasts; a transfer goes through a trace rate by rate
+SampleRate = Annotated[
+    int, BeforeValidator(parsed_sample_rate), PlainSerializer(written_rate, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[kMG]?bit/s$"}),
+]  # fmt: skip
+
+
+class Generated(Settings):
+    """A trace that is drawn, for each device its own."""
+
+    median: Rate
+    sigma: float = Field(gt=0, le=3)  # of the natural logarithm of the rate
+    lag: float = Field(ge=0, lt=1)  # correlation of that logarithm from one second to the next
+    outage_share: float = Field(default=0.0, ge=0, lt=1)  # of the time
+    outage: Duration | None = Field(default=None, ge=SECOND_NS)  # how long one lasts in the mean
+    length: Duration = Field(default=3600 * SECOND_NS, ge=SECOND_NS, le=MOST_SAMPLES * SECOND_NS)  # then it repeats
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if bool(self.outage_share) != (self.outage is not None):
+            raise ValueError("outage_share and outage go together: which share of the time, and how long one lasts")
+        return self
+
+    def drawn(self, address: Sequence[int]) -> Trace:
+        """The trace of a link and direction."""
+        draws = np.random.default_rng([address[0], DRAWS, *address[1:]])
+        count = self.length // SECOND_NS
+        level, rates = float(draws.standard_normal()), []
+        for shock in draws.standard_normal(count).tolist():
+            rates.append(GRAIN * round(self.median * math.exp(self.sigma * level) / GRAIN))
+            level = self.lag * level + math.sqrt(1 - self.lag**2) * shock
+        out = self._outages(draws.random(count + 1).tolist())
+        kept = [0 if is_out else rate for rate, is_out in zip(rates, out, strict=True)]
+        if not any(kept):
+            kept[0] = max(GRAIN, self.median)  # a short trace that drew nothing else
+        return Trace(tuple(second * SECOND_NS for second in range(count)), tuple(kept), count * SECOND_NS)
+
+    def _outages(self, draws: Sequence[float]) -> list[bool]:
+        """Second by second, whether there is none."""
+        if self.outage is None:
+            return [False] * (len(draws) - 1)
+        ends = SECOND_NS / self.outage
+        begins = min(1.0, ends * self.outage_share / (1 - self.outage_share))
+        is_out, found = draws[0] < self.outage_share, []
+        for draw in draws[1:]:
+            found.append(is_out)
+            is_out = draw >= ends if is_out else draw < begins
+        return found
+
+
+AnyTrace = Trace | Generated
+
+
+def _from_moments(mean: float, deviation: float, lag: float, **outages: float) -> Generated:
+    """As log-normal rates of a mean and a standard deviation, in Mbit/s, have them."""
+    squared = math.log(1 + (deviation / mean) ** 2)
+    median = f"{mean / math.exp(squared / 2):.3f}Mbit/s"
+    return Generated.model_validate({"median": median, "sigma": round(math.sqrt(squared), 3), "lag": lag, **outages})
+
+
+# Mean, deviation and lag of recorded traces, by direction; where each comes from stands in docs/links.md.
+TRACE_PRESETS: Mapping[str, Mapping[str, Generated]] = {
+    "lte-driving": {"down": _from_moments(5.2, 2.9, 0.92), "up": _from_moments(0.83, 0.41, 0.84)},
+    "3g-driving": {"down": _from_moments(2.0, 1.6, 0.9), "up": _from_moments(0.94, 0.44, 0.9)},
+    "evdo-driving": {"down": _from_moments(0.52, 0.46, 0.9, outage_share=0.04, outage="5s")},  # type: ignore[arg-type]
+}
+
+
+class TraceSettings(Settings):
+    """A trace by its name in `links.traces`: generated, or of a file, which is read into samples."""
+
+    generate: Generated | None = None
+    file: Path | None = None
+    format: Literal["csv", "mahimahi", "ghent"] | None = None
+    samples: tuple[tuple[Duration, SampleRate], ...] | None = Field(default=None, min_length=1, max_length=MOST_SAMPLES)
+    length: Duration | None = None  # of samples
+    after: Literal["repeat", "hold"] | None = None  # what comes once a file or samples have ended
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(kind is not None for kind in (self.generate, self.file, self.samples)) != 1:
+            raise ValueError("a trace is one of generate, file and samples")
+        if self.file is not None:
+            raise ValueError("a file is read as the experiment file is; here write the trace out as samples")
+        if (self.samples is not None) != (self.length is not None):
+            raise ValueError("samples and length go together")
+        if self.samples is not None:
+            self._check_samples(self.samples, self.length or 0)
+        elif self.after is not None:
+            raise ValueError("after goes with a file; what is generated repeats")
+        return self
+
+    def _check_samples(self, samples: Sequence[tuple[int, int]], length: int) -> None:
+        """Refuse samples that jump back, end too soon or carry nothing. Raises ValueError."""
+        times = [at for at, _ in samples]
+        if times[0] != 0:
+            raise ValueError(f"the trace begins at {times[0] / 1e9:g} s; the first time is 0")
+        for before, at in zip(times, [*times[1:], length], strict=True):
+            if at <= before:
+                raise ValueError(f"the trace jumps back from {before / 1e9:g} s to {at / 1e9:g} s; times ascend")
+            if at - before < SHORTEST_NS:
+                raise ValueError(f"the rate at {before / 1e9:g} s lasts {at - before} ns; a rate lasts 1ms or longer")
+        if not any(rate for _, rate in samples):
+            raise ValueError("the trace carries nothing at any time; give it a rate above zero")
+        if self.after is None:
+            raise ValueError(f"the trace ends after {length / 1e9:g} s; say after: repeat, or after: hold")
+        if self.after == "hold" and not samples[-1][1]:
+            raise ValueError("the trace ends at 0bit/s, which after: hold would keep for ever; say after: repeat")
+
+    def resolved(self) -> AnyTrace:
+        """The trace, or what draws it."""
+        if self.generate is not None:
+            return self.generate
+        samples, period = self.samples or (), self.length if self.after == "repeat" else None
+        return Trace(tuple(at for at, _ in samples), tuple(rate for _, rate in samples), period)
+
+
+Traces = Mapping[str, TraceSettings]
+
+
+def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
+    """The trace of a name in a direction: one of `links.traces`, or a preset. Raises ValueError where there is none."""
+    if name in traces:
+        return traces[name].resolved()
+    if name not in TRACE_PRESETS:
+        raise ValueError(
+            f"no trace is called {name!r}; choose {', '.join([*traces, *TRACE_PRESETS])}, or add it to traces"
+        )
+    if way not in TRACE_PRESETS[name]:
+        raise ValueError(f"trace {name} has no rates for {way}; add one to links.traces, or leave it out")
+    return TRACE_PRESETS[name][way]
+
+
+def written(trace: AnyTrace) -> Mapping[str, Any]:
+    """A trace as numbers that YAML holds."""
+    if isinstance(trace, Generated):
+        return trace.model_dump(mode="json")
+    return {"starts": list(trace.starts), "rates": list(trace.rates), "period": trace.period_ns}

@@ -1,0 +1,66 @@
+"""Profiles under local differential privacy: noise on the Gram matrix, before its eigenvectors are taken.
+
+Source: Dwork, Talwar, Thakurta, Zhang, Analyze Gauss: Optimal Bounds for Privacy-Preserving Principal Component
+Analysis, STOC 2014, Algorithm 1; with the noise of Balle & Wang, ICML 2018, which is exact for every ε. All that a
+device says before training is computed from the noised matrix alone, so it has the same ε.
+"""
+
+import math
+
+import numpy as np
+
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment.privacy import ProfilePrivacy
+from fedstrata.methods.profiles.relevance import Matrix, Spectrum
+from fedstrata.noise import BEFORE_TRAINING, Noise, noise_multiplier_of, on_grid
+
+GRID = 2.0**40  # entries of the Gram matrix of rows of at most length one are rounded to multiples of its inverse
+ROUNDING = 1e-9  # by which float64 may leave a shortened row longer than one
+
+
+def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -> Spectrum:
+    """The spectrum of the noised Gram matrix of features, shape (n, d): d eigenvalues, at least 0, and vectors.
+
+    Raises:
+        ExperimentError: there are fewer rows than `min_examples`.
+    """
+    check_enough(len(features), settings, "it has")
+    counts = np.rint(_gram(features, settings.clip) * GRID).astype(np.int64)
+    places = np.triu_indices(len(counts))
+    upper = counts[places]
+    key = noise.key(BEFORE_TRAINING, upper.tobytes())
+    upper = upper + on_grid(key, len(upper), noise_deviation(settings, *features.shape), GRID)
+    noised = np.zeros(counts.shape)
+    noised[places] = upper / GRID
+    noised.T[places] = noised[places]
+    values, vectors = np.linalg.eigh(noised)
+    return Spectrum(eigenvalues=np.maximum(values[::-1], 0.0) * settings.clip**2, eigenvectors=vectors.T[::-1])
+
+
+def noise_deviation(settings: ProfilePrivacy, examples: int, dim: int) -> float:
+    """The noise on each entry of AᵀA / n for rows of at most length one.
+
+    One row replaced by another moves the matrix by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n, rounding by at most d / grid; the
+    norm of the upper triangle, which is all that is noised, is no more than that.
+    """
+    sensitivity = (1 + ROUNDING) * math.sqrt(2) / examples + dim / GRID
+    return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
+
+
+def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
+    """Refuse a device with few examples. Raises ExperimentError."""
+    if examples < settings.min_examples:
+        raise ExperimentError(
+            f"privacy.profiles: a device needs {settings.min_examples} examples (min_examples), and {which} "
+            f"{examples}: eigenvectors of few examples nearly are these examples, and noise that hides one hides all; "
+            "give it more, or lower min_examples"
+        )
+
+
+def _gram(features: Matrix, clip: float) -> Matrix:
+    """AᵀA / n of rows that are divided by `clip`, and shortened to length one where they are longer, shape (d, d)."""
+    rows = features / clip
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.maximum(lengths, 1.0)
+    gram: Matrix = rows.T @ rows / len(rows)
+    return gram

@@ -1,0 +1,152 @@
+"""The feature map Φ of Ali & Arafa's CIFAR setting: what the convolutions of a trained ResNet-18 make of an image.
+
+The weights come from a file in torchvision's form, of which nothing is executed: `torch.load` with `weights_only`,
+after its SHA-256 is seen to be the one expected. Own weights are a feature map of two lines:
+
+    from fedstrata.methods.profiles.resnet_features import resnet18_features
+    phi = resnet18_features(Path("weights.pth"), sha256="…")
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.datasets.idx import file_sha256
+from fedstrata.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+
+    Weights = Mapping[str, torch.Tensor]
+
+DIMENSION = 512
+PUBLISHED = (
+    "resnet18-f37072fd.pth"  # torchvision's ResNet18_Weights.IMAGENET1K_V1, https://download.pytorch.org/models/
+)
+PUBLISHED_SHA256 = "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
+BATCH = 64
+STAGES = (64, 128, 256, 512)
+# of the colours of ImageNet's images, which the weights were trained on
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def imagenet(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Features (n, 512) of images by the published weights, found in `$FEDSTRATA_DATA/resnet18`; else DataError."""
+    return _published()(inputs)
+
+
+@cache
+def _published() -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
+    data = os.environ.get("FEDSTRATA_DATA")
+    if not data:
+        raise DataError(f"features resnet18: put {PUBLISHED} into $FEDSTRATA_DATA/resnet18, and set $FEDSTRATA_DATA")
+    return resnet18_features(Path(data) / "resnet18" / PUBLISHED, sha256=PUBLISHED_SHA256)
+
+
+def resnet18_features(path: Path, *, sha256: str) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
+    """The map from images (n, height, width) or (n, 1 or 3, height, width) in [0, 1] to features (n, 512).
+
+    Images keep their size, and grey ones count as three equal colours.
+
+    Raises:
+        DataError: the file is missing, has another SHA-256, or holds no ResNet-18.
+    """
+    weights = _weights(path, sha256)
+
+    def features(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
+        import torch
+
+        images = _in_colour(inputs)
+        with torch.inference_mode():
+            parts = [_pooled(weights, torch.tensor(images[at : at + BATCH])) for at in range(0, len(images), BATCH)]
+        return np.concatenate([part.numpy() for part in parts]).astype(np.float64)
+
+    return features
+
+
+def _in_colour(inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Normalised images of three channels. Raises DataError for what is no image."""
+    images = inputs[:, None] if inputs.ndim == 3 else inputs
+    if images.ndim != 4 or images.shape[1] not in {1, 3}:
+        raise DataError(f"features resnet18 are of images with one or three channels, not of shape {inputs.shape[1:]}")
+    mean, deviation = (np.array(values, np.float32)[:, None, None] for values in (MEAN, DEVIATION))
+    return (images - mean) / deviation
+
+
+def _weights(path: Path, sha256: str) -> "Weights":
+    import torch
+
+    if not path.is_file():
+        raise DataError(f"features resnet18: there is no {path}; put the weights there")
+    found = file_sha256(path)
+    if found != sha256:
+        raise DataError(f"cannot use {path}: its SHA-256 is {found}, not {sha256}; replace the file")
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever a damaged file leads it to
+        raise DataError(f"cannot use {path}: {' '.join(str(error).split()):.200}") from None
+    return _checked(path, loaded)
+
+
+def _checked(path: Path, loaded: Any) -> "Weights":
+    """The tensors that are needed, if all are there in their shapes."""
+    import torch
+
+    found = loaded if isinstance(loaded, dict) else {}
+    for name, shape in _shapes().items():
+        tensor = found.get(name)
+        if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+            raise DataError(f"cannot use {path}: a ResNet-18 has a tensor {name} of float32 and shape {shape}")
+    return {name: found[name] for name in _shapes()}
+
+
+def _shapes() -> dict[str, tuple[int, ...]]:
+    shapes = _normalised_shapes("conv1", "bn1", (64, 3, 7, 7))
+    into = 64
+    for stage, out in enumerate(STAGES, 1):
+        for block in range(2):
+            name = f"layer{stage}.{block}"
+            shapes |= _normalised_shapes(f"{name}.conv1", f"{name}.bn1", (out, into, 3, 3))
+            shapes |= _normalised_shapes(f"{name}.conv2", f"{name}.bn2", (out, out, 3, 3))
+            if into != out:
+                shapes |= _normalised_shapes(f"{name}.downsample.0", f"{name}.downsample.1", (out, into, 1, 1))
+            into = out
+    return shapes
+
+
+def _normalised_shapes(conv: str, norm: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    kinds = ("weight", "bias", "running_mean", "running_var")
+    return {f"{conv}.weight": shape, **{f"{norm}.{kind}": shape[:1] for kind in kinds}}
+
+
+def _pooled(weights: "Weights", images: "torch.Tensor") -> "torch.Tensor":
+    """The mean over pixels of the last convolutions' outputs, shape (n, 512)."""
+    from torch.nn.functional import max_pool2d
+
+    maps = max_pool2d(_normalised(weights, "conv1", "bn1", images, stride=2).relu(), 3, stride=2, padding=1)
+    for stage in range(1, len(STAGES) + 1):
+        for block in range(2):
+            maps = _block(weights, f"layer{stage}.{block}", maps, stride=2 if stage > 1 and block == 0 else 1)
+    return maps.mean((2, 3))
+
+
+def _block(weights: "Weights", name: str, maps: "torch.Tensor", stride: int) -> "torch.Tensor":
+    inner = _normalised(weights, f"{name}.conv1", f"{name}.bn1", maps, stride=stride).relu()
+    inner = _normalised(weights, f"{name}.conv2", f"{name}.bn2", inner)
+    if stride != 1:
+        maps = _normalised(weights, f"{name}.downsample.0", f"{name}.downsample.1", maps, stride=stride)
+    return (inner + maps).relu()
+
+
+def _normalised(weights: "Weights", conv: str, norm: str, maps: "torch.Tensor", stride: int = 1) -> "torch.Tensor":
+    from torch.nn.functional import batch_norm, conv2d
+
+    kernel = weights[f"{conv}.weight"]
+    mean, variance = weights[f"{norm}.running_mean"], weights[f"{norm}.running_var"]
+    maps = conv2d(maps, kernel, stride=stride, padding=kernel.shape[-1] // 2)
+    return batch_norm(maps, mean, variance, weights[f"{norm}.weight"], weights[f"{norm}.bias"])

@@ -1,0 +1,1 @@
+"""The optimiser of a server: how a round's mean update moves the model."""

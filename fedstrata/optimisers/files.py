@@ -1,0 +1,75 @@
+"""A server's optimiser with its state on disk, one file a round beside the model's; without state, without files."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from fedstrata.errors import StateError
+from fedstrata.optimisers.server import Move, ServerOptimiser, initial_pieces, state_at, state_layout, stepped
+from fedstrata.store import ModelFile, write_model
+from fedstrata.tensors import Flat, Layout
+
+
+class OptimiserFiles:
+    """`optimiser-000012.safetensors` is the state at the start of round 12."""
+
+    def __init__(self, optimiser: ServerOptimiser, folder: Path, metadata: Callable[[int], Mapping[str, str]]) -> None:
+        """`metadata` gives that of a round's file."""
+        self._optimiser = optimiser
+        self._folder = folder
+        self._metadata = metadata
+        self._open: tuple[int, ModelFile] | None = None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is anything to keep."""
+        return bool(self._optimiser.state_names)
+
+    def begin(self, number: int, layout: Layout) -> None:
+        """Make the state of the first round, or open that of a later one, beside a vector of this layout.
+
+        Raises:
+            StateError: it is not there, or not whole.
+        """
+        if not self.has_state:
+            return
+        laid_out = state_layout(self._optimiser, layout)
+        if not number:
+            self._write(0, laid_out, initial_pieces(self._optimiser, layout.size))
+        found = ModelFile(self._path(number), laid_out)
+        found.verify()
+        if found.metadata != self._metadata(number):
+            raise StateError(f"{found.path}: of {found.metadata}, expected {self._metadata(number)}; another file?")
+        self._open = (number, found)
+
+    def save(self, number: int, layout: Layout, moves: Callable[[], Iterator[Move]], *, durable: bool = True) -> None:
+        """Write the state at the start of a round, from how everything moves, and open it."""
+        if not self.has_state:
+            return
+        outputs = range(1, len(self._optimiser.state_names) + 1)
+        pieces = chain.from_iterable(stepped(self._optimiser, moves(), output) for output in outputs)
+        laid_out = state_layout(self._optimiser, layout)
+        self._write(number, laid_out, pieces, durable=durable)
+
+    def remove(self, number: int) -> None:
+        """Forget the state at the start of a round that nobody goes back to."""
+        if self.has_state:
+            self._path(number).unlink(missing_ok=True)
+
+    def moved(self, moves: Iterator[Move]) -> Iterator[Flat]:
+        """The model of the next round, in pieces."""
+        return stepped(self._optimiser, moves, 0)
+
+    def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:
+        """The elements [start, stop) of the state at the start of a round, beside a vector of this layout."""
+        if not self.has_state:
+            return ()
+        if self._open is None or self._open[0] != number:
+            self._open = (number, ModelFile(self._path(number), state_layout(self._optimiser, layout)))
+        return state_at(self._optimiser, self._open[1], layout.size, start, stop)
+
+    def _write(self, number: int, layout: Layout, pieces: Iterator[Flat], *, durable: bool = True) -> None:
+        write_model(self._path(number), layout, pieces, self._metadata(number), durable=durable)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"optimiser-{number:06d}.safetensors"

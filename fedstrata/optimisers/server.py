@@ -1,0 +1,157 @@
+"""What a server makes of a round's mean update: added as it is, or taken by an optimiser of the server's own.
+
+FedAvgM: Tzu-Ming Harry Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification", 2019. FedAdam: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. All is
+elementwise: a model is walked through in pieces of any size with the same bits, and never held whole in float64.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import StateError
+from fedstrata.experiment.sections import AdamSettings, MomentumSettings, NoOptimiserSettings
+from fedstrata.store import AnyModel
+from fedstrata.store.model_file import pieces_of
+from fedstrata.tensors import Flat, Layout, TensorSpec
+
+State = tuple[Flat, ...]  # vectors of the model's size that are kept beside it, or the same piece of each
+
+
+class ServerOptimiser(Protocol):
+    """A tier's rule; it keeps nothing itself."""
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What is kept beside the model, a vector a name."""
+
+    def initial_state(self, size: int) -> State:
+        """What is kept before the first round, for a piece of `size` elements."""
+
+    def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
+        """The next model and state, float32, of a piece, from those before and the mean update.
+
+        Raises:
+            StateError: the state is not as many vectors of the piece's shape as `state_names` says.
+        """
+
+
+def server_optimiser(settings: NoOptimiserSettings | MomentumSettings | AdamSettings) -> ServerOptimiser:
+    """The rule that an experiment's `training.lps_optimiser` or `training.gps_optimiser` asks for."""
+    match settings:
+        case NoOptimiserSettings():
+            return _Addition()
+        case MomentumSettings():
+            return _Momentum(settings)
+        case AdamSettings():
+            return _Adam(settings)
+
+
+@dataclass(frozen=True)
+class _Addition:
+    """x ← x + Δ, as FedAvg has it."""
+
+    state_names: tuple[str, ...] = ()
+
+    def initial_state(self, size: int) -> State:
+        return ()
+
+    def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
+        _check(self, model, state)
+        return model + update, ()
+
+
+@dataclass(frozen=True)
+class _Momentum:
+    """v ← momentum · v + Δ; x ← x + learning_rate · v."""
+
+    settings: MomentumSettings
+    state_names: tuple[str, ...] = ("velocity",)
+
+    def initial_state(self, size: int) -> State:
+        return (np.zeros(size, np.float32),)
+
+    def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
+        _check(self, model, state)
+        velocity = (self.settings.momentum * _wide(state[0]) + update).astype(np.float32)
+        return _moved(model, self.settings.learning_rate * _wide(velocity)), (velocity,)
+
+
+@dataclass(frozen=True)
+class _Adam:
+    """m ← β₁ m + (1 − β₁) Δ; v ← β₂ v + (1 − β₂) Δ²; x ← x + learning_rate · m / (√v + τ), without bias correction."""
+
+    settings: AdamSettings
+    state_names: tuple[str, ...] = ("first_moment", "second_moment")
+
+    def initial_state(self, size: int) -> State:
+        """m = 0 and v = τ², the least that the paper allows."""
+        return np.zeros(size, np.float32), np.full(size, self.settings.tau**2, np.float32)
+
+    def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
+        _check(self, model, state)
+        settings, delta = self.settings, _wide(update)
+        first = (settings.beta1 * _wide(state[0]) + (1 - settings.beta1) * delta).astype(np.float32)
+        second = (settings.beta2 * _wide(state[1]) + (1 - settings.beta2) * delta * delta).astype(np.float32)
+        direction = _wide(first) / (np.sqrt(_wide(second)) + settings.tau)
+        return _moved(model, settings.learning_rate * direction), (first, second)
+
+
+Move = tuple[Flat, Flat | None, State]  # a piece: where it stands, its mean update if there is one, the state beside it
+
+
+def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> Iterator[Flat]:
+    """The pieces of the next model (`output` 0) or of one of the next state's vectors (1 and 2), in the moves' order.
+
+    A piece without an update stays as it is. Each output is a walk of its own, so that no vector is ever held whole.
+    """
+    for model, update, state in moves:
+        if update is None:
+            yield (model, *state)[output]
+        else:
+            moved, following = optimiser.step(model, update, state)
+            yield (moved, *following)[output]
+
+
+def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
+    """The vectors of an optimiser's state, one after the other, beside a vector of that layout."""
+    return Layout(
+        tuple(
+            TensorSpec(name=f"{name}/{tensor.name}", shape=tensor.shape)
+            for name in optimiser.state_names
+            for tensor in layout.tensors
+        )
+    )
+
+
+def initial_pieces(optimiser: ServerOptimiser, size: int) -> Iterator[Flat]:
+    """The state before the first round, beside a vector of `size` elements, laid out as `state_layout` says."""
+    for number in range(len(optimiser.state_names)):
+        for start, stop in pieces_of(size):
+            yield optimiser.initial_state(stop - start)[number]
+
+
+def state_at(optimiser: ServerOptimiser, kept: AnyModel | None, size: int, start: int, stop: int) -> State:
+    """The elements [start, stop) of each vector of a state, beside a vector of `size` elements."""
+    if kept is None:
+        return ()
+    return tuple(kept.read(number * size + start, number * size + stop) for number in range(len(optimiser.state_names)))
+
+
+def _check(optimiser: ServerOptimiser, model: Flat, state: Sequence[Flat]) -> None:
+    expected = [model.shape] * len(optimiser.state_names)
+    if [vector.shape for vector in state] != expected:
+        told = [vector.shape for vector in state]
+        raise StateError(f"an optimiser's state of shapes {told}: {expected} expected, {list(optimiser.state_names)}")
+
+
+def _wide(values: Flat) -> NDArray[np.float64]:
+    return values.astype(np.float64)
+
+
+def _moved(model: Flat, by: NDArray[np.float64]) -> Flat:
+    moved: Flat = (model + by).astype(np.float32)
+    return moved

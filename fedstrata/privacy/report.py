@@ -1,0 +1,108 @@
+"""What the record and `fedstrata check` say of noise: ε and δ, of what, and what is not covered."""
+
+from typing import TYPE_CHECKING, Any
+
+from fedstrata.privacy.updates import UpdateBudget, budget_of
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+
+RESEARCH = "noise for research, which all who have the experiment file can take off: no protection"
+EXAMPLE = "one example of a device, replaced by any other"
+DEVICE = "all examples of a device, replaced by any others"
+NEVER_COVERED = ("losses and hits", "numbers of examples")
+DIGESTS = "digests of what devices keep for themselves"
+
+
+def not_covered(experiment: "Experiment") -> tuple[str, ...]:
+    """What leaves devices without noise."""
+    privacy = experiment.privacy
+    if privacy is None or privacy.updates is None:
+        return ("updates", *NEVER_COVERED)
+    return (*NEVER_COVERED, DIGESTS)
+
+
+class EpsilonSpent:
+    """ε of a run's updates so far: asked for with each status, and worked out when there are more releases only."""
+
+    def __init__(self, experiment: "Experiment") -> None:
+        self._budget, self._training = budget_of(experiment), experiment.training
+        self._last = 0, 0.0  # releases, and what they come to
+
+    def after(self, global_rounds: int, *, is_grouped: bool = True) -> float | None:
+        """After so many global rounds, the open one with them; None where updates are not noised."""
+        if self._budget is None:
+            return None
+        begun = min(global_rounds + 1, self._training.global_rounds) if is_grouped else 0
+        releases = self._budget.releases_in(begun * self._training.lps_rounds_per_global_round)
+        if releases != self._last[0]:
+            self._last = releases, self._budget.epsilon_after(releases)
+        return self._last[1]
+
+
+def privacy_summary(experiment: "Experiment", spent: float | None = None) -> dict[str, Any]:
+    """The part `privacy` of summary.json, of an experiment that has one."""
+    privacy, budget = experiment.privacy, budget_of(experiment)
+    if privacy is None:
+        return {}
+    said: dict[str, Any] = {
+        "noise": privacy.noise,
+        "is_protection": privacy.noise == "protection",
+        "is_repeatable": privacy.noise == "research",
+        "profiles": None if privacy.profiles is None else {**privacy.profiles.model_dump(), "unit": EXAMPLE},
+        "not_covered": list(not_covered(experiment)),
+    }
+    if budget is not None:
+        said["updates"] = {**_updates(experiment, budget), "epsilon_spent": spent}
+    return said
+
+
+def _updates(experiment: "Experiment", budget: UpdateBudget) -> dict[str, Any]:
+    settings = budget.settings
+    return {
+        "covers": settings.covers,
+        "unit": DEVICE,
+        "clip": settings.clip,
+        "epsilon": budget.epsilon,
+        "delta": settings.delta,
+        "noise_multiplier": 2 * budget.multiplier,
+        "noise_deviation": budget.deviation,
+        "releases": budget.releases,
+        "epsilon_of_updates": budget.epsilon_after(budget.releases, 1),
+        "epsilon_of_sums": _of_sums(experiment, budget),
+    }
+
+
+def _of_sums(experiment: "Experiment", budget: UpdateBudget) -> float | None:
+    """ε against who sees sums alone; None where that is nobody's promise."""
+    masks = experiment.secure_aggregation
+    return None if masks is None else budget.epsilon_after(budget.releases, masks.min_devices)
+
+
+def privacy_lines(experiment: "Experiment") -> list[str]:
+    """For a person: what is private, in what sense, and what is not."""
+    privacy, budget, said = experiment.privacy, budget_of(experiment), []
+    if privacy is None:
+        return []
+    if privacy.profiles is not None:
+        said.append(f"profiles: ε {privacy.profiles.epsilon:g}, δ {privacy.profiles.delta:g}, once, for {EXAMPLE}")
+    if budget is not None:
+        said += _update_lines(experiment, budget)
+    said.append(f"not covered: {', '.join(not_covered(experiment))}")
+    if privacy.noise == "research":
+        said.append(RESEARCH)
+    return said
+
+
+def _update_lines(experiment: "Experiment", budget: UpdateBudget) -> list[str]:
+    settings, masks = budget.settings, experiment.secure_aggregation
+    least = masks.min_devices if masks is not None else 1
+    whole = f"δ {settings.delta:g}, in all rounds together ({budget.releases} of a device at most), for {DEVICE}"
+    noise = f"each device adds noise of {budget.deviation:.3g} to each weight of an update of length {settings.clip:g}"
+    if settings.covers == "sum":
+        other = f"against who sees an update by itself: ε {budget.epsilon_after(budget.releases, 1):.4g}"
+        return [f"sums of {least} updates or more: ε {budget.epsilon:.4g}, {whole}", other, noise]
+    said = [f"each update, whoever sees it: ε {budget.epsilon:.4g}, {whole}", noise]
+    if (of_sums := _of_sums(experiment, budget)) is not None:
+        said.insert(1, f"against who sees sums of {least} or more alone: ε {of_sums:.4g}")
+    return said

@@ -1,0 +1,174 @@
+"""Updates under differential privacy: shortened and noised at the device, before anything of them leaves it.
+
+The unit is all that a device has, replaced by anything else: two updates of at most the length `clip` are at most
+twice that apart. Every device counts as one, since a weighted mean moves by its largest weight. Sources: McMahan,
+Ramage, Talwar, Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018, for shortened updates of
+equal weight; Dong, Roth, Su, Gaussian Differential Privacy, JRSS-B 84 (2022), by which T Gaussian releases, each
+chosen after what came before, are as one with 1/√T of the noise. The noise of one is that of Balle & Wang, ICML 2018.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import PayloadError
+from fedstrata.experiment.cohort import Cohorts, cohorts
+from fedstrata.experiment.privacy import UpdatePrivacy
+from fedstrata.methods import make_method
+from fedstrata.noise import Noise, epsilon_of, noise_multiplier_of, on_grid
+from fedstrata.tensors.layout import Flat
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+
+ROUNDING = 1e-9  # by which float64 may leave a shortened update longer than `clip`
+FARTHEST = 13.0  # deviations that no noise drawn here goes beyond
+FLOAT32_BITS, SUM_BITS = 24, 32  # values keep to multiples that float32 has, and that exact sums add without rounding
+PIECE = 1 << 18  # elements at once
+MOST_DRAWS = 200_000  # of cohorts, some seconds; in a run with more every device is taken to be asked in each round
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateBudget:
+    """How much noise there is on updates, and what ε it comes to."""
+
+    settings: UpdatePrivacy
+    rounds: int  # LPS rounds of the whole run
+    devices: int  # whose noise is in what is covered, at least: one in an update
+    cohorts: Cohorts | None = None  # who is asked when; None: taken to be everybody, always
+
+    @property
+    def releases(self) -> int:
+        """Of one device in the whole run, at most."""
+        return self.releases_in(self.rounds)
+
+    def releases_in(self, lps_rounds: int) -> int:
+        """Of one device in the first so many LPS rounds, at most."""
+        if self.cohorts is None:
+            return lps_rounds
+        return self.cohorts.most[lps_rounds - 1] if lps_rounds else 0
+
+    @cached_property
+    def multiplier(self) -> float:
+        """The noise on what is covered, as a multiple of what one device moves it by."""
+        settings = self.settings
+        if settings.noise_multiplier is not None:
+            return settings.noise_multiplier / 2
+        return math.sqrt(self.releases) * noise_multiplier_of(settings.epsilon or 0.0, settings.delta)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of what a device adds to each weight."""
+        return self.multiplier * 2 * self.settings.clip * (1 + ROUNDING) / math.sqrt(self.devices)
+
+    @property
+    def reach(self) -> float:
+        """What no value that leaves a device goes beyond."""
+        return self.settings.clip + FARTHEST * self.deviation
+
+    @property
+    def grid(self) -> float:
+        """Values that leave a device are multiples of the inverse: so fine that float32 has them all, and no finer."""
+        return 2.0 ** min(SUM_BITS, FLOAT32_BITS - math.ceil(math.log2(self.reach)))
+
+    @cached_property
+    def epsilon(self) -> float:
+        """ε of the whole run."""
+        return self.epsilon_after(self.releases)
+
+    def check_round(self, device_index: int, lps_round: int) -> None:
+        """Refuse a round that is not counted in ε, whatever an LPS asks for. Raises PayloadError."""
+        is_of_run = 0 <= lps_round < self.rounds
+        if not is_of_run or (self.cohorts is not None and device_index not in self.cohorts.asked[lps_round]):
+            raise PayloadError(
+                f"asked for an update of round {lps_round + 1} of {self.rounds}, in which this device has no part: "
+                "ε counts none there"
+            )
+
+    def epsilon_after(self, releases: int, devices: int | None = None) -> float:
+        """ε of so many releases; of sums, or single updates, that have the noise of so many devices, if not as said."""
+        if not releases:
+            return 0.0
+        share = (devices or self.devices) / self.devices / min(releases, self.releases)
+        found = epsilon_of(self.multiplier * math.sqrt(share), self.settings.delta)
+        is_whole = devices is None and releases >= self.releases
+        return self.settings.epsilon or found if is_whole else found
+
+
+def budget_of(experiment: "Experiment") -> UpdateBudget | None:
+    """The noise on updates in an experiment, if there is any."""
+    settings = experiment.privacy.updates if experiment.privacy is not None else None
+    if settings is None:
+        return None
+    masks = experiment.secure_aggregation
+    return UpdateBudget(
+        settings=settings,
+        rounds=experiment.training.lps_rounds,
+        devices=masks.min_devices if masks is not None and settings.covers == "sum" else 1,
+        cohorts=_cohorts(experiment),
+    )
+
+
+def _cohorts(experiment: "Experiment") -> Cohorts | None:
+    """Who is asked when, where fewer than all are and nothing but the seed decides it."""
+    training, devices = experiment.training, experiment.device_count
+    decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)
+    if (
+        training.participation is None
+        or devices * training.lps_rounds > MOST_DRAWS
+        or experiment.schedule
+        or any(each is not None for each in decides)
+        or make_method(experiment).clusters_known != 1
+    ):
+        return None
+    return cohorts(devices, training.participation, experiment.seed, training.lps_rounds)
+
+
+def weight_of(experiment: "Experiment", num_examples: int) -> int:
+    """How much a device counts in a mean: by its examples, or as every other where updates are private."""
+    return 1 if experiment.privacy is not None and experiment.privacy.updates is not None else num_examples
+
+
+def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_index: int, lps_round: int) -> Flat:
+    """What leaves a device of its update, shape (size,): shortened, on the grid, and noised there.
+
+    One that is not finite counts as zeros: what is released must not depend on whether training diverged.
+
+    Raises:
+        PayloadError: the round is none in which the device is asked.
+    """
+    budget.check_round(device_index, lps_round)
+    scale = _scale(update, budget.settings.clip)
+    if scale is None:
+        update, scale = np.zeros_like(update), 1.0
+    released = hashlib.sha256()
+    for _, counts in _on_grid(update, scale, budget.grid):
+        released.update(counts.tobytes())
+    key = noise.key(lps_round, released.digest())
+    noised = np.empty_like(update)
+    for number, (start, counts) in enumerate(_on_grid(update, scale, budget.grid)):
+        drawn = on_grid(key + number.to_bytes(8, "little"), len(counts), budget.deviation, budget.grid)
+        noised[start : start + len(counts)] = (counts + drawn) / budget.grid
+    return noised
+
+
+def _scale(update: Flat, clip: float) -> float | None:
+    """What shortens an update to `clip`; None for one that is not finite."""
+    pieces = (update[start : start + PIECE] for start in range(0, len(update), PIECE))
+    length = math.sqrt(sum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
+    if not math.isfinite(length):
+        return None
+    return min(1.0, clip / length) if length else 1.0
+
+
+def _on_grid(update: Flat, scale: float, grid: float) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """The shortened update as multiples of 1 / grid, piece by piece; rounded towards zero, so that no length grows."""
+    for start in range(0, len(update), PIECE):
+        piece = update[start : start + PIECE].astype(np.float64)
+        yield start, np.trunc(piece * (scale * grid)).astype(np.int64)

@@ -1,0 +1,1 @@
+"""What every process needs: starting and stopping, logs, metrics, HTTP, deadlines and pauses."""

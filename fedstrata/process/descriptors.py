@@ -1,0 +1,56 @@
+"""How many files and connections a process may have open at once, and what it does where that is not enough."""
+
+import errno
+import resource
+from collections.abc import Callable
+from typing import TypeVar
+
+from fedstrata.errors import ResourceError
+from fedstrata.process.sleeping import pass_time
+
+Opened = TypeVar("Opened")
+LEAST_FILES = 64  # what a process of ours opens before anybody connects is some thirty
+MOST_FILES = 1 << 16
+OWN_FILES = 256  # kept free of connections: state, logs, HTTP, and a process's own calls
+MOST_CONNECTIONS = 1 << 14
+OPEN_TRIES, OPEN_PAUSE_S = 75, 0.2  # longer than a connection is kept that says nothing
+
+
+def raise_limit() -> int:
+    """Let this process open as many files as its hard limit allows, and say how many.
+
+    Raises:
+        ResourceError: they are too few to start with.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MOST_FILES:
+        soft = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    limit = MOST_FILES if soft == resource.RLIM_INFINITY else min(soft, MOST_FILES)
+    if limit < LEAST_FILES:
+        raise ResourceError(f"a process may open {limit} files here, expected at least {LEAST_FILES}; raise ulimit -n")
+    return limit
+
+
+def connections_allowed() -> int:
+    """How many connections a server may have at once, so that files are left for what is its own."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return min(MOST_CONNECTIONS, max(soft - OWN_FILES, soft // 2))
+
+
+def when_there_is_room(open_one: Callable[[], Opened]) -> Opened:
+    """What a call opens; while too many files are open it is tried again, for some 15 s, since that passes.
+
+    Raises:
+        OSError: as the call does, the one of too many open files at last.
+    """
+    for _ in range(OPEN_TRIES):
+        try:
+            return open_one()
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+        pass_time(OPEN_PAUSE_S)
+    return open_one()

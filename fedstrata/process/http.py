@@ -1,0 +1,166 @@
+"""The small HTTP server of every process: `/metrics`, `/healthz`, `/readyz`, and what a process serves beside them."""
+
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from socketserver import ThreadingMixIn
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from fedstrata.errors import AddressError
+from fedstrata.process.address import EVERYWHERE, has_ipv6, split_address
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+LONGEST_REQUEST_S = 10.0  # from a connection to its end, however slowly it speaks
+MOST_REQUESTS = 32  # at once, each a thread; twice as many while those that are hung up on still end
+MOST_STAYING = 128  # connections that last, such as those of open pages; each a thread that waits
+LONGEST_WRITE_S = 60.0  # of a connection that lasts: how long its other end may take nothing
+STAY = "fedstrata.stay"  # in a request's environment: a call that lets its connection last, until it is called again
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 128  # connections that wait to be accepted; with the five of before, a few hold off a probe
+
+    def __init__(self, *arguments: Any, **named_arguments: Any) -> None:
+        self._open: dict[socket.socket, float] = {}  # connections, and when each is hung up on
+        self._from: dict[socket.socket, str] = {}  # by which address each was opened, the oldest first
+        self._staying: set[socket.socket] = set()  # those of them that may last
+        super().__init__(*arguments, **named_arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own.
+
+        Of too many the oldest is hung up on of the address that has most, so that probes are answered whoever else
+        asks; who comes while all of these are still ending is not heard.
+        """
+        if len(self._open) - len(self._staying) >= 2 * MOST_REQUESTS:
+            self.shutdown_request(request)
+            return
+        opened = {one: who for one, who in list(self._from.items()) if one not in self._staying}
+        if len(opened) >= MOST_REQUESTS:
+            ((most, _),) = Counter(opened.values()).most_common(1)
+            self._hang_up(next(one for one, who in opened.items() if who == most))
+        self._open[request] = time.monotonic() + LONGEST_REQUEST_S
+        self._from[request] = client_address[0]
+        super().process_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of connections that broke: who opens and resets them would fill the log with tracebacks."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def _hang_up(self, request: socket.socket) -> None:
+        """Have the thread of a connection read its end."""
+        self._from.pop(request, None)
+        with suppress(OSError):  # it has ended by itself
+            request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self._open.pop(request, None)
+        self._from.pop(request, None)
+        self._staying.discard(request)
+        super().shutdown_request(request)
+
+    def stay(self, request: socket.socket) -> bool:
+        """Let a connection last for as long as its other end goes on reading; False where too many do."""
+        if request not in self._staying and len(self._staying) >= MOST_STAYING:
+            return False
+        if request in self._open:  # else it was hung up on
+            self._staying.add(request)
+            self._open[request] = time.monotonic() + LONGEST_WRITE_S
+        return True
+
+    def service_actions(self) -> None:
+        """Hang up, a few times a second, on who takes too long: its thread then reads the end of the connection."""
+        now = time.monotonic()
+        for request in [request for request, ends_at in list(self._open.items()) if now > ends_at]:
+            with suppress(OSError):  # it has ended by itself
+                request.shutdown(socket.SHUT_RDWR)
+
+    def server_bind(self) -> None:
+        """Bind without the reverse look-up of the host name that the standard server makes."""
+        # a restarted container finds its predecessor's closed connections in the pod; they do not hold the port
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Quiet(WSGIRequestHandler):
+    server: _Server
+
+    def get_environ(self) -> "WSGIEnvironment":
+        """A request's environment, with a way to let its connection last."""
+        return super().get_environ() | {STAY: partial(self.server.stay, self.connection)}
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Requests of probes and scrapers are no events."""
+
+
+class StatusServer:
+    """Serves metrics and health in a thread of its own, so that a busy event loop still answers."""
+
+    def __init__(
+        self,
+        address: str,
+        registry: CollectorRegistry,
+        is_ready: Callable[[], bool],
+        beside: "WSGIApplication | None" = None,
+    ) -> None:
+        """Bind `address` (host:port, port 0 for any); `beside` answers all other paths.
+
+        Raises:
+            AddressError: it cannot be bound.
+        """
+        host, port = split_address(address)
+        if host == EVERYWHERE and not has_ipv6():
+            host = "0.0.0.0"  # noqa: S104
+        metrics = make_wsgi_app(registry)
+
+        def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+            path = environ.get("PATH_INFO", "/")
+            if path == "/metrics":
+                page: Iterable[bytes] = metrics(environ, start_response)
+                return page
+            if beside is not None and path not in {"/healthz", "/readyz"}:
+                return beside(environ, start_response)
+            known = {"/healthz": True, "/readyz": is_ready()}
+            status = ("200 OK" if known[path] else "503 Service Unavailable") if path in known else "404 Not Found"
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [status.encode() + b"\n"]
+
+        try:
+            server = _Server6 if ":" in host else _Server
+            self._server = make_server(host, port, app, server_class=server, handler_class=_Quiet)
+        except OSError as error:
+            raise AddressError(f"cannot serve HTTP on {address}: {error.strerror}; choose another --http") from None
+        self.address = f"{host if ':' not in host else f'[{host}]'}:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()

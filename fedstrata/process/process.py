@@ -1,0 +1,136 @@
+"""How every service process starts, says where it listens, and stops."""
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import uvloop
+
+from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
+from fedstrata.process.descriptors import raise_limit
+from fedstrata.process.logs import EventLog, configure_logs, print_whatever_comes
+from fedstrata.process.quoting import printable
+
+log = EventLog("process")
+Result = TypeVar("Result")
+
+
+class Arguments(argparse.ArgumentParser):
+    """Options that may also come from the environment: `--lps-id` from FEDSTRATA_LPS_ID."""
+
+    def option(self, name: str, help: str, *, default: str | None = None, required: bool = False) -> None:  # noqa: A002
+        """Add an option with a value."""
+        variable = "FEDSTRATA_" + name.upper().replace("-", "_")
+        value = os.environ.get(variable) or default
+        self.add_argument(
+            f"--{name}", default=value, required=required and value is None, help=f"{help} (environment: {variable})"
+        )
+
+
+def service_arguments(tier: str, description: str) -> Arguments:
+    """The options that all services have."""
+    arguments = Arguments(prog=f"python -m {tier}", description=description)
+    arguments.option("experiment", "the experiment file", required=True)
+    arguments.option("http", "host:port of /metrics, /healthz and /readyz", default="127.0.0.1:0")
+    arguments.option("tls", "folder of ca.pem, cert.pem and key.pem: speak TLS, as who the certificate names")
+    arguments.option("revoked", "file of certificates that count no more, in place of revoked.txt in that folder")
+    arguments.option("log-level", "DEBUG, INFO, WARNING or ERROR", default="INFO")
+    arguments.add_argument(
+        "--exit-with-parent", action="store_true", help="stop when standard input ends, as it does with the parent"
+    )
+    return arguments
+
+
+def folder(text: str) -> Path:
+    """A folder, made if it is not there. Raises OutputError when it cannot be made or written to."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {path}: {error.strerror}; give another") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise OutputError(f"{path} is not writable; give another folder")
+    return path
+
+
+def say_listening(**addresses: str) -> None:
+    """Tell whoever started this process where it listens: one JSON line on standard output."""
+    print(json.dumps({"event": "listening", **addresses}), flush=True)
+
+
+def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awaitable[int | None]]) -> NoReturn:
+    """Run a service until it is done or told to stop; its exit codes are those of `fedstrata.errors`.
+
+    A `main` that gives None was told to stop before its work was over. A process so stopped ends as one that the
+    signal killed, 143 for SIGTERM, so that whoever keeps it alive knows that it is still needed.
+    """
+    print_whatever_comes()
+    configure_logs(options.log_level.upper())
+    try:
+        raise_limit()
+        code = run_loop(_until_stopped(main, exit_with_parent=options.exit_with_parent))
+    except FedstrataError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
+        code = error.exit_code
+    except Exception as error:
+        log.exception("process_failed")
+        print(f"error: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
+        code = EXIT_RUN_FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of gRPC and of arithmetic under way are not waited for
+
+
+def run_loop(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end on the event loop of our services: uvloop's, which turns faster than asyncio's own."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]], *, exit_with_parent: bool) -> int:
+    stop, first = asyncio.Event(), signal.SIGTERM  # the end of the parent counts as its SIGTERM
+    loop = asyncio.get_running_loop()
+
+    def note(number: signal.Signals) -> None:
+        nonlocal first
+        first = first if stop.is_set() else number
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, note, number)
+    if exit_with_parent:
+        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
+        os.set_blocking(sys.stdin.fileno(), True)  # uvloop changes that, and a terminal's output is the same file
+    code = await main(stop)
+    return 128 + first if code is None else code
+
+
+def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 1024):
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+def spare_what_is_loaded() -> None:
+    """Have the garbage collector pass over all that is there by now, modules above all: to walk it takes 0.1 s."""
+    gc.collect()
+    gc.freeze()
+
+
+async def first_of(stop: asyncio.Event, work: Awaitable[int]) -> int | None:
+    """The result of the work, or None (the work cancelled) when told to stop before."""
+    job, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if job.done():
+        return job.result()
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+    return None

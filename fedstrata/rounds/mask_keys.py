@@ -1,0 +1,180 @@
+"""Secure aggregation at a parent: whose keys it has, and who masks with whom in the open round.
+
+The parent relays keys and knows none that would unmask anything. When a child leaves the round or comes with another
+key, the sum is void, and those who are left mask anew for each other.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.experiment.sections import MOST_MASKED
+from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import Changes
+from fedstrata.rounds.child import ChildState
+from fedstrata.rounds.intake import Intake
+from fedstrata.v1 import rounds_pb2 as pb
+
+log = EventLog("rounds")
+Authorities = frozenset[bytes]  # certificates in PEM
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+MOST_CERTIFICATE_BYTES = 3 << 10
+MOST_KEYS = 16  # of one child in a round, each of which has all others mask anew
+
+
+def roster_digest(roster: pb.Roster) -> bytes:
+    """What two rosters have in common that stand for the same masks: ids and keys, however they are vouched for."""
+    said = hashlib.sha256(f"fedstrata roster {roster.max_examples}\n".encode())
+    for member in roster.members:
+        said.update(f"{len(member.device_id)} {member.device_id} ".encode() + member.public_key)
+    return said.digest()
+
+
+def check_key(child_id: str, key: pb.MaskKey) -> None:
+    """Refuse what can be no key. Raises PayloadError."""
+    is_signed = len(key.signature) == SIGNATURE_BYTES and len(key.certificate) <= MOST_CERTIFICATE_BYTES
+    if len(key.public_key) != KEY_BYTES or not (is_signed or not (key.signature or key.certificate)):
+        raise PayloadError(
+            f"{quoted(child_id)} shows a key for masks of {len(key.public_key)} bytes, signed by {len(key.signature)}, "
+            f"with a certificate of {len(key.certificate)}; expected {KEY_BYTES}, {SIGNATURE_BYTES} and at most "
+            f"{MOST_CERTIFICATE_BYTES}, as secure_aggregation makes them: give all processes the same file"
+        )
+
+
+class KeyRing:
+    """The keys that children have shown; a child has the one that it showed last.
+
+    When one of this parent's own authorities counts no more all have to be shown anew: a key that is vouched for by a
+    certificate of before would be refused by all others, and whose that is this parent cannot tell.
+    """
+
+    def __init__(
+        self, has_member: Callable[[str], bool], min_devices: int, authorities: Callable[[], Authorities] = frozenset
+    ) -> None:
+        """`has_member` says whose keys are kept; a sum of fewer than `min_devices` is none; `authorities` are those by
+        which this parent's children have their certificates now."""
+        self._has_member = has_member
+        self._authorities, self._trusted = authorities, authorities()
+        self._keys: dict[str, pb.MaskKey] = {}
+        self.min_devices = min_devices
+
+    def show(self, child_id: str, key: pb.MaskKey) -> None:
+        """Keep a child's key. Raises PayloadError for what is none."""
+        check_key(child_id, key)
+        self._forget_dropped()
+        if self._has_member(child_id):
+            self._keys[child_id] = kept = pb.MaskKey()
+            kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
+
+    def of(self, child_id: str) -> pb.MaskKey | None:
+        """A child's key, if it has shown one."""
+        self._forget_dropped()
+        return self._keys.get(child_id)
+
+    def _forget_dropped(self) -> None:
+        before, self._trusted = self._trusted, self._authorities()
+        if before - self._trusted:
+            log.info("keys_forgotten", children=len(self._keys))
+            self._keys.clear()
+
+    def check_size(self, children: int) -> None:
+        """Refuse a round of so many. Raises RunStoppedError."""
+        if not self.min_devices <= children <= MOST_MASKED:
+            raise RunStoppedError(
+                f"{children} devices are asked in a round, and secure_aggregation takes {self.min_devices} "
+                f"(min_devices) to {MOST_MASKED}: "
+                + ("form fewer clusters, or leave it out" if children < self.min_devices else "say participation")
+            )
+
+
+def is_shown(keys: KeyRing | None, request: pb.FetchModelRequest) -> bool:
+    """Keep the key that a child shows with its asking; False where updates are not masked.
+
+    Raises:
+        PayloadError: it shows none, or one that nobody wants: the two have not the same experiment.
+    """
+    if keys is not None:
+        keys.show(request.child_id, request.mask_key)
+    elif request.HasField("mask_key"):
+        raise PayloadError(
+            f"{quoted(request.child_id)} masks its updates, and its parent runs without secure_aggregation; "
+            "give all processes the same file"
+        )
+    return keys is not None
+
+
+class Masking:
+    """Who masks with whom in one round."""
+
+    def __init__(self, keys: KeyRing, intake: Intake, max_examples: int) -> None:
+        """`max_examples` is the most that the weights of the round's children come to."""
+        self._keys, self._intake, self._max_examples = keys, intake, max_examples
+        self._shown: Counter[str] = Counter()
+        self._known: dict[str, bytes] = {}  # the keys in the roster, by child
+        self._vouched: dict[str, pb.MaskKey] = {}  # the same, with who vouches for them
+        self.digest = b""  # empty while keys are missing
+        self.part = pb.ModelPart()  # with the roster, for who does not know it
+        self.renew()
+
+    @property
+    def is_formed(self) -> bool:
+        """Whether there is a roster."""
+        return bool(self.digest)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Those of the round whose keys are not there."""
+        return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
+
+    async def without_key(self, changes: Changes, deadline_s: float | None) -> tuple[str, ...]:
+        """Wait until all of the round have shown their keys, or for its deadline: then those who have not."""
+        if await changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s):
+            return ()
+        return self.lacking
+
+    def heard(self, child_id: str) -> bool:
+        """Take note that a child has shown its key: with another than the roster's, all mask anew.
+
+        True where the roster is there now and was not before.
+
+        Raises:
+            PayloadError: it has done so all too often in this round.
+        """
+        key = self._keys.of(child_id)
+        if key is None or self._intake.state_of(child_id) is not ChildState.AWAITED:
+            return False
+        if not self.is_formed:
+            self.renew()
+            return self.is_formed
+        if key.public_key != self._known.get(child_id):
+            self._shown[child_id] += 1
+            if self._shown[child_id] > MOST_KEYS:
+                raise PayloadError(f"{child_id} shows another key for masks for the {MOST_KEYS + 1}th time in a round")
+            self._intake.void()  # which renews the roster, too
+        elif key != self._vouched.get(child_id) and all(map(self._keys.of, self._intake.going_on)):
+            self.renew()  # by another certificate: the masks stay, and so does the digest
+        return False
+
+    def renew(self) -> None:
+        """Make the roster of those who are still in the round, by their newest keys, once all of these are there."""
+        self.digest, self._known, self._vouched = b"", {}, {}
+        members = sorted(self._intake.going_on)
+        keys = {child_id: key for child_id in members if (key := self._keys.of(child_id)) is not None}
+        if len(keys) < max(len(members), self._keys.min_devices):
+            return
+        roster = _roster(keys.items(), self._max_examples)
+        self._known, self._vouched = {child_id: key.public_key for child_id, key in keys.items()}, keys
+        self.digest, self.part = roster_digest(roster), pb.ModelPart(roster=roster)
+
+
+def _roster(keys: Iterable[tuple[str, pb.MaskKey]], max_examples: int) -> pb.Roster:
+    roster = pb.Roster(max_examples=max_examples)
+    places: dict[bytes, int] = {}
+    for child_id, key in keys:
+        place = places.setdefault(key.certificate, len(places))
+        roster.members.add(device_id=child_id, public_key=key.public_key, signature=key.signature, certificate=place)
+    roster.certificates.extend(places)
+    return roster

@@ -1,0 +1,1 @@
+"""Which tensors travel how far, between whom, and which model each device has."""

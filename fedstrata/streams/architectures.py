@@ -1,0 +1,76 @@
+"""Which model each device has in which global round, where `architectures` gives some of them others than `model`."""
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.methods.base import Method
+from fedstrata.streams.streams import Streams, streams_of
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+    from fedstrata.experiment.sections import ModelSettings
+    from fedstrata.models import Model
+
+
+class Architecture(NamedTuple):
+    """A model, and which of its tensors travel how far."""
+
+    model: "Model"
+    streams: Streams
+
+
+class Architectures:
+    """The architectures of a run; each is built when it is first asked for."""
+
+    def __init__(self, experiment: "Experiment", method: Method) -> None:
+        self._experiment = experiment
+        self._method = method
+        self._built = cache(self._build)
+
+    @property
+    def main(self) -> Architecture:
+        """That of `model`, which the servers know: all others have in common with it what travels."""
+        return self._built(self._experiment.model)
+
+    @property
+    def all(self) -> "list[Architecture]":
+        """That of `model`, and those of `architectures` in their order."""
+        return [self.main, *(self._built(entry.model) for entry in self._experiment.architectures)]
+
+    def at(self, device_index: int, global_round: int) -> Architecture:
+        """That of a device in a global round, counted from 0; the same object as long as the device keeps it."""
+        return self._built(self._experiment.model_of(device_index, global_round))
+
+    def _build(self, settings: "ModelSettings") -> Architecture:
+        from fedstrata.datasets import dataset_info
+        from fedstrata.models import build_model
+
+        model = build_model(settings, dataset_info(self._experiment.data))
+        return Architecture(model, streams_of(self._experiment, self._method, model))
+
+    def check(self) -> None:
+        """Refuse architectures that differ in what travels.
+
+        Raises:
+            ExperimentError: one of `architectures` does, or cannot be built for the data.
+        """
+        for number, entry in enumerate(self._experiment.architectures):
+            try:
+                other = self._built(entry.model)
+            except (ExperimentError, PluginError) as error:
+                raise type(error)(f"architectures.{number}: {error}") from None
+            common, here = (set(each.streams.travelling.tensors) for each in (self.main, other))
+            if common != here:
+                first = min(common ^ here, key=lambda tensor: tensor.name)
+                raise ExperimentError(
+                    f"architectures.{number}: with method {self._experiment.method.name} all devices share "
+                    f"{_said(self.main, first.name)}, and this model has {_said(other, first.name)}; give both the "
+                    "same shared layers, or take a method that leaves these at the devices"
+                )
+
+
+def _said(architecture: Architecture, name: str) -> str:
+    """A travelling tensor with its shape, as an architecture has it."""
+    shape = next((each.shape for each in architecture.streams.travelling.tensors if each.name == name), None)
+    return f"no {name}" if shape is None else f"{name} of shape {'×'.join(map(str, shape))}"

@@ -1,0 +1,338 @@
+"""The streams of a run: which tensors travel how far, and where each stream lies in the vectors that travel.
+
+Tensors are the model's, or tables: tensors of a method's own, such as scores of public examples.
+
+A channel that is shared everywhere has one stream, a cluster's channel one for each cluster, a device's none. Where
+each cluster hangs on an LPS of its own, that LPS keeps the cluster's streams, and only what is shared everywhere meets
+at the GPS. Where clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum for each.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import ExperimentError, PayloadError, PluginError
+from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
+from fedstrata.process.quoting import quoted
+from fedstrata.tensors.layout import Flat, Layout, TensorSpec
+from fedstrata.tensors.stream_sums import Route
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
+    from fedstrata.models import Model
+
+UPDATE_PART = "update"  # what the one part of an update, or of an aggregate of what is shared everywhere, is called
+Clusters = int | Sequence[int]  # so many clusters, or those of these numbers
+WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to whole multiples of 1 / this, so that sums of them are exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """One current value of a channel."""
+
+    channel: str
+    cluster: int | None  # None: everybody's
+    tensors: Layout
+
+    @property
+    def name(self) -> str:
+        """What its part of a payload is called."""
+        return self.channel if self.cluster is None else f"{self.cluster}/{self.channel}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    """The channels of a run, by layout."""
+
+    model: Layout  # as a device has it
+    channels: tuple[Channel, ...]
+    spans: bool  # whether clusters span LPSs
+    _without: "dict[tuple[str, ...], Streams]" = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        named = [tensor for channel in self.channels for tensor in channel.tensors.tensors]
+        of_model = [tensor.name for tensor in named if tensor.name in self.model.names]
+        if sorted(of_model) != sorted(self.model.names):
+            raise PluginError(
+                f"a method says of every tensor of the model once how far it travels; of {', '.join(self.model.names)} "
+                f"this one names {', '.join(sorted(tensor.name for tensor in named)) or 'none'}"
+            )
+        known = {*self.model.tensors, *self.tables.tensors}
+        if len(named) != len(known) or known != set(named):
+            raise PluginError(
+                f"a method names a tensor twice, or one of the model's with another shape: {', '.join(map(str, named))}"
+            )
+
+    @cached_property
+    def tables(self) -> Layout:
+        """The tensors that are not the model's, channel by channel."""
+        tensors = (tensor for channel in self.channels for tensor in channel.tensors.tensors)
+        return Layout(tuple(tensor for tensor in tensors if tensor.name not in self.model.names))
+
+    @cached_property
+    def whole(self) -> Layout:
+        """The model's tensors and then the tables: all that a device begins a round with."""
+        return Layout((*self.model.tensors, *self.tables.tensors)) if self.tables.tensors else self.model
+
+    def with_tables(self, weights: Flat, tables: "Mapping[str, NDArray[Any]] | None" = None) -> Flat:
+        """The whole vector, of the model's weights and of tables; None: of tables as they are at first, 0.
+
+        Raises:
+            PluginError: they are not the tables that the method's channels name.
+        """
+        if tables is None:
+            tables = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in self.tables.tensors}
+        shapes = {tensor.name: tensor.shape for tensor in self.tables.tensors}
+        given = {name: np.shape(table) for name, table in tables.items()}
+        if given != shapes:
+            raise PluginError(f"an outcome has tables of {given}; the method's channels have {shapes}")
+        return np.concatenate([weights, self.tables.flatten(tables)]) if tables else weights
+
+    def without(self, names: Iterable[str]) -> "Streams":
+        """The streams once these tensors travel no more: they stay at devices.
+
+        Raises:
+            PayloadError: one of them is no tensor of the model.
+        """
+        gone = tuple(names)
+        if not gone:
+            return self
+        known = self._without.get(gone)
+        if known is None:
+            if unknown := set(gone) - set(self.whole.names):
+                raise PayloadError(f"tensors withdrawn that the model has not: {quoted(*sorted(unknown))}")
+            channels = [
+                replace(each, tensors=each.tensors.select(name for name in each.tensors.names if name not in gone))
+                for each in self.channels
+            ]
+            home = Channel(name="withdrawn", tensors=self.whole.select(gone), reach=Reach.DEVICE)
+            self._without.clear()  # another round's, and tensors never come back
+            known = self._without[gone] = Streams(model=self.model, channels=(*channels, home), spans=self.spans)
+        return known
+
+    def _of(self, *reaches: Reach) -> Layout:
+        names = [name for channel in self.channels if channel.reach in reaches for name in channel.tensors.names]
+        return self.whole.select(names)
+
+    @cached_property
+    def everywhere(self) -> Layout:
+        """What all devices share, in the model's order."""
+        return self._of(Reach.EVERYWHERE)
+
+    @cached_property
+    def travelling(self) -> Layout:
+        """What a device receives and sends, in the model's order."""
+        return self._of(Reach.EVERYWHERE, Reach.CLUSTER)
+
+    @cached_property
+    def own(self) -> Layout:
+        """What never leaves a device, in the model's order."""
+        return self._of(Reach.DEVICE)
+
+    def streams(self, clusters: Clusters) -> list[Stream]:
+        """All streams of clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
+        shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
+        apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
+        found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
+        return found + [
+            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in _numbers(clusters) for c in apart
+        ]
+
+    def parts(self, clusters: Clusters) -> list[tuple[str, Layout]]:
+        """The parts of a payload with all streams of clusters: their names, and the tensors of each."""
+        return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
+
+    def layout(self, clusters: Clusters) -> Layout:
+        """The vector of all streams of clusters; tensors of a cluster begin with its number."""
+        return Layout(
+            tuple(
+                tensor
+                if stream.cluster is None
+                else TensorSpec(name=f"{stream.cluster}/{tensor.name}", shape=tensor.shape)
+                for stream in self.streams(clusters)
+                for tensor in stream.tensors.tensors
+            )
+        )
+
+    def places(self, clusters: int) -> list[slice]:
+        """Where each stream lies in the vector of all."""
+        found, start = [], 0
+        for stream in self.streams(clusters):
+            found.append(slice(start, start + stream.tensors.size))
+            start += stream.tensors.size
+        return found
+
+    def of_cluster(self, cluster: int, clusters: Clusters) -> list[slice]:
+        """Where, in the vector of all streams of clusters, a cluster's travelling tensors lie, in the model's order."""
+        layout = self.layout(clusters)
+        starts = dict(zip(layout.names, layout.starts, strict=True))
+        found: list[slice] = []
+        for tensor in self.travelling.tensors:
+            start = starts[tensor.name] if tensor.name in starts else starts[f"{cluster}/{tensor.name}"]
+            if found and found[-1].stop == start:
+                found[-1] = slice(found[-1].start, start + tensor.size)
+            else:
+                found.append(slice(start, start + tensor.size))
+        return found
+
+    def routes(
+        self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
+    ) -> list[Route]:
+        """Into which streams, and with which weight, each stretch of the update of a device in a cluster goes.
+
+        `shares` has, for each channel that is mixed, the device's weights by stream of the channel.
+        """
+        found = []
+        for number, stream in enumerate(self.streams(clusters)):
+            mixed = shares.get(stream.channel)
+            weight = num_examples if stream.cluster in {None, cluster} else 0
+            if mixed is not None:
+                weight = mixed.get(stream.cluster or 0, 0)
+            if weight:
+                offset = 0
+                for place in self.travelling.slices_of(stream.tensors):
+                    found.append(Route(place=place, stream=number, offset=offset, weight=weight))
+                    offset += place.stop - place.start
+        return found
+
+    def check_plan(self, plan: Plan, method: Method, before: Plan | None) -> None:
+        """Raise PluginError for a plan that says of streams what could only be passed over."""
+        name, parents, known = method.options.name, plan.parents, len(before.clusters) if before is not None else 0
+        fits = len(parents) == len(plan.clusters) and all(0 <= parent < known for parent in parents)
+        if (parents and not fits) or (before is not None and not parents and len(plan.clusters) > known):
+            raise PluginError(
+                f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
+                f"{list(parents)}; say for each cluster which of those before it goes on from"
+            )
+        self._check_withdrawn(plan, method, before)
+        if plan.offers and not method.fetches_all:
+            raise PluginError(
+                f"method {name} has offers in its plan, which count for methods with fetches_all = True only"
+            )
+        if plan.offers and not are_offers(plan.offers, len(plan.clusters)):
+            raise PluginError(
+                f"method {name}: offers {[list(offered) for offered in plan.offers]!r:.200} to {len(plan.clusters)} "
+                "clusters; name for each, in ascending order, clusters that there are and its own among them"
+            )
+        if plan.weights and not method.mixes:
+            raise PluginError(f"method {name} has weights in its plan, which count for methods with mixes = True only")
+        for channel, streams in plan.weights.items():
+            self._check_weights(name, channel, streams, len(plan.clusters))
+
+    def _check_withdrawn(self, plan: Plan, method: Method, before: Plan | None) -> None:
+        if plan.withdrawn and not method.withdraws:
+            raise PluginError(
+                f"method {method.options.name} withdraws tensors, which goes for methods with withdraws = True only"
+            )
+        back = set(before.withdrawn) - set(plan.withdrawn) if before is not None else set()
+        strangers = set(plan.withdrawn) - set(self.travelling.names)
+        if back or strangers:
+            raise PluginError(
+                f"method {method.options.name} withdraws {', '.join(plan.withdrawn) or 'nothing'}; it can withdraw "
+                f"{', '.join(self.travelling.names)}, and none comes back"
+            )
+
+    def _check_weights(self, name: str, channel: str, streams: Sequence[Mapping[int, float]], clusters: int) -> None:
+        expected = sum(stream.channel == channel for stream in self.streams(clusters))
+        if len(streams) != expected:
+            raise PluginError(f"method {name}: weights of {len(streams)} streams of {channel!r}, which has {expected}")
+        if not all(0 <= share < math.inf for shares in streams for share in shares.values()):
+            raise PluginError(f"method {name}: a weight of {channel!r} is negative or not finite")
+
+    def weights(
+        self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
+    ) -> list[int]:
+        """A device's weight in every stream."""
+        weights = [0] * len(self.streams(clusters))
+        for route in self.routes(cluster, clusters, num_examples, shares):
+            weights[route.stream] = route.weight
+        return weights
+
+
+def _numbers(clusters: Clusters) -> Sequence[int]:
+    return range(clusters) if isinstance(clusters, int) else clusters
+
+
+def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
+    """Whether for each of so many clusters there are named some in ascending order, its own among them."""
+    return len(offers) == clusters and all(
+        is_offered(number, offered, clusters) for number, offered in enumerate(offers)
+    )
+
+
+def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
+    """Whether these are some of so many clusters, in ascending order, and one of them is this."""
+    return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters
+
+
+def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
+    """A device's weights by stream in each channel that a plan mixes, on the grid."""
+    return {
+        channel: {
+            stream: weight
+            for stream, shares in enumerate(streams)
+            if (weight := round(shares.get(device_index, 0.0) * WEIGHT_GRID))
+        }
+        for channel, streams in plan.weights.items()
+    }
+
+
+def streams_of(experiment: "Experiment", method: Method, model: "Model") -> Streams:
+    """The streams of an experiment. Raises PluginError where a method's channels are not the model's tensors."""
+    return Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
+
+
+def spans_lps(experiment: "Experiment", method: Method) -> bool:
+    """Whether clusters span LPSs: where the file says which devices hang on which LPS, or clusters change or mix."""
+    return method.mixes or are_placed_by_index(experiment, method)
+
+
+def are_placed_by_index(experiment: "Experiment", method: Method) -> bool:
+    """Whether a device's LPS is known by its index: `topology` says it, or one LPS serves clusters that change."""
+    return experiment.topology is not None or asks_in_training(method) is not None
+
+
+def asks_in_training(method: Method) -> Moment | None:
+    """At which moment of a global round devices are asked, if they are."""
+    return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)
+
+
+def check_streams(experiment: "Experiment", method: Method) -> None:
+    """Refuse what a method asks for and the tiers cannot give, or the file's topology cannot.
+
+    Raises:
+        ExperimentError: with the key that says otherwise.
+    """
+    later = [question for question in method.questions() if question.moment is not Moment.BEFORE]
+    name, rounds = experiment.method.name, experiment.training.lps_rounds_per_global_round
+    if len(later) > 1:
+        raise ExperimentError(f"method {name} asks {len(later)} questions in a global round; one can be asked")
+    if rounds > 1 and (method.mixes or any(question.moment is Moment.TRAINED for question in later)):
+        raise ExperimentError(
+            f"training.lps_rounds_per_global_round is {rounds}, and method {name} decides in the cloud over every "
+            "update; say 1"
+        )
+    if spans_lps(experiment, method) and experiment.training.lps_optimiser.name != "none":
+        raise ExperimentError(
+            "training.lps_optimiser: where clusters span LPSs the GPS moves them; say training.gps_optimiser instead"
+        )
+    if experiment.topology is not None and experiment.topology.devices is not None:
+        placed = sorted(index for devices in experiment.topology.devices for index in devices)
+        if placed != list(range(experiment.device_count)):
+            raise ExperimentError(
+                f"topology.devices names {len(placed)} of the devices 0 to {experiment.device_count - 1}"
+            )
+    if experiment.topology is not None and experiment.topology.lps > experiment.device_count:
+        raise ExperimentError(
+            f"topology.lps is {experiment.topology.lps}, more than the {experiment.device_count} devices"
+        )
+    if spans_lps(experiment, method) and rounds == 1 and experiment.links.lps_gps.up != "float32":
+        raise ExperimentError(
+            f"links.lps-gps.up is {experiment.links.lps_gps.up}: where clusters span LPSs partial sums travel, "
+            "which are exact; say float32"
+        )

@@ -1,0 +1,118 @@
+"""What one identity may have of a server at once: calls under way, and calls a second, by how many it stands for.
+
+A connection says nothing of who pays for it; a certificate does. Bounds are far above what the protocol needs, so that
+who keeps to it never meets them, and who floods is refused before its message is looked at.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+from fedstrata.errors import TooManyCallsError
+from fedstrata.process.logs import EventLog
+from fedstrata.trust.names import Peer
+
+AT_ONCE_EACH, AT_ONCE_BESIDE = (
+    8,
+    32,
+)  # a device has its session and one call beside it, and as much again after a restart
+PER_S_EACH = 100.0  # a device makes some ten calls in a run, and after a broken one at most twenty a second
+BURST_S = 10.0  # a process that starts makes the calls of all its devices together
+# Calls whose first message is being read: of up to a megabyte, held three times over until it is known what it says.
+READ_AT_ONCE = 4
+FIRST_MESSAGE_S = 10.0  # for how long one is waited for: the slowest link brings the largest that we send in three
+OPERATORS = 16  # as many as so many devices: who watches, fetches and asks for health, in several windows
+IDENTITIES_REMEMBERED = 4096
+SAID_AGAIN_S = 60.0
+log = EventLog("trust")
+
+
+@dataclass
+class _Share:
+    """What one identity has now."""
+
+    allowed: float  # calls that it may begin at once
+    at_s: float  # when that was so
+    under_way: int = 0
+    said_at_s: float = float("-inf")
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READ_AT_ONCE))
+
+
+class Shares:
+    """Lets calls of each identity in, up to its share."""
+
+    def __init__(self, children: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`children` is how many devices a run has, and so how many clusters an LPS may serve at most."""
+        self._children = children
+        self._clock = clock
+        self._shares: OrderedDict[Peer, _Share] = OrderedDict()
+
+    @contextmanager
+    def call(self, peer: Peer) -> Iterator[None]:
+        """Hold a call of an identity.
+
+        Raises:
+            TooManyCallsError: it has too many under way, or has begun too many just now.
+        """
+        share = self._take(peer)
+        try:
+            yield
+        finally:
+            share.under_way -= 1
+
+    @asynccontextmanager
+    async def reading(self, peer: Peer) -> AsyncIterator[None]:
+        """Read the first message of a call of an identity in the block: of a few calls at once.
+
+        Raises:
+            TooManyCallsError: it does not come.
+        """
+        async with self._shares[peer].reading:
+            try:
+                async with asyncio.timeout(FIRST_MESSAGE_S):
+                    yield
+            except TimeoutError:
+                raise TooManyCallsError(
+                    f"a call of {peer} has said nothing for {FIRST_MESSAGE_S:g} s; try again"
+                ) from None
+
+    def _take(self, peer: Peer) -> _Share:
+        each, now = self._weight(peer), self._clock()
+        most, per_s = AT_ONCE_EACH * each + AT_ONCE_BESIDE, PER_S_EACH * each
+        share = self._shares.get(peer)
+        if share is None:
+            share = self._remember(peer, _Share(per_s * BURST_S, now))
+        share.allowed = min(per_s * BURST_S, share.allowed + (now - share.at_s) * per_s)
+        share.at_s = now
+        if share.under_way >= most:
+            raise self._refusal(peer, share, f"{peer} has {share.under_way} calls under way, and may have {most}")
+        if share.allowed < 1:
+            raise self._refusal(peer, share, f"{peer} begins more than {per_s:g} calls a second")
+        share.allowed -= 1
+        share.under_way += 1
+        self._shares.move_to_end(peer)
+        return share
+
+    def _remember(self, peer: Peer, share: _Share) -> _Share:
+        """Keep a share; of too many the one goes that was used least lately of those that hold no calls."""
+        for _ in range(len(self._shares) if len(self._shares) >= IDENTITIES_REMEMBERED else 0):
+            oldest, held = self._shares.popitem(last=False)
+            if not held.under_way:
+                break
+            self._shares[oldest] = held
+        self._shares[peer] = share
+        return share
+
+    def _refusal(self, peer: Peer, share: _Share, reason: str) -> TooManyCallsError:
+        if share.at_s - share.said_at_s >= SAID_AGAIN_S:
+            share.said_at_s = share.at_s
+            log.warning("calls_limited", peer=str(peer), reason=reason)
+        return TooManyCallsError(f"{reason}; wait, and try again")
+
+    def _weight(self, peer: Peer) -> int:
+        """How many an identity stands for: the devices of its process, the clusters of an LPS."""
+        devices, clusters = sum(name.devices for name in peer.names), self._children if peer.is_a("lps") else 0
+        return max(devices, clusters) or OPERATORS

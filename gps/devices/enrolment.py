@@ -1,0 +1,146 @@
+"""Before training: devices enrol and answer what they are asked; who is waited for, and until when."""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from fedstrata.errors import ExcludedError, RunStoppedError
+from fedstrata.experiment import Experiment
+from fedstrata.process.fault_points import reach
+from fedstrata.process.logs import EventLog
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.devices.questions import Questions
+from gps.devices.roster import NEVER_JOINED, Device, Roster
+from gps.journal.journal import Journal
+
+
+class Enrolment:
+    """Decides when no device is waited for any more before training."""
+
+    def __init__(
+        self, experiment: Experiment, *, questions: Questions, roster: Roster, journal: Journal, log: EventLog,
+        on_return: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`on_return` is called when a device that has a cluster enrols anew."""
+        self._experiment = experiment
+        self._questions = questions
+        self._roster = roster
+        self._journal = journal
+        self._log = log
+        self._wait = experiment.deadlines.enrolment
+        self._closes_at: float | None = None
+        self._on_return = on_return
+        questions.is_closed = "relevance" in journal.phases() or bool(journal.plans())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether devices that come now are late."""
+        return self._questions.is_closed
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    async def gather_devices(self) -> None:
+        """Wait until every device has enrolled and answered the first question, if any, or for the deadline."""
+        self._set_deadline()
+        if not self.is_closed:
+            await self._questions.changes.wait_until(self._all_there, self._time_left())
+            self._close()
+        self._check_quorum(self._present())
+
+    async def gather_answers(self) -> None:
+        """Wait until every device that has answered the first question has answered all, or for as long once more."""
+        self._set_deadline()
+        await self._questions.changes.wait_until(self._all_answered, self._time_left())
+        for device in self._present():
+            if not self._questions.has_answered_all(device):
+                self._note_absent(device.device_id, "no answer by the deadline")
+        self._check_quorum(self.candidates())
+
+    def _set_deadline(self) -> None:
+        if self._wait.deadline_s is not None:
+            self._closes_at = asyncio.get_running_loop().time() + self._wait.deadline_s
+
+    def _time_left(self) -> float | None:
+        if self._closes_at is None:
+            return None
+        return max(0.0, self._closes_at - asyncio.get_running_loop().time())
+
+    def _all_there(self) -> bool:
+        devices = self._roster.founders
+        return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
+
+    def _present(self) -> list[Device]:
+        """The devices that take part in the plan, by index."""
+        return [device for _, device in sorted(self._roster.devices.items()) if self._questions.has_begun(device)]
+
+    def _all_answered(self) -> bool:
+        return all(self._questions.has_answered_all(device) for device in self._present())
+
+    def _close(self) -> None:
+        self._questions.is_closed = True
+        for device_id in self._roster.absent_founders():
+            self._note_absent(device_id, "absent at the deadline")
+        for device in self._roster.founders:
+            if not device.refused and not self._questions.has_begun(device):
+                device.is_late = True
+                self._journal.note_late(device.device_index)
+                self._note_absent(device.device_id, "no answer by the deadline")
+        self._questions.tell()
+
+    def _note_absent(self, device_id: str, reason: str) -> None:
+        self._log.warning("device_missing", device=device_id, reason=reason)
+        self._journal.exclude(device_id, "enrolment", reason)
+
+    def _check_quorum(self, devices: list[Device]) -> None:
+        quorum = max(1, math.ceil(self._wait.quorum_ratio * self._roster.expected - 1e-9))
+        if len(devices) < quorum:
+            there = {device.device_id for device in devices}
+            newcomers = self._roster.newcomers
+            ids = [name for i, name in enumerate(self._experiment.device_ids()) if i not in newcomers]
+            missing = [name for name in ids if name not in there]
+            refused = next((d.refused for d in self._roster.founders if d.refused), None)
+            raise RunStoppedError(
+                f"{len(devices)} of {self._roster.expected} devices are there, the quorum is {quorum}; missing: "
+                f"{', '.join(missing[:10])}" + (f" ({refused})" if refused else "")
+            )
+
+    def candidates(self) -> list[Device]:
+        """The devices to make a plan for, by index: those that have answered everything."""
+        return [device for device in self._present() if self._questions.has_answered_all(device)]
+
+    async def gather_newcomers(self) -> None:
+        """Wait until every newcomer has been placed or refused, or for as long as devices are waited for at first."""
+        are_placed = lambda: not self._roster.unplaced_newcomers()  # noqa: E731
+        self._roster.awaits_newcomers = True
+        try:
+            came = await self._questions.changes.wait_until(are_placed, self._wait.deadline_s)
+        finally:
+            self._roster.awaits_newcomers = False
+        if not came:
+            for device_id in self._roster.unplaced_newcomers():
+                self._note_absent(device_id, NEVER_JOINED)
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def enroll(self, request: pb.EnrollRequest, *, places_late: bool) -> pb.EnrollResponse:
+        """Make a device known; `places_late` says whether one may come after the first plan."""
+        self._roster.check(request)
+        is_new = request.device_index not in self._roster.devices
+        if is_new and self.is_closed and not places_late:
+            raise ExcludedError(
+                f"{request.device_id} came after the devices were grouped, and method "
+                f"{self._experiment.method.name} has nothing to place it by; start it before the run next time"
+            )
+        is_late = self.is_closed or request.device_index in self._roster.newcomers
+        device = self._roster.enroll(request, is_late=is_late)
+        reach("enrolment")
+        if request.has_lost_state:
+            self._roster.note_lost_state(device)
+            self._log.warning("device_lost_state", device=device.device_id)
+        if is_new:
+            self._log.info("device_enrolled", device=device.device_id, examples=device.num_examples)
+            self._questions.tell()
+            self._questions.hand_on(device)
+        elif device.cluster is not None:
+            self._on_return()
+        return pb.EnrollResponse(run_id=self._experiment.run_id, is_late=device.is_late, is_known=not is_new)

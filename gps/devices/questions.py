@@ -1,0 +1,225 @@
+"""What devices are asked before training: answers are taken, kept and, where a question says so, relayed to the others.
+
+Answers go from the journal straight to the wire, one at a time: neither the GPS nor a device holds them all.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from fedstrata.clock.calendar import UP
+from fedstrata.clock.transfers import Transfers
+from fedstrata.errors import ExcludedError, PayloadError, SupersededError
+from fedstrata.methods import Arrays, Candidate, Method, Moment, Question
+from fedstrata.process.fault_points import reach
+from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import HOLD_S, Changes, wait_until
+from fedstrata.rounds.notes import MOST_MEASURED
+from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named
+from fedstrata.v1 import answers_pb2 as pb
+from fedstrata.v1 import rounds_pb2
+from gps.devices.roster import Device, Roster
+from gps.journal.journal import Journal
+
+
+class Questions:
+    """The answers of a run's devices before training."""
+
+    def __init__(
+        self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
+        on_late: Callable[[Device], None], transfers: Transfers | None = None,
+    ) -> None:  # fmt: skip
+        """`on_late` places a late device that has answered all; `transfers` holds answers back on the real clock."""
+        self._method = method
+        self._roster = roster
+        self._journal = journal
+        self._log = log
+        self.asked = [question for question in method.questions() if question.moment is Moment.BEFORE]
+        relays = method.relays() if any(question.relayed for question in self.asked) else ()
+        self._relays = [index for index in relays if index not in roster.newcomers]
+        self._decided = {index: asyncio.Event() for index in self._relays}
+        self.changes = Changes()
+        self.is_closed = False  # whether no answer to a relayed question is waited for any more
+        self.sponsors: Sequence[Sequence[int]] | None = None  # by cluster, once there are clusters
+        self.transfers = transfers
+        self._carried: list[rounds_pb2.Carried] = []
+        self._decided_ns: dict[int, int] = {}  # when the answer of a device was there, as far as it is known
+        self._on_change = on_change
+        self._on_late = on_late
+
+    def tell(self) -> None:
+        """Let every held call look again."""
+        for index in [index for index in self._decided if self._is_decided(index)]:
+            self._decided.pop(index).set()
+            self._decided_ns[index] = time.monotonic_ns()
+        self.changes.tell()
+        self._on_change()
+
+    def has_begun(self, device: Device) -> bool:
+        """Whether a device has answered the first question, if there is one, and takes part in the plan."""
+        has_said = not self.asked or self.asked[0].name in device.answered
+        return has_said and not device.refused and not device.is_late
+
+    def has_answered_all(self, device: Device) -> bool:
+        """Whether a device that takes part has answered every question."""
+        return self.has_begun(device) and all(question.name in device.answered for question in self.asked)
+
+    def answers(self, devices: Sequence[Device]) -> dict[str, dict[int, Arrays]]:
+        """What these devices have answered, by question that is not relayed; relayed answers are for devices only."""
+        there = {device.device_index for device in devices}
+        return {
+            question.name: {
+                index: arrays_of(question, pb.Answer.FromString(answer))
+                for index, answer in self._journal.answers(question.name).items()
+                if index in there
+            }
+            for question in self.asked
+            if not question.relayed
+        }
+
+    def carried(self) -> list[rounds_pb2.Carried]:
+        """On the real clock, what links have carried of answers to the GPS since it started."""
+        if self.transfers is None:
+            return []
+        for number in range(len(self.asked)):
+            self._carried += self.transfers.take(number)
+        return list(self._carried)
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _or_refuse(self, device: Device) -> Iterator[None]:
+        """Refuse the device for the run when what it sends is not what was asked for."""
+        try:
+            yield
+        except PayloadError as error:
+            self._roster.refuse(device, str(error))
+            self._log.warning("device_refused", device=device.device_id, reason=device.refused)
+            self.tell()
+            raise
+
+    async def take(self, header: pb.AnswerHeader, name: str, parts: AsyncIterator[pb.AnswerPart]) -> None:
+        """Take a device's answer; a second time changes nothing.
+
+        Raises:
+            PayloadError: it is none, and the device is refused. SupersededError: the stream was cut.
+            ExcludedError: the device is late, and the method places nobody.
+        """
+        with self._roster.call_of(header.device_id, header.process_id) as device, self._or_refuse(device):
+            self._check_wanted(device)
+            question = question_named(self.asked, name)
+            answer = await _whole(question, header, parts)
+            await self._travel(device, question, answer)
+            arrays = arrays_of(question, answer)
+            whose = Candidate(device_index=device.device_index, num_examples=device.num_examples)
+            self._method.check_answer_of(whose, question, arrays, self._heard_by(device))
+            if name not in device.answered and not (question.relayed and self.is_closed):
+                self._roster.set_answer(device, answer)
+                reach("relevance")
+                self.tell()
+            self.hand_on(device)
+
+    async def _travel(self, device: Device, question: Question, answer: pb.Answer) -> None:
+        """Let the time go by that an answer takes on its device's link, on the real clock."""
+        if self.transfers is not None:
+            number, size = self.asked.index(question), answer.ByteSize()
+            with self.transfers.under_way(device.device_id, UP, number, size) as transfer:
+                await transfer.all_arrived()
+                await transfer.over()
+
+    def _check_wanted(self, device: Device) -> None:
+        if device.is_late and not self._method.places_late():
+            raise ExcludedError(
+                f"{device.device_id} answered after the devices were grouped, and method {self._method.options.name} "
+                "has nothing to place it by; raise deadlines.enrolment.deadline_s next time"
+            )
+
+    def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
+        """Let late devices be placed, those whose answers are there already at once."""
+        self.sponsors = sponsors
+        for _, device in sorted(self._roster.devices.items()):
+            self.hand_on(device)
+        self.tell()
+
+    def hand_on(self, device: Device) -> None:
+        """Have a late device placed once it has answered the last question, if there is one, unless it is."""
+        last = self.asked[-1] if self.asked else None
+        is_waiting = device.is_late and device.cluster is None and not device.refused
+        if self.sponsors is not None and is_waiting and (last is None or last.name in device.answered):
+            self._on_late(device)
+            self.changes.tell()
+
+    def _heard_by(self, device: Device) -> set[int]:
+        """The devices whose relayed answers a device has heard."""
+        if self.sponsors is not None and device.is_late:
+            return {index for group in self.sponsors for index in group} - {device.device_index}
+        devices = ((index, self._roster.devices.get(index)) for index in self._relays)
+        there = {index for index, other in devices if other is not None and self.has_begun(other)}
+        return there - {device.device_index}
+
+    async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:
+        """Stream the other devices' answers in index order, each as soon as it is there."""
+        question = question_named((question for question in self.asked if question.relayed), request.question)
+        again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)
+        with self._roster.call_of(request.device_id, request.process_id) as device:
+            relay = self.transfers.relay(device.device_id, self.asked.index(question)) if self.transfers else None
+            for index in await self._indexes_for(device):
+                if index < request.from_index or index == device.device_index:
+                    continue
+                if not await self._wait_decided(index):
+                    yield again
+                    return
+                other = self._roster.devices.get(index)
+                if other is not None and question.name in other.answered and not other.refused and not other.is_late:
+                    answer = pb.Answer.FromString(self._journal.answer(question.name, index))
+                    if relay is not None:
+                        await relay.carry(self._decided_ns.get(index, 0), answer.ByteSize())
+                    for part in self._parts(answer, other):
+                        yield part
+                        reach("profile_relay")
+            if device.is_late and self.sponsors is None:
+                yield again
+
+    async def _indexes_for(self, device: Device) -> list[int]:
+        if not device.is_late:
+            return self._relays
+        await self.changes.wait_until(lambda: self.sponsors is not None, HOLD_S)
+        return sorted(index for group in self.sponsors or () for index in group)
+
+    async def _wait_decided(self, index: int) -> bool:
+        """Wait for one device's answer alone: a thousand calls that look at every change would be a million."""
+        if self._is_decided(index):
+            return True
+        decided, is_decided = self._decided.get(index), partial(self._is_decided, index)
+        if decided is None:
+            return await self.changes.wait_until(is_decided, HOLD_S)
+        return await wait_until(decided, is_decided, HOLD_S)
+
+    def _is_decided(self, index: int) -> bool:
+        """Whether a device's relayed answer is there, or will not come."""
+        device = self._roster.devices.get(index)
+        relayed = {question.name for question in self.asked if question.relayed}
+        return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))
+
+    def _parts(self, answer: pb.Answer, device: Device) -> Iterator[pb.AnswerPart]:
+        return answer_parts(answer, pb.AnswerHeader(device_id=device.device_id, device_index=device.device_index))
+
+
+async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterator[pb.AnswerPart]) -> pb.Answer:
+    """The answer that a header announces. Raises PayloadError or SupersededError as `take` does."""
+    expected, data = payload_bytes(question, header.arrays), bytearray()
+    if header.payload_bytes != expected:
+        raise PayloadError(f"{header.payload_bytes} bytes announced for {question.name}, expected {expected}")
+    if not 0 <= header.trained_examples < MOST_MEASURED:
+        raise PayloadError(f"{header.trained_examples} examples trained on for {question.name}; expected 0 or more")
+    async for part in parts:
+        data += part.data
+        if len(data) > expected:
+            raise PayloadError(f"more bytes of an answer to {question.name} than the {expected} announced")
+    if len(data) < expected:  # the stream was cut, which is nobody's fault
+        raise SupersededError(f"{len(data)} of {expected} bytes of an answer to {question.name}; send it again")
+    answer = pb.Answer(question=question.name, arrays=header.arrays, data=bytes(data))
+    answer.trained_examples = header.trained_examples
+    return answer

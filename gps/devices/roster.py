@@ -1,0 +1,261 @@
+"""The devices of a run at the GPS: who has enrolled, profiled, related, and who was refused.
+
+State and rules only; waiting is `gps.devices.enrolment`'s business.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fedstrata.errors import (
+    DuplicateDeviceError,
+    ExcludedError,
+    PayloadError,
+    UnknownChildError,
+    WrongRunError,
+)
+from fedstrata.experiment import Experiment
+from fedstrata.process.quoting import brief, quoted
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.journal.journal import Journal
+
+# Of all devices together: the exact sum takes updates of up to ±1 then, and of fewer examples larger ones. One device
+# that claims more would have the updates of all others refused.
+MOST_EXAMPLES = 1 << 30
+MOST_HELD_OUT = 1 << 20  # unless the experiment says
+NEVER_JOINED = "a newcomer that was not there by the deadline"
+POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
+
+
+@dataclass
+class Device:
+    """One device as the GPS knows it."""
+
+    device_id: str
+    device_index: int
+    num_examples: int
+    num_held_out: int  # examples that it measures models on
+    pod_name: str
+    is_late: bool = False
+    answered: set[str] = field(default_factory=set)  # the questions before training
+    cluster: int | None = None
+    home: int | None = None  # the number of the LPS that it hangs on
+    has_lost_state: bool = False
+    from_global_round: int = 0  # of a late device: the first it takes part in
+    refused: str | None = None
+    process_id: str = ""
+    kernel: str = ""  # of its OpenBLAS, when it computed its profile
+    calls_under_way: int = field(default=0)
+
+
+class Roster:
+    """All devices by index, written through to the journal."""
+
+    def __init__(self, experiment: Experiment, journal: Journal) -> None:
+        self._experiment = experiment
+        self._journal = journal
+        self._ids = experiment.device_ids()
+        self._indexes = {device_id: index for index, device_id in enumerate(self._ids)}
+        self.newcomers = experiment.newcomer_indexes
+        self.awaits_newcomers = False  # whether the next global round begins once they are there
+        self.devices: dict[int, Device] = {}
+        for row in journal.devices():
+            self.devices[row.device_index] = Device(
+                device_id=row.device_id,
+                device_index=row.device_index,
+                num_examples=row.num_examples,
+                num_held_out=row.num_held_out,
+                pod_name=row.pod_name,
+                kernel=row.kernel,
+                is_late=row.is_late,
+                cluster=row.cluster,
+                home=row.home,
+                has_lost_state=row.has_lost_state,
+                from_global_round=self._first_round(row.device_index),
+            )
+        for question, index in journal.answered():
+            self.devices[index].answered.add(question)
+        for device_id, stage, reason in journal.exclusions():
+            if stage == "enrolment" and reason.startswith("refused") and device_id in self._indexes:
+                self.by_id(device_id).refused = reason
+
+    def _first_round(self, device_index: int) -> int:
+        """The global round from which on a device takes part, as far as the experiment says."""
+        settings = self._experiment.newcomers
+        return settings.from_global_round - 1 if settings is not None and device_index in self.newcomers else 0
+
+    @property
+    def expected(self) -> int:
+        """How many devices are waited for before training: all but newcomers."""
+        return len(self._ids) - len(self.newcomers)
+
+    @property
+    def founders(self) -> list[Device]:
+        """The devices that have enrolled and are no newcomers."""
+        return [device for index, device in self.devices.items() if index not in self.newcomers]
+
+    def absent(self) -> list[str]:
+        """Ids of the devices that have not enrolled."""
+        return [device_id for index, device_id in enumerate(self._ids) if index not in self.devices]
+
+    def absent_founders(self) -> list[str]:
+        """Those of them that are no newcomers."""
+        return [name for name in self.absent() if self._indexes[name] not in self.newcomers]
+
+    def unplaced_newcomers(self) -> list[str]:
+        """Ids of the newcomers that are in no cluster and are waited for."""
+        decided = {d.device_id for d in self.devices.values() if d.cluster is not None or d.refused}
+        decided |= {who for who, _, reason in self._journal.exclusions() if reason == NEVER_JOINED}
+        return [self._ids[index] for index in sorted(self.newcomers) if self._ids[index] not in decided]
+
+    def enroll(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
+        """Make a device known.
+
+        Raises:
+            WrongRunError, UnknownChildError, DuplicateDeviceError, ExcludedError, PayloadError.
+        """
+        self.check(request)
+        return self._claim(request, is_late=is_late)
+
+    def check(self, request: pb.EnrollRequest) -> None:
+        """Refuse a device that is not of this experiment. Raises WrongRunError, UnknownChildError, PayloadError."""
+        if request.experiment_sha256 != self._experiment.digest:
+            raise WrongRunError(
+                f"{quoted(request.device_id)} was started with another experiment than the GPS "
+                f"({quoted(request.experiment_sha256[:12])}, not {self._experiment.digest[:12]!r}); "
+                "give both the same file"
+            )
+        index = request.device_index
+        if not 0 <= index < len(self._ids) or self._ids[index] != request.device_id:
+            raise UnknownChildError(
+                f"{quoted(request.device_id)} with index {index} is not of this experiment, which has "
+                f"{self._ids[0]} … {self._ids[-1]}"
+            )
+        if request.num_examples < 1:
+            raise PayloadError(f"{request.device_id} has no examples to train on; give it data or leave it out")
+        limits = self._experiment.limits
+        most = limits.max_examples or max(1 << 20, MOST_EXAMPLES // len(self._ids))
+        most_held_out = MOST_HELD_OUT if limits.max_held_out is None else limits.max_held_out
+        for what, number, bound, key in (
+            ("train", request.num_examples, most, "max_examples"),
+            ("measure", request.num_held_out, most_held_out, "max_held_out"),
+        ):
+            if not 0 <= number <= bound:
+                raise PayloadError(
+                    f"{request.device_id} has {number} examples to {what} on; at most {bound} may be claimed: where "
+                    f"that is wrong, set bounds.{key}"
+                )
+
+    def _claim(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
+        device = self.devices.get(request.device_index)
+        if device is None:
+            pod_name = request.pod_name if POD_NAME.match(request.pod_name) else ""
+            device = Device(
+                device_id=request.device_id,
+                device_index=request.device_index,
+                num_examples=request.num_examples,
+                num_held_out=request.num_held_out,
+                pod_name=pod_name,
+                kernel=request.kernel[:40],
+                is_late=is_late,
+                from_global_round=self._first_round(request.device_index),
+            )
+            self._journal.enroll(
+                index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,
+                num_held_out=device.num_held_out, pod_name=pod_name, is_late=is_late, kernel=device.kernel,
+            )  # fmt: skip
+            self.devices[device.device_index] = device
+        if device.refused:
+            raise ExcludedError(f"{device.device_id} was {device.refused}")
+        enrolled, now = (device.num_examples, device.num_held_out), (request.num_examples, request.num_held_out)
+        if enrolled != now:
+            raise PayloadError(
+                f"{device.device_id} enrolled with {enrolled[0]} examples and {enrolled[1]} to measure on, and now has "
+                f"{now[0]} and {now[1]}"
+            )
+        if device.process_id not in {"", request.process_id} and device.calls_under_way:
+            raise DuplicateDeviceError(
+                f"{device.device_id} is enrolled by another process that is still there; give this one its own index"
+            )
+        device.process_id = request.process_id
+        self._note_pod(device, request.pod_name)
+        return device
+
+    def _note_pod(self, device: Device, pod_name: str) -> None:
+        """Keep where a device runs now; its pod may have been replaced by one of another name."""
+        if device.pod_name != pod_name and POD_NAME.match(pod_name):
+            device.pod_name = pod_name
+            self._journal.enroll(
+                index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,
+                num_held_out=device.num_held_out, pod_name=pod_name, is_late=device.is_late,
+            )  # fmt: skip
+
+    def by_id(self, device_id: str) -> Device:
+        """The device of that id. Raises UnknownChildError when it has not enrolled."""
+        device = self.devices.get(self._indexes.get(device_id, -1))
+        if device is not None:
+            return device
+        raise UnknownChildError(f"{quoted(device_id)} has not enrolled; call Enroll first")
+
+    @contextmanager
+    def call_of(self, device_id: str, process_id: str) -> Iterator[Device]:
+        """The device that makes a call, marked as being there while the call lasts."""
+        device = self.by_id(device_id)
+        if device.refused:
+            raise ExcludedError(f"{device_id} was {device.refused}")
+        if device.process_id and device.process_id != process_id:
+            raise DuplicateDeviceError(f"{device_id} has since been enrolled by another process; stop one of the two")
+        device.process_id = process_id  # a restarted GPS learns it again here
+        device.calls_under_way += 1
+        try:
+            yield device
+        finally:
+            device.calls_under_way -= 1
+
+    def set_answer(self, device: Device, answer: answers_pb2.Answer) -> None:
+        """Keep a device's answer from before training, and drop it from memory."""
+        self._journal.add_answer(answer.question, device.device_index, answer.SerializeToString(deterministic=True))
+        device.answered.add(answer.question)
+
+    def note_lost_state(self, device: Device) -> None:
+        """Note that what a device had kept for itself is gone."""
+        if not device.has_lost_state:
+            self._journal.note_lost_state(device.device_index)
+            device.has_lost_state = True
+
+    def refuse(self, device: Device, reason: str) -> None:
+        """Go on without a device for the rest of the run."""
+        device.refused = f"refused: {brief(reason)}"
+        self._journal.exclude(device.device_id, "enrolment", device.refused)
+
+    def behind(self, questions: Sequence[str]) -> list[Device]:
+        """The devices that have enrolled and not answered some of these questions before training."""
+        there = [device for device in self.devices.values() if not device.refused and not device.is_late]
+        return [device for device in there if not set(questions) <= device.answered]
+
+    def kernels(self) -> dict[str, int]:
+        """How many devices compute with which OpenBLAS kernel, as far as they say."""
+        return dict(sorted(Counter(device.kernel for device in self.devices.values() if device.kernel).items()))
+
+    def state_of_devices(self) -> list[str]:
+        """The state of each device, in index order."""
+        there = self.devices
+        return [_state(there[index]) if index in there else "absent" for index in range(len(self._ids))]
+
+    def states(self) -> Counter[str]:
+        """How many devices are in which state."""
+        states = Counter({"absent": len(self.absent()), "enrolled": 0, "answered": 0, "assigned": 0})
+        for device in self.devices.values():
+            states[_state(device)] += 1
+        return states
+
+
+def _state(device: Device) -> str:
+    if device.refused:
+        return "refused"
+    if device.cluster is not None:
+        return "assigned"
+    return "answered" if device.answered else "enrolled"

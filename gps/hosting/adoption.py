@@ -1,0 +1,66 @@
+"""LPSs that stay away: their clusters are adopted by another, and returned when they are back."""
+
+import asyncio
+from collections.abc import Callable
+
+from fedstrata.experiment import Experiment
+from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import Changes
+from gps.hosting.desired import Operator
+from gps.hosting.serving import Serving
+from gps.journal.journal import Journal
+from gps.plans.rounds import GlobalRounds
+
+
+class Adoption:
+    """Hands clusters over to other LPSs while a run trains."""
+
+    def __init__(
+        self, experiment: Experiment, *, serving: Serving, rounds: GlobalRounds, journal: Journal, operator: Operator,
+        changes: Changes, tell: Callable[[], None], log: EventLog,
+    ) -> None:  # fmt: skip
+        self._deadline_s = experiment.deadlines.gps.deadline_s
+        self._serving = serving
+        self._rounds = rounds
+        self._journal = journal
+        self._operator = operator
+        self._changes = changes
+        self._tell = tell
+        self._log = log
+
+    async def until_served(self) -> None:
+        """With deadlines, wait until every cluster's LPS, or another in its place, is there."""
+        if self._deadline_s is not None:
+            longest_s = self._deadline_s + self._serving.hold_s
+            await self._changes.wait_until(lambda: self._serving.are_all_there, longest_s)
+
+    async def watch(self) -> None:
+        """Have the clusters of an LPS that is away adopted by another, as soon as there is one."""
+        loop = asyncio.get_running_loop()
+        self._serving.listen()
+        while (check_again_s := self._serving.check_again_s()) is not None:
+            due = loop.time() + check_again_s
+            await self._changes.wait_until(lambda: bool(self._adoptable()), check_again_s)
+            if loop.time() > due + self._serving.hold_s:
+                self._serving.listen()  # it was the GPS that stood still
+            self._hand_over(self._adoptable())
+
+    def hand_back(self) -> None:
+        """Return clusters to their own LPSs, where those are there again."""
+        self._hand_over(self._serving.returnable())
+
+    def _adoptable(self) -> dict[str, str]:
+        return self._serving.adoptable(self._journal.reported())
+
+    def _hand_over(self, lps_of: dict[str, str]) -> None:
+        """Let other LPSs serve clusters; they hear of it by the call that is held for them."""
+        for cluster_id, lps_id in lps_of.items():
+            before = self._serving.lps_of(cluster_id)
+            handover = self._serving.hand_over(cluster_id, lps_id, self._rounds.global_round)
+            self._rounds.server.restart(cluster_id)
+            back, told = handover.is_return, f"{cluster_id} from {before} to {lps_id}, "
+            self._log.warning("returned" if back else "adopted", cluster=cluster_id, lps=lps_id, was=before)
+            told += self._serving.stage_of(handover)
+            self._operator.tell("Returned" if back else "Adopted", told, is_warning=not back)
+            self._operator.label_pods()
+            self._tell()

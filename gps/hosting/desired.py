@@ -1,0 +1,44 @@
+"""What the GPS asks of the place it runs in and tells its operator: LPSs, labels of pods, Events, who is excluded."""
+
+import asyncio
+from collections.abc import Coroutine
+
+from gps.hosting.serving import Serving
+from gps.journal.journal import Journal
+from gps.kubernetes.backend import Backend
+
+
+class Operator:
+    """Hands everything on at once and waits for nothing: no run stands still for a label."""
+
+    def __init__(self, backend: Backend, *, serving: Serving, journal: Journal) -> None:
+        self._backend = backend
+        self._serving = serving
+        self._journal = journal
+        self._notes: set[asyncio.Task[None]] = set()
+
+    def scale_lps(self, replicas: int) -> None:
+        """Have this many LPSs running."""
+        self._soon(self._backend.scale_lps(replicas))
+
+    def label_pods(self) -> None:
+        """Mark each device's pod with the LPSs that serve its devices now."""
+        self._soon(self._backend.label_pods(self._serving.pods()))
+
+    def tell(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Leave a note where an operator looks."""
+        self._soon(self._backend.record_event(reason, message, is_warning=is_warning))
+
+    def tell_excluded(self, who: str, stage: str, reason: str) -> None:
+        """Tell of an exclusion."""
+        self.tell("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
+
+    def exclude(self, who: str, stage: str, reason: str) -> None:
+        """Note an exclusion, and tell of it the first time it is heard of."""
+        if self._journal.exclude(who, stage, reason):
+            self.tell_excluded(who, stage, reason)
+
+    def _soon(self, note: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(note)
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)

@@ -1,0 +1,272 @@
+"""What LPSs say of their rounds, bytes, exclusions and final models, kept in the journal for the record."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sized
+from contextlib import closing
+from pathlib import Path
+
+from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateError, UnknownChildError
+from fedstrata.experiment import Experiment
+from fedstrata.process.metrics import LinkKey, ProcessMetrics
+from fedstrata.process.quoting import brief, quoted
+from fedstrata.process.sleeping import HOLD_S, Changes
+from fedstrata.rounds import ChildLimits
+from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds
+from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
+from fedstrata.rpc.stream import Supersedable
+from fedstrata.store import ModelFile, clear_asides, write_aside
+from fedstrata.tensors import Layout
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
+from gps.hosting.serving import Serving
+from gps.journal.journal import Journal
+from gps.plans.plan import Plans
+from gps.record.energy_record import EnergySoFar
+from gps.record.measured import loss_and_accuracy
+
+DIRECTIONS, KINDS = ("up", "down"), ("model", "update", "control", "answer")
+MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
+MOST_COUNTS = 64  # of bytes by link, direction, kind and end; there are 22
+MOST_CARRIED = 5  # of a device in an LPS round: model, answer, word to go on, update, and its computing
+MOST_EXCLUSIONS = 4  # of a device in an LPS round, whose rounds may have been gone through anew
+STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # of an LPS's exclusions
+
+
+class Reports:
+    """Takes what LPSs report; of a cluster, only from the LPS that serves it now."""
+
+    def __init__(
+        self, experiment: Experiment, *, plan: Plans, serving: Serving, journal: Journal, metrics: ProcessMetrics,
+        models: Path, layout: Layout, exclude: Callable[[str, str, str], None],
+    ) -> None:  # fmt: skip
+        """`exclude` is called with who was excluded, at what stage and why."""
+        self._global_rounds = experiment.training.global_rounds
+        self._lps_rounds = experiment.training.lps_rounds
+        self._device_count = experiment.device_count
+        self._rounds_per_global = experiment.training.lps_rounds_per_global_round
+        self._plan = plan
+        self._serving = serving
+        self._journal = journal
+        self._metrics = metrics
+        self._models = models
+        self._layout = layout
+        self._largest = layout.float32_bytes + MODEL_HEADER_BYTES
+        self._begun = 0
+        self._newest: dict[str, Supersedable] = {}  # by cluster, the report that is being taken
+        self._under_way = 0
+        self._changes = Changes()
+        self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
+        self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
+        self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
+        self.energy = EnergySoFar(experiment, journal.lps_rounds)
+        self._exclude = exclude
+        clear_asides(models)
+        self._recall_link_bytes()
+
+    # --- calls under way ------------------------------------------------------------------------
+
+    def call_began(self) -> Callable[[], None]:
+        """Count a call whose reply the record has to count; gives what to call once it is answered."""
+        self._under_way += 1
+        return self._call_ended
+
+    def _call_ended(self) -> None:
+        self._under_way -= 1
+        self._changes.tell()
+
+    async def all_answered(self) -> None:
+        """Let the last replies be counted before the record is written."""
+        await self._changes.wait_until(lambda: not self._under_way, HOLD_S)
+
+    # --- what is said ---------------------------------------------------------------------------
+
+    def note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
+        """Keep what an LPS says beside its aggregate or model; it says it again when it has not been answered.
+
+        Raises:
+            UnknownChildError, or PayloadError for numbers that cannot be, of which nothing is kept then.
+        """
+        self._check_said(header)
+        is_current = self._serving.is_current(header.cluster_id, header.term)
+        own = (row for row in header.lps_rounds if row.cluster_id == header.cluster_id)
+        rows = [row for row in own if row.lps_round < self._lps_rounds]
+        with self._journal.together():
+            self._note_link_bytes(header.lps_id or header.cluster_id, link_bytes_from_proto(header.link_bytes))
+            if not is_current:
+                return  # whoever serves the cluster now tells of its rounds
+            self._journal.add_lps_rounds(
+                (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
+            )
+            for exclusion in header.exclusions:
+                self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
+        self.energy.note(rows)
+        self._metrics.energy(self.energy.total.joules() if self.energy.is_on else {})
+        for row in rows:
+            self.latest_rounds[row.cluster_id] = row
+            measured = loss_and_accuracy(row)
+            if measured is not None:
+                self.latest_measured[row.cluster_id] = measured
+                loss, accuracy = measured
+                self._metrics.evaluated(row.cluster_id, loss=loss, accuracy=accuracy)
+
+    def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
+        """Refuse what no LPS of this run says. Raises UnknownChildError, PayloadError."""
+        self._check_known(header.cluster_id)
+        if header.lps_id and not self._serving.is_known(header.lps_id):
+            raise UnknownChildError(f"no LPS is called {quoted(header.lps_id)}")
+        members = self._members(header.cluster_id)
+        _check_length("counts of bytes", header.link_bytes, MOST_COUNTS)
+        _check_length("LPS rounds", header.lps_rounds, self._lps_rounds)
+        _check_length("exclusions", header.exclusions, len(members) * MOST_EXCLUSIONS * (self._rounds_per_global + 2))
+        check_link_bytes(header.link_bytes)
+        check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._plan.held_out)
+        for row in header.lps_rounds:
+            flows = [*row.times.flows, *row.times.late]
+            _check_length("flows of a round", flows, len(members))
+            _check_length("transfers of a round", row.times.carried, MOST_CARRIED * len(members))
+            children = [*(flow.child for flow in flows), *(each.child for each in row.times.carried)]
+            if any(not 0 <= child < self._device_count for child in children):
+                raise PayloadError(f"{header.cluster_id} reports the link of a device that there is not")
+            if row.times.slowest and row.times.slowest not in members:
+                raise PayloadError(
+                    f"{header.cluster_id} waited for {quoted(row.times.slowest)}, which is none of its own"
+                )
+        for gone in header.exclusions:
+            if gone.device_id not in members or not STAGES.fullmatch(gone.stage):
+                raise PayloadError(
+                    f"{header.cluster_id} reports {quoted(gone.device_id)} excluded at {quoted(gone.stage)}; "
+                    "expected a device of its own, and a round, training or evaluation"
+                )
+
+    def _members(self, cluster_id: str) -> set[str]:
+        """The devices of which an LPS has something to say: its own, and those that have moved away since."""
+        return {device.device_id for device in self._plan.members(cluster_id)} | self._plan.left(cluster_id)
+
+    def _check_known(self, cluster_id: str) -> None:
+        if cluster_id not in self._plan.homes:
+            raise UnknownChildError(f"no cluster is called {quoted(cluster_id)}")
+
+    async def take(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
+        """Take a cluster's final report and model; a second time changes nothing.
+
+        Raises:
+            UnknownChildError, PayloadError, NotServedError for an LPS that does not serve the cluster any more,
+            NotReadyError before the last round, or SupersededError: of each cluster one report is taken at a time.
+        """
+        self._check_said(header)
+        self._check_current(header)
+        if self._journal.global_rounds_closed() < self._global_rounds:
+            raise NotReadyError(f"{header.cluster_id} reports before the last global round; try again after it")
+        self._check_evaluations(header)
+        if not self._plan.spans_lps:  # else the models are here already
+            await self._take_newest(header, parts)
+        self.note(header)
+        self._journal.add_report(header.cluster_id, header.SerializeToString(deterministic=True))
+
+    async def _take_newest(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
+        """Take a cluster's model, unless its LPS begins to send it anew."""
+        before, newest = self._newest.get(header.cluster_id), Supersedable()
+        self._newest[header.cluster_id] = newest
+        if before is not None:
+            before.supersede()
+        async with newest.until_superseded(header.cluster_id):
+            await self._take_model(header, parts)
+
+    def _check_current(self, header: pb.ReportHeader) -> None:
+        if not self._serving.is_current(header.cluster_id, header.term):
+            now = self._serving.lps_of(header.cluster_id)
+            raise NotServedError(f"{header.cluster_id} is served by {now} now; a report of an earlier term is void")
+
+    def _check_evaluations(self, header: pb.ReportHeader) -> None:
+        members = self._plan.members(header.cluster_id)
+        left = {device.device_id for device in members}
+        limits = ChildLimits(held_out={device.device_id: device.num_held_out for device in members})
+        for evaluation in header.evaluations:
+            check_evaluation(evaluation)
+            if evaluation.device_id not in left:
+                raise PayloadError(
+                    f"{header.cluster_id} reports a measurement of {quoted(evaluation.device_id)}, expected one of "
+                    "each of its own devices"
+                )
+            left.remove(evaluation.device_id)
+        limits.check_measured(header.evaluations)
+
+    async def _take_model(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
+        path = self._models / f"{header.cluster_id}.safetensors"
+        digest, size = hashlib.sha256(), 0
+        self._begun += 1  # one that hangs must not share its file with the next try
+        with write_aside(path, label=f".{self._begun}") as file:
+            async for part in parts:
+                size += len(part.data)
+                if size > self._largest:
+                    raise PayloadError(f"a model file of more than {self._largest} bytes")
+                digest.update(part.data)
+                file.write(part.data)
+            if digest.hexdigest() != header.model_sha256:
+                raise PayloadError(f"the model file of {header.cluster_id} does not fit its checksum; send it again")
+            file.flush()
+            await asyncio.to_thread(self._check_model, Path(file.name))
+            self._check_current(header)  # before the file takes its name: it may be the new LPS's already
+
+    def _check_model(self, path: Path) -> None:
+        """Refuse a file that is no whole model of this run. Raises PayloadError."""
+        try:
+            with closing(ModelFile(path, self._layout)) as model:
+                model.verify()
+        except StateError as error:
+            raise PayloadError(f"not a whole model file: {error}") from None
+
+    def all(self) -> dict[str, pb.ReportHeader]:
+        """The final reports there are, by cluster."""
+        return {name: pb.ReportHeader.FromString(data) for name, data in self._journal.reports().items()}
+
+    def missing(self) -> list[str]:
+        """The clusters that have not reported."""
+        return sorted(set(self._plan.homes) - self._journal.reported())
+
+    # --- bytes ----------------------------------------------------------------------------------
+
+    def _recall_link_bytes(self) -> None:
+        """Go on counting from where an earlier life stood when it last kept its counts."""
+        for source, data in self._journal.link_bytes().items():
+            counts = link_bytes_from_proto(pb.RunStatus.FromString(data).link_bytes)
+            if source:
+                self._lps_link_bytes[source] = counts
+            else:
+                self._metrics.links.go_on_from(counts)
+
+    def _note_link_bytes(self, lps_id: str, counts: Mapping[LinkKey, int]) -> None:
+        """Keep an LPS's counts, which are of all it serves: of several notes the largest counts."""
+        known = self._lps_link_bytes.setdefault(lps_id, {})
+        kinds = {*KINDS, *self._metrics.links.questions}
+        own = {key: count for key, count in counts.items() if _is_of_devices(key) and key.kind in kinds}
+        known.update({key: max(count, known.get(key, 0)) for key, count in own.items()})
+        self._keep(lps_id, known)
+
+    def keep_link_bytes(self) -> None:
+        """Keep what the GPS has counted so far."""
+        self._keep("", self._metrics.links.snapshot())
+
+    def _keep(self, source: str, counts: Mapping[LinkKey, int]) -> None:
+        message = pb.RunStatus(link_bytes=link_bytes_to_proto(counts))
+        self._journal.set_link_bytes(source, message.SerializeToString(deterministic=True))
+
+    def link_bytes(self) -> dict[LinkKey, int]:
+        """All bytes counted so far at the parents' ends: here, and at each LPS as it last reported."""
+        counts = {key: n for key, n in self._metrics.links.snapshot().items() if key.end == "parent"}
+        for reported in self._lps_link_bytes.values():
+            for key, count in reported.items():
+                counts[key] = counts.get(key, 0) + count
+        return counts
+
+
+def _check_length(what: str, said: Sized, longest: int) -> None:
+    if len(said) > longest:
+        raise PayloadError(f"{len(said)} {what} reported, expected at most {longest}")
+
+
+def _is_of_devices(key: LinkKey) -> bool:
+    """Whether bytes are those that an LPS counts for all: between it and its devices, at its end."""
+    return (key.link, key.end) == ("device-lps", "parent") and key.direction in DIRECTIONS

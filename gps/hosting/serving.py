@@ -1,0 +1,229 @@
+"""Which LPS serves which cluster: its own, or, for as long as that one is away, another that has adopted it."""
+
+import asyncio
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from fedstrata.errors import UnknownChildError, WrongRunError
+from fedstrata.experiment import Experiment
+from fedstrata.process.address import split_address
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import CALL_S, HOLD_S
+from fedstrata.trust.names import Peer
+from fedstrata.trust.revoked import Revoked
+from fedstrata.trust.table import Claim
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.devices.roster import Device
+from gps.journal.journal import Journal
+from gps.plans.plan import Plans, home_name
+
+LONGEST_NUMBER = 9  # digits of an LPS's number
+ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
+LOOK_S = 1.0  # how often it is looked whose certificates count no more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """A cluster that changes hands."""
+
+    cluster_id: str
+    lps_id: str
+    global_round: int  # the one open when it does
+
+    @property
+    def is_return(self) -> bool:
+        """Whether it goes back to the LPS it is called after."""
+        return self.cluster_id == self.lps_id
+
+
+class Serving:
+    """Addresses of LPSs, when each was last heard of, and who serves each cluster; written through to the journal."""
+
+    def __init__(
+        self, experiment: Experiment, plan: Plans, journal: Journal, clock: Callable[[], float] | None = None,
+        revoked: Callable[[], Revoked] | None = None,
+    ) -> None:  # fmt: skip
+        """`revoked` says whose certificates count no more, where anybody has one."""
+        self._experiment = experiment
+        self._plan = plan
+        self._journal = journal
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._revoked = revoked
+        self._deadline_s = experiment.deadlines.gps.deadline_s
+        self._addresses = journal.lps_addresses()
+        self._serials = journal.lps_certificates()
+        self._heard: dict[str, float] = {}
+        self._listening_since = float("inf")
+        self.handovers = [
+            Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
+            for cluster_id, lps_id, global_round in journal.handovers()
+        ]
+        plan.version += len(self.handovers)
+
+    # --- who serves what ------------------------------------------------------------------------
+
+    def register(self, request: pb.RegisterLpsRequest, serial: int | None = None) -> None:
+        """Keep an LPS's address, and the serial number of the certificate that it shows, if it shows one.
+
+        Raises:
+            WrongRunError: it is of another experiment. UnknownChildError, AddressError: it is none, or nowhere.
+        """
+        if request.experiment_sha256 != self._experiment.digest:
+            raise WrongRunError(f"{quoted(request.lps_id)} was started with another experiment than the GPS")
+        number = request.lps_id.removeprefix("lps-")
+        if not number.isdecimal() or len(number) > LONGEST_NUMBER or home_name(int(number)) != request.lps_id:
+            raise UnknownChildError(f"{quoted(request.lps_id)} is no LPS's id; they are lps-0, lps-1, …")
+        split_address(request.address)
+        self._addresses[request.lps_id] = request.address
+        self._journal.register_lps(request.lps_id, request.address)
+        self.hear(request.lps_id, serial)
+
+    def is_known(self, lps_id: str) -> bool:
+        """Whether an LPS has registered, or devices hang on it."""
+        return lps_id in self._addresses or lps_id in self._plan.homes
+
+    def lps_of(self, cluster_id: str) -> str:
+        """The LPS that serves a cluster now."""
+        return next((h.lps_id for h in reversed(self.handovers) if h.cluster_id == cluster_id), cluster_id)
+
+    def term_of(self, cluster_id: str) -> int:
+        """How often a cluster has changed hands."""
+        return sum(handover.cluster_id == cluster_id for handover in self.handovers)
+
+    def is_current(self, cluster_id: str, term: int) -> bool:
+        """Whether what is said of a cluster in a term is said by the LPS that serves it now."""
+        return term == self.term_of(cluster_id)
+
+    async def belongs(self, peer: Peer, claim: Claim) -> bool:
+        """Whether a caller is the LPS that serves, or served, a cluster in the term that it speaks of."""
+        handovers = [handover.lps_id for handover in self.handovers if handover.cluster_id == claim.cluster_id]
+        served = [claim.cluster_id or "", *handovers]  # by term
+        if claim.term is not None:
+            served = served[claim.term : claim.term + 1] if claim.term >= 0 else []
+        return any(peer.is_("lps", lps_id) and claim.id in (None, lps_id) for lps_id in served)
+
+    def clusters_of(self, lps_id: str) -> list[str]:
+        """The clusters that an LPS serves."""
+        return [name for name in self._plan.homes if self.lps_of(name) == lps_id]
+
+    def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
+        """Where a device trains, if that is known and there by now."""
+        reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
+        if device.home is None:
+            return reply
+        cluster_id = home_name(device.home)
+        lps_id = self.lps_of(cluster_id)
+        if self._is_named(lps_id):
+            reply.is_assigned = True
+            reply.cluster_id, reply.lps_id, reply.lps_address = cluster_id, lps_id, self._addresses[lps_id]
+        return reply
+
+    def pods(self) -> dict[str, list[str]]:
+        """By pod name the LPSs of the devices in it."""
+        return {
+            pod: sorted({self.lps_of(name) for name in clusters}, key=_number)
+            for pod, clusters in self._plan.pods().items()
+        }
+
+    @property
+    def are_all_there(self) -> bool:
+        """Whether every cluster's LPS has made itself known."""
+        return all(self._is_named(self.lps_of(name)) for name in self._plan.homes)
+
+    def _is_named(self, lps_id: str) -> bool:
+        """Whether devices are told of an LPS."""
+        return lps_id in self._addresses and not self.is_revoked(lps_id)
+
+    # --- who is away ----------------------------------------------------------------------------
+
+    @property
+    def hold_s(self) -> float:
+        """How long the GPS may hold an LPS's question, so that one that lives is heard of well before the deadline."""
+        return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
+
+    def listen(self) -> None:
+        """Begin to listen, or begin again after the GPS itself was away: nobody was silent before now."""
+        self._listening_since = self._clock()
+
+    def hear(self, lps_id: str, serial: int | None = None) -> None:
+        """Note that an LPS lives, and by which certificate it says so."""
+        if lps_id not in self._addresses:
+            return
+        self._heard[lps_id] = self._clock()
+        if serial is not None and serial != self._serials.get(lps_id):
+            self._serials[lps_id] = serial
+            self._journal.note_lps_certificate(lps_id, serial)
+
+    def _silent_s(self, lps_id: str) -> float:
+        """How long an LPS has been silent, as far as the GPS has listened."""
+        return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
+
+    def _left_s(self, lps_id: str) -> float:
+        """How long an LPS may still be silent; negative for one that is away, as a revoked one is at once."""
+        if self.is_revoked(lps_id):
+            return -1.0
+        if self._deadline_s is None:
+            return float("inf")
+        return self._deadline_s - self._silent_s(lps_id)
+
+    def is_revoked(self, lps_id: str) -> bool:
+        """Whether nobody is to speak as an LPS, or the one that did had a certificate that counts no more: then not
+        before it would have been heard with another, which it may have taken."""
+        revoked = self._revoked() if self._revoked is not None else Revoked()
+        if revoked.revokes(("lps",), lps_id):
+            return True
+        return self._serials.get(lps_id) in revoked.serials and self._silent_s(lps_id) > self._longest_silence_s
+
+    @property
+    def _longest_silence_s(self) -> float:
+        """For how long nothing may be heard of an LPS that lives and is reached."""
+        return self.hold_s + CALL_S
+
+    def _is_there(self, lps_id: str) -> bool:
+        if lps_id not in self._addresses or lps_id not in self._heard or self._left_s(lps_id) <= 0:
+            return False
+        return self._deadline_s is not None or self._silent_s(lps_id) <= self._longest_silence_s
+
+    def check_again_s(self) -> float | None:
+        """When the next LPS may be away, if it goes on being silent or is revoked; None where none ever is."""
+        look_s = None if self._revoked is None else LOOK_S
+        if self._deadline_s is None:
+            return look_s
+        left = [self._left_s(self.lps_of(name)) for name in self._plan.homes]
+        away_s = min([seconds for seconds in left if seconds > 0], default=self.hold_s)
+        return away_s if look_s is None else min(away_s, look_s)
+
+    def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
+        """By cluster whose LPS is away the LPS to adopt it: its own if that is back, else the one with the fewest
+        clusters, of these the first; `done` clusters need none."""
+        away = [name for name in self._plan.homes if name not in done and self._left_s(self.lps_of(name)) <= 0]
+        if not away:
+            return {}
+        load = {name: len(self.clusters_of(name)) for name in sorted(self._addresses, key=_number)}
+        there = {name: load[name] for name in load if self._is_there(name)}
+        chosen = {}
+        for cluster_id in away if there else ():
+            chosen[cluster_id] = cluster_id if cluster_id in there else min(there, key=lambda name: there[name])
+            there[chosen[cluster_id]] += 1
+        return chosen
+
+    def returnable(self) -> dict[str, str]:
+        """The adopted clusters whose own LPS is back, with that LPS."""
+        return {name: name for name in self._plan.homes if self.lps_of(name) != name and self._is_there(name)}
+
+    def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> Handover:
+        """Let another LPS serve a cluster from now on."""
+        self._journal.hand_over(cluster_id, lps_id, global_round)
+        handover = Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
+        self.handovers.append(handover)
+        self._plan.version += 1
+        return handover
+
+    def stage_of(self, handover: Handover) -> str:
+        """When a cluster has changed hands, as exclusions say it."""
+        is_trained = handover.global_round == self._experiment.training.global_rounds
+        return "evaluation" if is_trained else f"global round {handover.global_round + 1}"
+
+
+def _number(lps_id: str) -> int:
+    return int(lps_id.removeprefix("lps-"))

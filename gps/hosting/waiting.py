@@ -1,0 +1,168 @@
+"""Whom a run waits for, and since when: devices before training, LPSs and what these say of their devices during it."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import Changes
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.devices.roster import Roster
+from gps.hosting.reports import Reports
+from gps.hosting.serving import Serving
+from gps.plans.plan import Plans
+from gps.plans.rounds import GlobalRounds
+
+LOOK_S = 1.0
+PATIENCE_S = 5.0  # who is waited for no longer is not named
+START_S = 60.0  # how long processes may take to come up before an Event says so
+REMINDED_S = 60.0  # how long a name is not told of again in an Event
+WAITS_MAX = 100
+NAMED_MAX = 10  # in an Event, a log line, and as series of a metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Somebody who is waited for."""
+
+    name: str
+    what: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.what}, {self.seconds:.0f} s)"
+
+
+class Run(Protocol):
+    """What is asked of a run."""
+
+    phase: str
+    rounds: GlobalRounds
+    reports: Reports
+    roster: Roster
+
+    def tell(self) -> None:
+        """Have everybody who watches the run look again."""
+
+
+class Waiting:
+    """Looks who is missing, as the roster, the LPSs' calls and the LPSs' own words have it."""
+
+    def __init__(
+        self, roster: Roster, plan: Plans, serving: Serving, *, questions: Sequence[str], metrics: ProcessMetrics,
+        log: EventLog, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`questions` are those that every device answers before training, by name."""
+        self._roster = roster
+        self._plan = plan
+        self._serving = serving
+        self._questions = questions
+        self._metrics = metrics
+        self._log = log
+        self._clock = clock
+        self._since: dict[tuple[str, str], float] = {}
+        self._said_by_lps: dict[str, list[tuple[str, str, float]]] = {}  # name, what, since
+        self._calls: Counter[str] = Counter()
+        self._noted: dict[str, float] = {}  # by name when an Event last named it
+        self._progress: object = None
+        self.waits: list[Wait] = []
+
+    # --- what LPSs say ------------------------------------------------------------------------
+
+    @contextmanager
+    def call_of(self, request: pb.FetchClustersRequest) -> Iterator[None]:
+        """An LPS asks, which it does as long as it lives, and says whom it waits for."""
+        now = self._clock()
+        self._said_by_lps[request.lps_id] = [
+            (wait.name[:80], wait.what[:200], now - wait.seconds) for wait in request.waits[:WAITS_MAX]
+        ]
+        self._calls[request.lps_id] += 1
+        try:
+            yield
+        finally:
+            self._calls[request.lps_id] -= 1
+
+    # --- who is missing -----------------------------------------------------------------------
+
+    def look(self, phase: str) -> list[Wait]:
+        """Who is waited for in a phase for longer than is worth no word, the longest first."""
+        now = self._clock()
+        missing = dict(self._missing(phase))
+        self._since = {key: self._since.get(key, min(now, since or now)) for key, since in missing.items()}
+        waits = [Wait(name=name, what=what, seconds=now - since) for (name, what), since in self._since.items()]
+        waits = [wait for wait in waits if wait.seconds >= PATIENCE_S]
+        self.waits = sorted(waits, key=lambda wait: (-wait.seconds, wait.name))[:WAITS_MAX]
+        return self.waits
+
+    def _missing(self, phase: str) -> Iterator[tuple[tuple[str, str], float | None]]:
+        """Name and what for, with the time since when where somebody else knows it."""
+        if phase == "enrolment":
+            yield from (((name, "to enrol"), None) for name in self._roster.absent_founders())
+        if phase in {"enrolment", "relevance"}:
+            due = self._questions[:1] if phase == "enrolment" else self._questions
+            what = f"its answer to {due[-1]}" if due else ""
+            yield from (((device.device_id, what), None) for device in self._roster.behind(due))
+        if self._roster.awaits_newcomers:
+            yield from (((name, "to join"), None) for name in self._roster.unplaced_newcomers())
+        if phase in {"training", "evaluation"}:
+            yield from self._missing_in_training()
+
+    def _missing_in_training(self) -> Iterator[tuple[tuple[str, str], float | None]]:
+        for cluster_id in self._plan.homes:
+            lps_id = self._serving.lps_of(cluster_id)
+            if self._serving.is_revoked(lps_id):
+                yield (lps_id, "to be replaced: it is revoked, and no other LPS is there; start one"), None
+            elif not self._calls[lps_id]:
+                yield (lps_id, "to serve its clusters"), None
+            else:
+                said = self._said_by_lps.get(lps_id, ())
+                yield from (((name, what), since) for name, what, since in said)
+
+    # --- telling ------------------------------------------------------------------------------
+
+    async def watch(self, run: Run, note: Callable[..., None]) -> None:
+        """Show who is waited for, in metrics, status and log, and by `note` as Events, until cancelled."""
+        while True:
+            progress, before = _progress_of(run), self.waits
+            if progress != self._progress:
+                self._progress = progress
+                self._metrics.progressed()
+            waits = self.look(run.phase)
+            self._metrics.waits({wait.name: wait.seconds for wait in waits[:NAMED_MAX]}, len(waits))
+            if [(wait.name, wait.what) for wait in waits] != [(wait.name, wait.what) for wait in before]:
+                self._log.info("waits_for", waits=[str(wait) for wait in waits[:NAMED_MAX]], all=len(waits))
+                run.tell()
+            self._note(waits, run.phase, note)
+            await Changes().wait_until(lambda: False, LOOK_S)
+
+    def end(self) -> None:
+        """Show that nobody is waited for: the run is over."""
+        self.waits = []
+        self._metrics.waits({}, 0)
+
+    def _note(self, waits: list[Wait], phase: str, note: Callable[..., None]) -> None:
+        """Tell the operator of those who have not been named for a while."""
+        now = self._clock()
+        patience_s = START_S if phase == "enrolment" else PATIENCE_S
+        due = [w for w in waits if w.seconds >= patience_s and now - self._noted.get(w.name, -REMINDED_S) >= REMINDED_S]
+        if not due:
+            return
+        self._noted |= {wait.name: now for wait in waits}
+        more = len(waits) - NAMED_MAX
+        named = ", ".join(str(wait) for wait in waits[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+        note("WaitsFor", f"the run waits for {named}", is_warning=True)
+
+
+def _progress_of(run: Run) -> object:
+    """Something that is another whenever the run has got on."""
+    rounds = {cluster_id: row.lps_round for cluster_id, row in run.reports.latest_rounds.items()}
+    return run.phase, run.rounds.global_round, run.roster.states(), rounds
+
+
+def to_proto(waits: list[Wait]) -> list[pb.Wait]:
+    """As a status carries them."""
+    return [pb.Wait(name=wait.name, what=wait.what, seconds=wait.seconds) for wait in waits]

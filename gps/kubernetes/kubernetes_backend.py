@@ -1,0 +1,182 @@
+"""The GPS inside Kubernetes: scales its LPSs' StatefulSet, labels device pods, records Events; nothing else.
+
+The calls alone, each one attempt; `gps.kubernetes.reconcile` makes them until what is wanted holds.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedstrata.errors import ExperimentError
+from fedstrata.process.logs import EventLog
+from gps.kubernetes.reconcile import Note
+
+LABEL = "fedstrata.io/lps"  # to look at: all of a pod's LPSs in one value
+LABEL_PREFIX = "lps.fedstrata.io/"  # to select by: one label for each of them
+LABEL_MAX = 63  # characters of a label's value
+INSTANCE = "app.kubernetes.io/instance"
+DEVICES = "app.kubernetes.io/component=device"
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+REQUEST_S = 5
+GONE = 404
+
+
+class KubernetesApi:
+    """Speaks to the API server with the pod's own service account."""
+
+    def __init__(
+        self, *, namespace: str, statefulset: str, devices: str, pod_name: str, instance: str, log: EventLog
+    ) -> None:
+        self._namespace = namespace
+        self._statefulset = statefulset
+        self._devices = devices
+        self._pod_name = pod_name
+        self._instance = instance
+        self._log = log
+        self._strangers: set[str] = set()
+
+    @classmethod
+    def from_environment(cls, log: EventLog) -> "KubernetesApi":
+        """From FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and FEDSTRATA_RELEASE."""
+        statefulset = os.environ.get("FEDSTRATA_LPS_STATEFULSET", "")
+        namespace = os.environ.get("FEDSTRATA_NAMESPACE", "")
+        if not namespace and NAMESPACE_FILE.exists():
+            namespace = NAMESPACE_FILE.read_text().strip()
+        if not statefulset or not namespace:
+            raise ExperimentError(
+                "--lps-backend kubernetes needs FEDSTRATA_LPS_STATEFULSET and FEDSTRATA_NAMESPACE; the chart sets both"
+            )
+        return cls(
+            namespace=namespace,
+            statefulset=statefulset,
+            devices=os.environ.get("FEDSTRATA_DEVICE_STATEFULSET", ""),
+            pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
+            instance=os.environ.get("FEDSTRATA_RELEASE", ""),
+            log=log,
+        )
+
+    @cached_property
+    def _api(self) -> Any:
+        """A client with the pod's own account. Raises ConfigException while that is not there."""
+        from kubernetes import client, config
+
+        configuration = client.Configuration()
+        config.load_incluster_config(client_configuration=configuration)
+        configuration.retries = False  # one attempt a call
+        return client.ApiClient(configuration)
+
+    @cached_property
+    def _apps(self) -> Any:
+        from kubernetes import client
+
+        return client.AppsV1Api(self._api)
+
+    @cached_property
+    def _core(self) -> Any:
+        from kubernetes import client
+
+        return client.CoreV1Api(self._api)
+
+    def scale_lps(self, replicas: int) -> bool:
+        """Set the StatefulSet's replicas to the number of clusters, unless it has them; whether it had not."""
+        return self._scale(self._statefulset, replicas)
+
+    def scale_devices(self, replicas: int) -> bool:
+        """As `scale_lps`, for the devices; boards, which are a DaemonSet's, are left as they are."""
+        return bool(self._devices) and self._scale(self._devices, replicas)
+
+    def _scale(self, statefulset: str, replicas: int) -> bool:
+        where = (statefulset, self._namespace)
+        scale = self._apps.read_namespaced_stateful_set_scale(*where, _request_timeout=REQUEST_S)
+        if (scale.spec.replicas or 0) == replicas:
+            return False
+        body = {"spec": {"replicas": replicas}}
+        self._apps.patch_namespaced_stateful_set_scale(*where, body, _request_timeout=REQUEST_S)
+        return True
+
+    def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:
+        """Label those of this release's device pods that are there and lack their labels; how many that were."""
+        listed = self._core.list_namespaced_pod(
+            self._namespace, label_selector=f"{INSTANCE}={self._instance},{DEVICES}", _request_timeout=REQUEST_S
+        )
+        pods = {pod.metadata.name: pod.metadata.labels or {} for pod in listed.items}
+        for stranger in sorted(set(lps_ids) - set(pods) - self._strangers):
+            self._strangers.add(stranger)
+            self._log.warning("pod_not_ours", pod=stranger)  # gone just now, or a device claims another's name
+        return self._label_each({name: (pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods})
+
+    def _label_each(self, wanted: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]) -> int:
+        """Label pods, by name their labels and LPSs; a refusal is raised once the others have theirs."""
+        from kubernetes import client
+
+        changed, refused = 0, None
+        for name, (labels, ids) in wanted.items():
+            try:
+                changed += self._label(name, labels, ids)
+            except client.ApiException as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return changed
+
+    def _label(self, pod_name: str, labels: Mapping[str, str], lps_ids: Sequence[str]) -> bool:
+        from kubernetes import client
+
+        change = label_change(labels, lps_ids)
+        if not change:
+            return False
+        body = {"metadata": {"labels": change}}
+        try:
+            self._core.patch_namespaced_pod(pod_name, self._namespace, body, _request_timeout=REQUEST_S)
+        except client.ApiException as error:
+            if error.status != GONE:  # a pod that has gone since is labelled when it is back
+                raise
+            return False
+        return True
+
+    def record(self, note: Note) -> None:
+        """Record an Event about the GPS's pod."""
+        at = note.at.isoformat(timespec="seconds").replace("+00:00", "Z")
+        body = {
+            "metadata": {"generateName": f"{self._pod_name}.", "namespace": self._namespace},
+            "involvedObject": {
+                "apiVersion": "v1", "kind": "Pod", "name": self._pod_name, "namespace": self._namespace,
+                "uid": os.environ.get("FEDSTRATA_POD_UID", ""),
+            },
+            "reason": note.reason,
+            "message": note.message[:1000],
+            "type": "Warning" if note.is_warning else "Normal",
+            "source": {"component": "fedstrata-gps"},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }  # fmt: skip
+        self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
+
+    def instead_of(self, what: str) -> str:
+        """What a person can do, or has to do without, while a call is refused."""
+        by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
+        return {
+            "scale": f"where it stays so, {by_hand}, one for each cluster",
+            "label": "until then pods carry no LPS label",
+        }.get(what, "until then no Events are recorded")
+
+
+def label_value(lps_ids: Sequence[str]) -> str:
+    """Ids joined by dots, as many as a label's value holds: lps-0.lps-1.and-9-more."""
+    for kept in range(len(lps_ids), 0, -1):
+        left = len(lps_ids) - kept
+        value = ".".join([*lps_ids[:kept], *([f"and-{left}-more"] if left else [])])
+        if len(value) <= LABEL_MAX:
+            return value
+    return ""
+
+
+def label_change(labels: Mapping[str, str], lps_ids: Sequence[str]) -> dict[str, str | None]:
+    """What makes a pod's labels say its LPSs; None takes a label away."""
+    wanted: dict[str, str | None] = {name: None for name in labels if name.startswith(LABEL_PREFIX)}
+    wanted |= {LABEL_PREFIX + lps_id: "true" for lps_id in lps_ids}
+    wanted[LABEL] = label_value(lps_ids)
+    return {name: value for name, value in wanted.items() if labels.get(name) != value}

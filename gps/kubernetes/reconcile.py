@@ -1,0 +1,182 @@
+"""What the GPS wants of Kubernetes, tried with pauses until it holds, and looked at again from time to time.
+
+The API may be away for a while, a pod may come back without its labels, and somebody may scale by hand: what is wanted
+stays wanted. Which calls that takes is `gps.kubernetes.kubernetes_backend`'s business.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
+
+from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import Changes
+
+NOTES_MAX = 100  # of those that could not be recorded yet, the latest are kept
+FORBIDDEN = 403
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """Seconds between attempts: each twice the last; longer ones where a right is missing, or where all holds."""
+
+    first_s: float = 1.0
+    longest_s: float = 10.0
+    forbidden_s: float = 60.0
+    look_again_s: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """An Event about the GPS's pod."""
+
+    reason: str
+    message: str
+    is_warning: bool
+    at: datetime
+
+
+class Api(Protocol):
+    """The calls; each blocks, and raises whatever the API's client raises."""
+
+    def scale_lps(self, replicas: int) -> bool:
+        """Have so many LPSs; whether that changed anything."""
+
+    def scale_devices(self, replicas: int) -> bool:
+        """Have so many pods of devices; whether that changed anything."""
+
+    def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:
+        """Label those of the pods that are there; how many were changed."""
+
+    def record(self, note: Note) -> None:
+        """Record an Event."""
+
+    def instead_of(self, what: str) -> str:
+        """What a person can do, or has to do without, while a call is refused."""
+
+
+@dataclass
+class _Wish:
+    """One thing that is wanted, and how the last attempt at it ended."""
+
+    what: str
+    attempt: Callable[[], None]
+    is_once: bool = False  # not looked at again: by then it may be for another run to say
+    is_new: bool = True
+    failures: int = 0
+    changes: Changes = field(default_factory=Changes)
+
+    def want(self, attempt: Callable[[], None]) -> None:
+        """Want this, instead of what was wanted before."""
+        self.attempt, self.is_new = attempt, True
+        self.changes.tell()
+
+
+class Reconciler:
+    """A backend that keeps what is wanted, each thing with a job and pauses of its own."""
+
+    def __init__(
+        self, api: Api, log: EventLog, pauses: Pauses | None = None, *, release_after_s: float | None = None
+    ) -> None:
+        """`release_after_s`: how long after a run's end its pods are given back; None: never."""
+        self._api = api
+        self._release_after_s = release_after_s
+        self._log = log
+        self._pauses = pauses or Pauses()
+        self._notes: deque[Note] = deque(maxlen=NOTES_MAX)
+        self._wishes: dict[str, _Wish] = {}
+        self._jobs: list[asyncio.Future[None]] = []
+
+    async def scale_lps(self, replicas: int) -> None:
+        """Have this many LPSs running, from now on."""
+        self._want("scale", partial(self._scale, replicas))
+
+    async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
+        """Have each pod carry the labels of its devices' LPSs, those that come later under the same name too."""
+        if lps_ids:
+            self._want("label", partial(self._label, dict(lps_ids)))
+
+    async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Record an Event, as of now, as soon as that can be done."""
+        self._notes.append(Note(reason=reason, message=message, is_warning=is_warning, at=datetime.now(UTC)))
+        self._want("event", self._record)
+
+    async def release_pods(self) -> None:
+        """Have no LPSs and devices, some time from now: what they count is scraped once more before."""
+        if self._release_after_s is not None:
+            self._jobs.append(asyncio.ensure_future(self._release(self._release_after_s)))
+
+    async def _release(self, after_s: float) -> None:
+        await Changes().wait_until(lambda: False, after_s)
+        self._want("scale", partial(self._scale, 0))
+        self._want("release", self._scale_devices_to_none, is_once=True)
+
+    async def close(self) -> None:
+        """Want nothing more."""
+        for job in self._jobs:
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+
+    def _want(self, what: str, attempt: Callable[[], None], *, is_once: bool = False) -> None:
+        wish = self._wishes.get(what)
+        if wish is None:
+            wish = self._wishes[what] = _Wish(what, attempt, is_once=is_once)
+            self._jobs.append(asyncio.ensure_future(self._hold(wish)))
+        wish.want(attempt)
+
+    async def _hold(self, wish: _Wish) -> None:
+        while True:
+            wish.is_new = False
+            pause_s = await self._attempt(wish)
+            if wish.is_once and not wish.failures:
+                return
+            await wish.changes.wait_until(lambda: wish.is_new, pause_s)
+
+    async def _attempt(self, wish: _Wish) -> float:
+        """Make one attempt; gives the seconds until the next, unless something else is wanted before."""
+        try:
+            await asyncio.to_thread(wish.attempt)
+        except Exception as error:  # the client raises its own, urllib3's and socket errors
+            return self._failed(wish, error)
+        if wish.failures:
+            self._log.info("kubernetes_answers_again", call=wish.what, attempts=wish.failures + 1)
+        wish.failures = 0
+        return self._pauses.look_again_s
+
+    def _failed(self, wish: _Wish, error: Exception) -> float:
+        """Say the first failure of several; gives the pause before the next attempt, in seconds."""
+        wish.failures += 1
+        if wish.failures == 1:
+            reason = " ".join(str(getattr(error, "reason", None) or error).split())[:300]
+            self._log.warning(
+                "kubernetes_refused", call=wish.what, reason=reason, means="tried again",
+                instead=self._api.instead_of(wish.what),
+            )  # fmt: skip
+        if getattr(error, "status", None) == FORBIDDEN:
+            return self._pauses.forbidden_s
+        return min(self._pauses.longest_s, self._pauses.first_s * 2.0 ** min(wish.failures - 1, 16))
+
+    # --- attempts, each in a thread -----------------------------------------------------------
+
+    def _scale(self, replicas: int) -> None:
+        if self._api.scale_lps(replicas):
+            self._log.info("lps_scaled", replicas=replicas)
+
+    def _scale_devices_to_none(self) -> None:
+        if self._api.scale_devices(0):
+            self._log.info("devices_released")
+
+    def _label(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
+        changed = self._api.label_pods(lps_ids)
+        if changed:
+            self._log.info("pods_labelled", pods=changed)
+
+    def _record(self) -> None:
+        while self._notes:
+            note = self._notes[0]
+            self._api.record(note)
+            if self._notes and self._notes[0] is note:  # else it was pushed out meanwhile
+                self._notes.popleft()

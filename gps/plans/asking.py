@@ -1,0 +1,136 @@
+"""What devices are asked in global rounds: their LPSs bundle the answers, and the plan of the round is made of them."""
+
+import asyncio
+import operator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from fedstrata.clock.timeline import LpsTimeline
+from fedstrata.clock.transfers import Transfers
+from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
+from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
+from fedstrata.plugins import failed
+from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import Changes
+from fedstrata.rounds.notes import LATEST_NS
+from fedstrata.rounds.paced import arrived_answer
+from fedstrata.rpc.answers import arrays_of, bytes_of
+from fedstrata.streams.streams import Streams
+from fedstrata.v1 import answers_pb2 as pb
+from gps.journal.journal import Journal
+from gps.plans.plan import Plans
+
+
+class Asking:
+    """Gathers the bundles of a global round; each is kept before it is answered: a killed GPS asks nobody twice."""
+
+    def __init__(
+        self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes, log: EventLog,
+        timeline: LpsTimeline | None = None, transfers: Transfers | None = None,
+    ) -> None:  # fmt: skip
+        """`timeline` says on the virtual clock when bundles come, `transfers` holds them back on the real one."""
+        self._method = method
+        self._streams = streams
+        self._plans = plans
+        self._journal = journal
+        self._changes = changes
+        self._log = log
+        self._timeline = timeline
+        self._transfers = transfers
+        self.question: Question | None = next((q for q in method.questions() if q.moment is not Moment.BEFORE), None)
+
+    async def arrived(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> None:
+        """On the real clock, wait until the answers of an LPS's devices are here; raises as `take` does."""
+        if self._transfers is None:
+            return
+        self._check(header, answers)
+        if header.global_round >= self._plans.planned_rounds:
+            size = bytes_of(answers)
+            await arrived_answer(self._transfers, header.cluster_id, header.global_round, size)
+
+    def take(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> None:
+        """Take what the devices of an LPS have answered; a second time changes nothing.
+
+        Raises:
+            UnknownChildError: a device does not hang there; PayloadError: an answer is none; SupersededError: cut.
+        """
+        question = self._check(header, answers)
+        if header.global_round >= self._plans.planned_rounds:
+            told = {index: answer.SerializeToString(deterministic=True) for index, answer in answers.items()}
+            arrived_ns, where = self._arrived_ns(header, answers), (header.global_round, header.cluster_id)
+            self._journal.add_bundle(question.name, *where, told, arrived_ns)
+            self._changes.tell()
+
+    def _check(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> Question:
+        """Refuse what cannot be answers of an LPS's devices; gives what they answer."""
+        if self.question is None:
+            raise PayloadError("nobody is asked in the global rounds of this run")
+        if len(answers) < header.answers:
+            raise SupersededError(f"{len(answers)} of {header.answers} answers; send them again")
+        members = {device.device_index for device in self._plans.members(header.cluster_id)}
+        if not set(answers) <= members:
+            raise UnknownChildError(f"{header.cluster_id} tells of {len(set(answers) - members)} devices of others")
+        for answer in answers.values():
+            self._method.check_answer(self.question, arrays_of(self.question, answer), ())
+        if not 0 <= header.answered_ns < LATEST_NS:
+            raise PayloadError(f"{header.cluster_id} tells of answers at {header.answered_ns} ns; that is no time")
+        return self.question
+
+    def _arrived_ns(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> int:
+        """When a bundle is here on the virtual clock; 0 without it."""
+        if self._timeline is None:
+            return 0
+        size = bytes_of(answers)
+        return self._timeline.bundled_ns(header.cluster_id, header.global_round, header.answered_ns, size)
+
+    @property
+    def planned_ns(self) -> int:
+        """When the newest plan of answers in a global round was made on the virtual clock."""
+        return self._journal.bundled_ns(self._plans.planned_rounds - 1)
+
+    async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
+        """Make the plan of a global round, unless an earlier life has; whether it is a new one."""
+        question = self.question
+        if question is None or self._plans.of_round(global_round) is not None:
+            return False
+        homes = set(self._plans.homes)
+        await self._changes.wait_until(lambda: homes <= self._journal.bundled(global_round), deadline_s)
+        given = {
+            index: arrays_of(question, pb.Answer.FromString(answer))
+            for index, answer in self._journal.answers(question.name, global_round).items()
+        }
+        devices = self._plans.candidates()
+        answers = Answers(devices, {question.name: given}, global_round)
+        before = self._plans.before(global_round)
+        plan = await asyncio.to_thread(planned, self._method, question.moment, answers, before)
+        plan.check_covers(devices, may_be_empty=True)
+        self._streams.check_plan(plan, self._method, before)
+        self._plans.make(global_round, plan)
+        self._log.info("planned_again", global_round=global_round, rule=plan.rule)
+        return True
+
+
+def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:
+    """The cluster of a device that comes after a plan. Raises PluginError where the method's code fails."""
+    with _or_failed(method, "place a late device"):
+        cluster = operator.index(method.place(late, answers, plan))
+    if not 0 <= cluster < len(plan.clusters):
+        raise PluginError(f"a method placed a late device in cluster {cluster}, and there are {len(plan.clusters)}")
+    return cluster
+
+
+def planned(method: Method, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+    """A method's plan. Raises PluginError where its code fails."""
+    with _or_failed(method, "make a plan"):
+        return method.plan(moment, answers, before)
+
+
+@contextmanager
+def _or_failed(method: Method, doing: str) -> Iterator[None]:
+    """Raises PluginError where a method's code fails with anything but an error of ours."""
+    try:
+        yield
+    except FedstrataError:
+        raise
+    except Exception as error:
+        raise failed(method, doing, error) from error

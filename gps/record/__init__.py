@@ -1,0 +1,1 @@
+"""The run record: the files and tables that a run leaves behind."""

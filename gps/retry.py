@@ -1,0 +1,37 @@
+"""A failed run begun anew: its state, with the record of the failure, is put aside."""
+
+import json
+from pathlib import Path
+
+from fedstrata.process.process import folder
+
+WORD_FILE = "again"  # file in the state of a run: the word that it was begun with
+
+
+def state_for(path: Path, again: str) -> Path:
+    """The folder of a run's state, made if it is not there.
+
+    Where the run has failed and `again` is not the word that it was begun with, it begins anew, and what was there is
+    kept beside it as NAME.failed-1, -2, …; so a word begins a run anew once, however often the process is started.
+    Raises OutputError when the folder cannot be made.
+    """
+    if again and _has_failed(path) and _word(path) != again:
+        number = 1
+        while (aside := path.with_name(f"{path.name}.failed-{number}")).exists():
+            number += 1
+        path.rename(aside)
+    is_new = not path.exists()
+    state = folder(str(path))
+    if is_new and again:
+        (state / WORD_FILE).write_text(again, encoding="utf-8")
+    return state
+
+
+def _has_failed(path: Path) -> bool:
+    summary = path / "record" / "summary.json"
+    return summary.exists() and json.loads(summary.read_text(encoding="utf-8"))["status"] == "failed"
+
+
+def _word(path: Path) -> str:
+    token = path / WORD_FILE
+    return token.read_text(encoding="utf-8") if token.exists() else ""

@@ -1,0 +1,43 @@
+"""Models put together piece by piece, so that none is ever held whole."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedstrata.optimisers.files import OptimiserFiles
+from fedstrata.optimisers.server import Move
+from fedstrata.store import AnyModel
+from fedstrata.store.model_file import pieces_of
+from fedstrata.tensors import ExactSum, Flat
+
+
+def moves(model: AnyModel, total: ExactSum, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
+    """How the model of a round moves, piece by piece: where it stands, the mean update, the optimiser's state there."""
+    for start, stop in pieces_of(model.layout.size):
+        state = optimiser.at(lps_round, model.layout, start, stop)
+        yield model.read(start, stop), total.mean(start, stop), state
+
+
+def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat:
+    """Trained minus received, of the shared layers; one copy of them large."""
+    difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
+    filled = 0
+    for place in places:
+        for start, stop in pieces_of(place.stop - place.start):
+            a, b = place.start + start, place.start + stop
+            difference[filled : filled + stop - start] = local.read(a, b) - base.read(a, b)
+            filled += stop - start
+    return difference
+
+
+def spliced(local: AnyModel, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
+    """The local model with its shared layers replaced, piece by piece."""
+    position, taken = 0, 0
+    for place in places:
+        for start, stop in pieces_of(place.start - position):
+            yield local.read(position + start, position + stop)
+        size = place.stop - place.start
+        yield shared[taken : taken + size]
+        position, taken = place.stop, taken + size
+    for start, stop in pieces_of(local.layout.size - position):
+        yield local.read(position + start, position + stop)

@@ -1,0 +1,228 @@
+"""A cluster's state on disk: the model at the start of each LPS round and what has not been reported yet.
+
+`round-000012.safetensors` is the model that LPS round 12 starts from, `round-000012.pb` (a sealed ReportHeader) what
+was known by then. Kept are the files since the start of the last but one global round. `final.pb` is the report of
+a cluster whose devices have measured the final model. They lie in `CLUSTER/`, or in `CLUSTER.TERM/` once the cluster
+has changed hands so many times: what one LPS wrote before another served the cluster is no state to go on from.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from fedstrata.errors import StateError
+from fedstrata.experiment.sections import NoOptimiserSettings
+from fedstrata.optimisers.files import OptimiserFiles
+from fedstrata.optimisers.server import ServerOptimiser, server_optimiser
+from fedstrata.process.logs import EventLog
+from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
+from fedstrata.store.model_file import joined
+from fedstrata.tensors import Flat, Layout
+from fedstrata.v1 import gps_service_pb2 as pb
+
+FINAL = "final.pb"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundStart:
+    """Where a cluster stands: the LPS round to open, its model, and what is to be reported."""
+
+    lps_round: int
+    model: AnyModel
+    base: AnyModel  # the model at the start of the global round
+    report: pb.ReportHeader
+
+    def close(self) -> None:
+        """Give the files up."""
+        self.model.close()
+        self.base.close()
+
+
+class ClusterState:
+    """Reads and writes one cluster's files."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        run_id: str,
+        cluster_id: str,
+        layout: Layout,
+        rounds_per_global: int,
+        term: int = 0,
+        optimiser: ServerOptimiser | None = None,
+    ) -> None:
+        """`folder` is that of term 0; each later term in which an LPS serves the cluster has one beside it.
+
+        `optimiser` is the one that moves the cluster's model here; none adds the mean update.
+        """
+        self._first = folder
+        self._cluster_id = cluster_id
+        self._term = term
+        self.folder = self._folder_of(term)
+        self._metadata = {"format": "fedstrata", "run_id": run_id, "cluster_id": cluster_id}
+        self.layout = layout
+        self.rounds_per_global = rounds_per_global
+        self.optimiser = OptimiserFiles(
+            optimiser or server_optimiser(NoOptimiserSettings(name="none")), self.folder, self._metadata_of
+        )
+        self._last_base: tuple[int, AnyModel] | None = None  # of small models, the start of the last global round
+        clear_asides(self.folder)
+
+    def _folder_of(self, term: int) -> Path:
+        return self._first.with_name(f"{self._first.name}.{term}") if term else self._first
+
+    @property
+    def newest_named(self) -> int:
+        """The newest LPS round that a file is called after, whole or not; -1 for none."""
+        names = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors"))
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def empty_report(self) -> pb.ReportHeader:
+        """The report of a cluster of which there is nothing to report yet."""
+        return pb.ReportHeader(run_id=self._metadata["run_id"], cluster_id=self._cluster_id)
+
+    def of_an_earlier_term(self, log: EventLog) -> RoundStart | None:
+        """The newest state that is whole of a term before this one: old, but this LPS's own."""
+        for term in reversed(range(self._term)):
+            if self._folder_of(term).exists():
+                run_id, rounds = self._metadata["run_id"], self.rounds_per_global
+                earlier = ClusterState(
+                    self._first, run_id=run_id, cluster_id=self._cluster_id, layout=self.layout,
+                    rounds_per_global=rounds, term=term,
+                )  # fmt: skip
+                if found := earlier.newest(log):
+                    return found
+        return None
+
+    def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
+        """Write the start of an LPS round and open it."""
+        self.keep(lps_round, pieces, report)
+        return self.open(lps_round)
+
+    def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, digest: bytes = b"") -> None:
+        """Write the start of an LPS round; where a global round starts, flush it to disk and remove what is old."""
+        is_base = lps_round == self._base_round(lps_round)
+        self.write(lps_round, pieces, report, durable=is_base, digest=digest)
+        if is_base:
+            self._prune(lps_round)
+
+    def write(
+        self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
+    ) -> None:
+        """Write the start of an LPS round that does not count before the start of its global round is there, too."""
+        write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=durable)
+        metadata = self._metadata_of(lps_round)
+        write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)
+
+    def _metadata_of(self, lps_round: int) -> dict[str, str]:
+        return self._metadata | {"lps_round": str(lps_round)}
+
+    def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
+        """The start of an LPS round of a small model, before `keep` has written it."""
+        model = ModelInMemory(self.layout, joined(pieces), self._metadata_of(lps_round))
+        if lps_round == self._base_round(lps_round):
+            self._last_base = (lps_round, model)
+        return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
+
+    def save_final(self, report: pb.ReportHeader) -> None:
+        """Keep the complete report, before devices hear that nothing more is wanted of them."""
+        write_sealed(self.folder / FINAL, report.SerializeToString(deterministic=True))
+
+    def final(self, log: EventLog) -> pb.ReportHeader | None:
+        """The complete report of an earlier life, if there is one and it is whole."""
+        path = self.folder / FINAL
+        if not path.exists():
+            return None
+        try:
+            return read_report(path)
+        except StateError as error:
+            log.warning("state_passed_over", reason=str(error))
+            return None
+
+    def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
+        """A model that needs to outlive nothing; on disk unless it is small."""
+        if self.layout.is_small:
+            return ModelInMemory(self.layout, joined(pieces))
+        path = self.folder / "scratch.safetensors"
+        write_model(path, self.layout, pieces, self._metadata, durable=False)
+        return ModelFile(path, self.layout)
+
+    def newest(self, log: EventLog) -> RoundStart | None:
+        """The newest state that is whole; what is damaged is named in the log and passed over."""
+        for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
+            try:
+                lps_round = int(path.stem.removeprefix("round-"))
+                for number in {lps_round, self._base_round(lps_round)}:
+                    self._check_whole(number)
+                self.optimiser.begin(lps_round, self.layout)
+                return self.open(lps_round)
+            except (StateError, ValueError) as error:
+                log.warning("state_passed_over", reason=str(error))
+        return None
+
+    def _check_whole(self, lps_round: int) -> None:
+        """Raise StateError, naming the file, where the model of an LPS round is damaged or another's."""
+        with closing(self._file(lps_round)) as model:
+            model.verify()
+            if model.metadata != self._metadata_of(lps_round):
+                raise StateError(
+                    f"{model.path}: of {model.metadata}, expected {self._metadata_of(lps_round)}; "
+                    "it is another file renamed"
+                )
+
+    def open(self, lps_round: int) -> RoundStart:
+        """The state at the start of an LPS round. Raises StateError, naming a file that is damaged."""
+        model = self._file(lps_round)
+        report = read_report(self._path(lps_round, "pb"))
+        return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
+
+    def _base_of(self, lps_round: int, model: AnyModel) -> AnyModel:
+        """The model at the start of the global round, of an LPS round that starts from `model`."""
+        base_round = self._base_round(lps_round)
+        if base_round == lps_round:
+            return model
+        if self._last_base is not None and self._last_base[0] == base_round:
+            return self._last_base[1]
+        return self._file(base_round)
+
+    def _base_round(self, lps_round: int) -> int:
+        """The first LPS round of an LPS round's global round."""
+        return lps_round - lps_round % self.rounds_per_global
+
+    def path_of(self, lps_round: int) -> Path:
+        """The file of the model that an LPS round starts from."""
+        return self._path(lps_round, "safetensors")
+
+    def _file(self, lps_round: int) -> ModelFile:
+        return ModelFile(self.path_of(lps_round), self.layout)
+
+    def _path(self, lps_round: int, ending: str) -> Path:
+        return self.folder / f"round-{lps_round:06d}.{ending}"
+
+    def _prune(self, lps_round: int) -> None:
+        oldest = (lps_round // self.rounds_per_global - 1) * self.rounds_per_global
+        for path in (*self.folder.glob("round-*"), *self.folder.glob("optimiser-*")):
+            number = path.stem.partition("-")[2]
+            if number.isdecimal() and int(number) < oldest and path.is_file():
+                path.unlink(missing_ok=True)
+
+
+def newest_reports(folder: Path) -> Iterator[pb.ReportHeader]:
+    """The newest report that is whole of each cluster and term in the folder of a run."""
+    for cluster in sorted(path for path in folder.glob("*") if path.is_dir()):
+        for path in sorted(cluster.glob("round-*.pb"), reverse=True):
+            with suppress(StateError):
+                yield read_report(path)
+                break
+
+
+def read_report(path: Path) -> pb.ReportHeader:
+    """The report in a sealed file. Raises StateError, naming the file."""
+    try:
+        return pb.ReportHeader.FromString(read_sealed(path))
+    except DecodeError as error:
+        raise StateError(f"{path}: {error}") from None

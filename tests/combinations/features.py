@@ -12,11 +12,12 @@ from typing import Any, get_args
 
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.faults import Fault
 from fedstrata.experiment.partition import Partition
 from fedstrata.experiment.schedule import KINDS
 from fedstrata.experiment.sections import MODELS, Encoding, ServerOptimiserSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.registry import NAMES
 from fedstrata.models import build_model
 

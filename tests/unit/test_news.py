@@ -6,7 +6,7 @@ from pathlib import Path
 from gps_parts import IDS, TEXT
 from loop_time import turns
 
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.v1 import gps_service_pb2 as pb

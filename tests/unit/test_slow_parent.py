@@ -12,7 +12,7 @@ from gps_parts import IDS, TEXT
 from loop_time import LoopTime, turns
 
 from device.enrolment import GpsLink
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import ASKED_PER_S, CALL_S, HOLD_S, hold_s, payload_timeout_s

@@ -26,7 +26,7 @@ test: setup ## unit, service and chart tests: no root, no Kubernetes
 test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
 	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile
 
-test-benchmarks: setup ## every benchmark by its command, as small as it goes: five minutes
+test-benchmarks: setup ## every benchmark by its command, as small as it goes: three minutes
 	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks
 
 test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more

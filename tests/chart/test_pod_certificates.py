@@ -135,7 +135,7 @@ def certificates(objects: list[Object]) -> list[Object]:
     return [item for item in objects if item["kind"] == "Certificate" and not item["spec"].get("isCA")]
 
 
-@pytest.mark.parametrize("name", ["placed", "spanning"])
+@pytest.mark.parametrize("name", ["production", "spanning"])
 def test_what_cert_manager_is_asked_for_is_valid(name: str) -> None:
     objects = render(values_of(CHART / "ci" / f"{name}.yaml"))
     asked = [item for item in objects if item["apiVersion"] == "cert-manager.io/v1"]

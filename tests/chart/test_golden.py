@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charts import CHART, identity, render, values_of
+
+from tests.support.charts import CHART, identity, render, values_of
 
 GOLDEN = Path(__file__).parent / "golden"
 RELEASES = ("plain", "everything", "production")

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from charts import CHART, Object, notes, one, render, values_of
 from helm_python import HelmRenderError
+
+from tests.support.charts import CHART, Object, notes, one, render, values_of
 
 OUTSIDE = values_of(CHART / "ci" / "outside.yaml")
 GATEWAY = values_of(CHART / "ci" / "gateway.yaml")

@@ -9,7 +9,11 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
-from charts import (
+from helm_python import lint
+
+from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.methods.registry import NAMES
+from tests.support.charts import (
     CHART,
     EXPERIMENTS,
     NEWEST,
@@ -23,10 +27,6 @@ from charts import (
     render,
     values_of,
 )
-from helm_python import lint
-
-from fedstrata.experiment_file import load_experiment, parse_experiment
-from fedstrata.methods.registry import NAMES
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
 CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]

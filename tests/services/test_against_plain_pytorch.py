@@ -7,7 +7,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from tiers import run_in_process, small
 from torch import nn
 
 from emulator.results.record import RunRecord
@@ -15,6 +14,7 @@ from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from tests.support.tiers import run_in_process, small
 
 Weights = dict[str, NDArray[np.float64]]
 EXPERIMENT = small(

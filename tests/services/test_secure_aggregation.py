@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
 from emulator.results.record import RunRecord
@@ -18,6 +17,7 @@ from fedstrata.tensors import ExactSum
 from fedstrata.trust.authority import Authority
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.servicer import LpsServicer
+from tests.support.tiers import SMALL, Open, Tiers, whole_run
 
 MASKED = "secure_aggregation={min_devices: 3}"
 FILE = SMALL.replace("devices: 3", "devices: 4").replace("devices: 2", "devices: 3")

@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_started import Processes
-from programs import Program, events
 from safetensors.numpy import load_file
 from test_against_plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
-from tiers import Tiers, counts, run_in_process
 
 from device.agent import DeviceAgent
 from device.work import DeviceProcess
@@ -25,6 +22,9 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Arrays
 from fedstrata.methods.ifca import Ifca
 from fedstrata.methods.registry import facts_of
+from tests.support.hand_started import Processes
+from tests.support.programs import Program, events
+from tests.support.tiers import Tiers, counts, run_in_process
 
 # Five devices with 60 or 50 examples each, so that they do not count alike.
 EXPERIMENT = """

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import wait_for_record
-from programs import MARK, Program
-from tiers import SMALL, run_in_process, small
+
+from tests.support.programs import MARK, Program, wait_for_record
+from tests.support.tiers import SMALL, run_in_process, small
 
 MANY_ROUNDS = "training.global_rounds=20"
 

@@ -113,7 +113,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     metrics = ProcessMetrics("device")
     folder = Path(options.state) if options.state else None
     state = {"ready": False}
-    with StatusServer(options.http, metrics.registry, lambda: state["ready"]) as status:
+    names = options.http_names.split(",")
+    with StatusServer(options.http, metrics.registry, lambda: state["ready"], names=names) as status:
         channels = Channels(options.gps, metrics.links, tls)
         host = await asyncio.to_thread(load, experiment, channels, metrics, folder)
         spare_what_is_loaded()

@@ -1,7 +1,6 @@
 """An LPS towards the GPS: it registers, asks which clusters are its own, runs them, and reports how they ended."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import CALL_S, HOLD_S, Changes, payload_timeout_s
+from fedstrata.process.sleeping import CALL_S, HOLD_S, PATIENCE_S, Changes, hold_s, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, RoundServer
+from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
@@ -72,13 +72,15 @@ class LpsAgent:
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
-            authorities=lambda: tls.newest().authorities if tls else frozenset(),
+            check_key=_check_of(experiment, tls),
         )
         self._services: dict[str, _Service] = {}
+        self.held_s = hold_s(experiment.device_count)  # how long devices' calls are held back
         self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S
         self._plan_version = 0
         self._planned = 0, 0  # how many global rounds have a plan of what devices answered in them; when the newest was
         self._plan_changes = Changes()
+        self._told: answers_pb2.Answer | None = None  # to all devices, where clusters have LPSs of their own
         self.clusters: dict[str, RoundServer | ModelSearch] = {}
         self.waits = Waits(self.clusters)
         self.knows_clusters = asyncio.Event()
@@ -98,7 +100,7 @@ class LpsAgent:
         await self._until_gps_reached()
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
         await call_through_upgrade(
-            lambda: self._gps.RegisterLps(request, timeout=CALL_S + HOLD_S, wait_for_ready=True),
+            lambda: self._gps.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True),
             self._log,
             "RegisterLps",
         )
@@ -155,6 +157,7 @@ class LpsAgent:
                     self._leave_out(cluster_id)
                 return
             if reply.is_grouped and reply.plan_version != self._plan_version:
+                self._told = reply.told if reply.HasField("told") else None
                 yield list(reply.clusters)
                 self._plan_version, self._planned = reply.plan_version, (reply.planned_rounds, reply.planned_ns)
                 self.knows_clusters.set()
@@ -183,7 +186,7 @@ class LpsAgent:
 
         True where there is no such cluster here: the servicer has its own word for that.
         """
-        return await self._plan_changes.wait_until(lambda: self._has_member(claim), HOLD_S if claim.id else 0)
+        return await self._plan_changes.wait_until(lambda: self._has_member(claim), self.held_s if claim.id else 0)
 
     def _has_member(self, claim: Claim) -> bool:
         service = self._services.get(claim.cluster_id or "")
@@ -250,9 +253,7 @@ class LpsAgent:
             session.close()
 
     async def _what_holds_now(self) -> pb.FetchClustersResponse | None:
-        """What an LPS that has trouble with a cluster may have missed: it may have stood still for long."""
-        if self._experiment.deadlines.gps.deadline_s is None:
-            return None
+        """What an LPS that has trouble with a cluster may have missed: it stood still for long, or is refused."""
         try:
             return await self._ask_clusters(0)
         except FedstrataError:
@@ -263,7 +264,7 @@ class LpsAgent:
         uplink = self._uplink(cluster, log)
         log.info("cluster_served", devices=len(cluster.members), term=cluster.term)
         if not self._around.streams.spans:
-            session = ClusterSession(self._around, cluster, uplink, log)
+            session = ClusterSession(self._around, cluster, uplink, log, self._told)
             session.on_plan = self._until_heard
             return session
         spanning = SpanningSession(self._around, cluster, uplink, log)
@@ -304,7 +305,7 @@ class LpsAgent:
     ) -> None:
         """Tell the GPS what the devices of an LPS have answered in a global round, and when on the virtual clock."""
         size = bytes_of(answers)
-        timeout_s = payload_timeout_s(size)
+        timeout_s = payload_timeout_s(size, PATIENCE_S)
         if self._experiment.is_paced:
             links = lps_links(self._experiment)
             timeout_s += links.slowest_s(links.index_of(who.child_id) or 0, size, 1)
@@ -318,8 +319,7 @@ class LpsAgent:
 
     async def _report(self, report: pb.ReportHeader, model: Path | None) -> None:
         """Tell the GPS how a cluster has ended, with its model unless the GPS has that."""
-        report.model_sha256 = await asyncio.to_thread(_sha256, model) if model else ""
-        timeout_s = payload_timeout_s(model.stat().st_size if model else 0)
+        timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
         await call_until_answered(
             lambda: self._gps.SubmitReport(
                 report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
@@ -327,13 +327,17 @@ class LpsAgent:
             self._log,
             "SubmitReport",
         )
-        self._log.info("reported", cluster=report.cluster_id, model_sha256=report.model_sha256)
+        self._log.info("reported", cluster=report.cluster_id)
+
+
+def _check_of(experiment: Experiment, tls: TlsFiles | None) -> CheckKey:
+    """Return what checks devices' keys for masks; the package that it needs is loaded for secure aggregation alone."""
+    if experiment.secure_aggregation is None:
+        return lambda device_id, key: None
+    from fedstrata.trust.key_check import KeyCheck
+
+    return KeyCheck(experiment.run_id, tls).check
 
 
 def _has(reply: pb.FetchClustersResponse, cluster_id: str, term: int) -> bool:
     return any((cluster.cluster_id, cluster.term) == (cluster_id, term) for cluster in reply.clusters)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

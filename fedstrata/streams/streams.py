@@ -209,6 +209,13 @@ class Streams:
                 f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
                 f"{list(parents)}; say for each cluster which of those before it goes on from"
             )
+        rounds, is_same = method.facts.training.lps_rounds_per_global_round, plan.parents in ((), tuple(range(known)))
+        if before is not None and rounds > 1 and not (is_same and len(plan.clusters) == known):
+            raise PluginError(
+                f"method {name}: {len(plan.clusters)} clusters after {known}, with parents {list(parents)}; with "
+                f"{rounds} LPS rounds in a global round LPSs go on with the clusters that they began with. Say "
+                "training.lps_rounds_per_global_round: 1"
+            )
         self._check_withdrawn(plan, method, before)
         if plan.offers and not method.fetches_all:
             raise PluginError(
@@ -317,6 +324,14 @@ def check_streams(experiment: Experiment, method: Method) -> None:
             f"training.lps_rounds_per_global_round is {rounds}, and method {name} decides in the cloud over every "
             "update; say 1"
         )
+    ignored = next((flag for flag in ("fetches_all", "withdraws") if getattr(method, flag)), None)
+    if ignored is not None and not spans_lps(experiment, method):
+        raise ExperimentError(
+            f"method {name} has {ignored} = True, and LPSs with clusters of their own cannot do that; say topology, so "
+            "that clusters span LPSs"
+        )
+    if method.needs_everybody and (absent := _absent(experiment)) is not None:
+        raise ExperimentError(f"method {name} needs every device in every round; leave {absent} out")
     if spans_lps(experiment, method) and experiment.training.lps_optimiser.name != "none":
         raise ExperimentError(
             "training.lps_optimiser: where clusters span LPSs the GPS moves them; say training.gps_optimiser instead"
@@ -336,3 +351,14 @@ def check_streams(experiment: Experiment, method: Method) -> None:
             f"links.lps-gps.up is {experiment.links.lps_gps.up}: where clusters span LPSs partial sums travel, "
             "which are exact; say float32"
         )
+
+
+def _absent(experiment: Experiment) -> str | None:
+    """The key by which some device takes no part in some round, if there is one."""
+    if not experiment.training.asks_all(experiment.device_count):
+        return "training.participation"
+    if experiment.newcomers is not None and experiment.newcomers.from_global_round <= experiment.training.global_rounds:
+        return "newcomers"
+    leaves = (number for number, entry in enumerate(experiment.schedule) if entry.leave is not None)
+    number = next(leaves, None) if experiment.clock != "none" else None
+    return None if number is None else f"schedule.{number}.leave"

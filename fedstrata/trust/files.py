@@ -11,6 +11,7 @@ from typing import Any
 
 from fedstrata.errors import CertificateError, OutputError
 from fedstrata.process.logs import EventLog
+from fedstrata.process.private_files import make_private
 from fedstrata.store import write_aside
 from fedstrata.trust.name_sets import NameSet
 from fedstrata.trust.names import Name, Peer
@@ -20,7 +21,6 @@ from fedstrata.trust.revoked_file import RevokedFile
 
 CA, CERT, KEY, CA_KEY = "ca.pem", "cert.pem", "key.pem", "ca-key.pem"
 PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-ONLY_THE_OWNER = 0o700
 log = EventLog("trust")
 READINGS = 20  # of files that are replaced while they are read
 
@@ -71,7 +71,7 @@ class TlsFiles:
 
         Files that cannot be used, or name somebody else, are passed over: a process goes on with what it has.
         """
-        return self.renewal.newest(self, lambda: seen(self.folder), self._renewed, at_once=at_once)
+        return self.renewal.newest(self, lambda: seen(self.folder), self._renewed, _tell, at_once=at_once)
 
     def revoked(self, *, at_once: bool = False) -> Revoked:
         """Whose certificates count no more, by the list beside these files as it is now; looked at like them."""
@@ -92,7 +92,6 @@ class TlsFiles:
         if files.me.domain != self.me.domain:
             raise CertificateError(f"{self.folder / CERT} is now of run {files.me.domain!r}, not {self.me.domain!r}")
         files.require(*self.me.names)
-        log.info("certificate_taken", certificate=_fingerprint(files.cert), authority=_fingerprint(files.ca))
         return replace(files, renewal=self.renewal, revoked_file=self.revoked_file)
 
     @classmethod
@@ -121,6 +120,10 @@ class TlsFiles:
         return context
 
 
+def _tell(files: TlsFiles) -> None:
+    log.info("certificate_taken", certificate=_fingerprint(files.cert), authority=_fingerprint(files.ca))
+
+
 def _fingerprint(content: bytes) -> str:
     """What tells one file from another in a log: SHA-256 of its bytes, as `sha256sum` has it, in part."""
     return sha256(content).hexdigest()[:16]
@@ -131,19 +134,19 @@ def seen(folder: Path) -> Seen:
     return tuple(stamp(folder / name) for name in (CA, CERT, KEY))
 
 
-def make_private(folder: Path) -> None:
+def private_folder(folder: Path) -> None:
     """Make a folder that only its owner may look into, if it is not there. Raises OutputError."""
     try:
-        folder.mkdir(mode=ONLY_THE_OWNER, parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         raise OutputError(f"cannot make the folder {folder}: {error.strerror}; give another") from None
 
 
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files to a folder, each of which only its owner may read, in this order."""
-    make_private(folder)
+    private_folder(folder)
     for name, content in files.items():
-        with write_aside(folder / name, is_private=True) as file:
+        with write_aside(folder / name) as file:
             file.write(content)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.errors import StateError
+from fedstrata.process.private_files import only_the_owner
 from fedstrata.store.files import sync_folder
 
 
@@ -65,6 +66,7 @@ def create(path: Path) -> None:
     """An empty journal, which takes its name only when it is whole: a file that is there and empty is damaged."""
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)
+    open(aside, "xb", opener=only_the_owner).close()  # its logs are opened to as many
     database = sqlite3.connect(aside)
     for table in TABLES:
         database.execute(_creation(table))

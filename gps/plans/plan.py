@@ -192,6 +192,11 @@ class Plans:
         return answer
 
     @property
+    def told_to_lpss(self) -> answers_pb2.Answer | None:
+        """What LPSs with clusters of their own tell all devices; others have it with the streams of a global round."""
+        return self.told(self.now) if self._made and not self.spans_lps else None
+
+    @property
     def held_out(self) -> int:
         """How many examples all devices together measure models on."""
         return sum(device.num_held_out for device in self._roster.devices.values())

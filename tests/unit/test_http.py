@@ -20,13 +20,14 @@ class Process:
     def __init__(self) -> None:
         self.is_ready = False
         self.metrics = ProcessMetrics("lps")
-        self.server = StatusServer("127.0.0.1:0", self.metrics.registry, lambda: self.is_ready)
+        names = ["GPS.lab.example", " other.example"]
+        self.server = StatusServer("127.0.0.1:0", self.metrics.registry, lambda: self.is_ready, names=names)
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, name: str | None = None) -> tuple[int, str]:
         host, _, port = self.server.address.rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={} if name is None else {"Host": name})
             reply = connection.getresponse()
             return reply.status, reply.read().decode()
         finally:
@@ -161,3 +162,34 @@ def test_of_connections_that_break_nothing_is_said(process: Process, capfd: pyte
         assert process.get("/healthz")[0] == 200
     process.server.__exit__(None, None, None)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "gps.svc.evil.example",
+        "lab.example",
+    ],
+)
+def test_a_name_that_a_stranger_may_have_pointed_here_is_refused(process: Process, path: str, name: str) -> None:
+    status, said = process.get(path, name)
+    assert (status, "fedstrata_" in said) == (421, False)
+    assert said.endswith("ask by its address, or start it with --http-names\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        None, "", "localhost", "LOCALHOST:8080", "app.localhost", "127.0.0.1", "10.42.0.7:8080", "[::1]:8080",
+        "[fd00::7]",
+        "fedstrata-gps-0", "fedstrata-gps.lab.svc", "fedstrata-gps.lab.svc.cluster.local.", "gps.lab.example:80",
+        "other.example",
+    ],
+)  # fmt: skip
+def test_addresses_and_names_of_its_own_are_answered(process: Process, name: str | None) -> None:
+    status, said = process.get("/metrics", name)
+    assert (status, "fedstrata_" in said) == (200, True)

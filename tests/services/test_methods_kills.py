@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from test_methods_bits import KEPT
-from test_spanning import disturbed
 
 from fedstrata.methods.registry import NAMES
 from tests.support.every_method import experiment_of
+from tests.support.spanning_runs import disturbed
 from tests.support.tiers import run_in_process
 
 KILLS = [

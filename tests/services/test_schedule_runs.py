@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from test_spanning import weights_sha256
 
 from emulator.estimates.retime import retime
 from emulator.results.record import load_record
@@ -16,6 +15,7 @@ from fedstrata.process.fault_points import VARIABLE
 from tests.support.disturbed import assert_same, disturbed
 from tests.support.hand_started import Processes
 from tests.support.programs import events
+from tests.support.spanning_runs import weights_sha256
 from tests.support.tiers import run_in_process, small
 
 LINKS = "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}}"

@@ -75,7 +75,7 @@ class GpsServicer(GpsServiceServicer):
         """Make an LPS and its address known."""
         self._run.serving.register(request, serial_shown(context))
         self._run.heard_of(request)
-        return pb.RegisterLpsResponse(run_id=self._run_id)
+        return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plan.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
         """Name an LPS's clusters once the devices are grouped, and again when there is something new."""

@@ -84,11 +84,21 @@ class LpsAgent:
         self.clusters: dict[str, RoundServer | ModelSearch] = {}
         self.waits = Waits(self.clusters)
         self.knows_clusters = asyncio.Event()
+        self._has_heard = False  # of its clusters, or that there are none yet
+        self._is_over = False
 
     @property
     def model_bytes(self) -> int:
         """The size of a model as float32."""
         return self._around.streams.travelling.float32_bytes
+
+    @property
+    def has_its_models(self) -> bool:
+        """Whether a round of each of its clusters is open here; until then only the devices may hold their models.
+
+        True as well before the devices are grouped, and when the run is over.
+        """
+        return self._is_over or (self._has_heard and all(service.is_open for service in self._services.values()))
 
     async def close(self) -> None:
         """Give up the connection to the GPS and the folding thread."""
@@ -99,11 +109,12 @@ class LpsAgent:
         """Make this LPS and its address known to the GPS. Raises HandshakeError where they do not trust each other."""
         await self._until_gps_reached()
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
-        await call_through_upgrade(
+        reply = await call_through_upgrade(
             lambda: self._gps.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True),
             self._log,
             "RegisterLps",
         )
+        self._has_heard = not reply.is_grouped
         self._log.info("registered", lps_id=self._lps_id, address=address)
 
     async def run(self) -> None:
@@ -118,6 +129,7 @@ class LpsAgent:
             await self._give_up(errors.exceptions[0])
         finally:
             telling.cancel()
+            self._is_over = True
 
     async def _give_up(self, error: BaseException) -> None:
         """Tell devices and the GPS that this LPS cannot go on, and why.
@@ -160,6 +172,7 @@ class LpsAgent:
                 self._told = reply.told if reply.HasField("told") else None
                 yield list(reply.clusters)
                 self._plan_version, self._planned = reply.plan_version, (reply.planned_rounds, reply.planned_ns)
+                self._has_heard = True
                 self.knows_clusters.set()
                 self._plan_changes.tell()
 

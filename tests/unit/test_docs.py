@@ -15,7 +15,6 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 import typer
 import yaml
-from gps_parts import GpsParts
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -36,6 +35,7 @@ from gps.record.links_record import LINK_COLUMNS
 from gps.record.record import ROUND_COLUMNS, RunResult, summary
 from gps.record.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
 from gps.record.waits_record import WAIT_COLUMNS
+from tests.support.gps_parts import GpsParts
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record_files import IDS, ROUND_COLUMNS, SUMMARY, relevance_rows, write_csv, write_record
 
 from emulator.results.record import Relevance, load_record
 from emulator.results.report import write_report
@@ -14,6 +13,7 @@ from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import rounds_pb2
 from gps.record import record as gps_record
+from tests.support.record_files import IDS, ROUND_COLUMNS, SUMMARY, relevance_rows, write_csv, write_record
 
 
 def refusal(folder: Path) -> str:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from record_files import write_record
 from rich.console import Console
 
 from emulator.estimates.check_times import Payloads, expected_times, print_times
@@ -21,6 +20,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.record.timeline_record import RunTimes, timeline_csv, virtual_summary
+from tests.support.record_files import write_record
 
 MS, S = 10**6, 10**9
 

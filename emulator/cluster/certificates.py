@@ -117,8 +117,8 @@ class ReleaseCertificates:
             self._secrets.write(name, {**(self._secrets.read(name) or {}), "ca.crt": authority.trusted()})
         return list(holders)
 
-    def revoke(self, names: Iterable[Name], serials: Iterable[int]) -> str:
-        """Have names and single certificates count no more; gives the name of the Secret that says so.
+    def revoke(self, names: Iterable[Name]) -> str:
+        """Have all certificates of some names count no more; gives the name of the Secret that says so.
 
         Raises:
             CertificateError: somebody else has made that Secret, or what it says cannot be read.
@@ -130,7 +130,7 @@ class ReleaseCertificates:
             revoked = Revoked.parse(said.decode())
         except (CertificateError, UnicodeDecodeError) as error:
             raise CertificateError(f"Secret {name}: {error}; put back what it said, or delete it") from None
-        self._secrets.write(name, revoked.with_also(names, serials).files())
+        self._secrets.write(name, revoked.with_also(names).files())
         return name
 
     def _issued(self) -> dict[str, Issued]:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, CERT, TlsFiles, make_private, write_private
+from fedstrata.trust.files import CA, TlsFiles, make_private, write_private
 from fedstrata.trust.names import Name, device_names
 from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.revoked_file import read_revoked
-from fedstrata.trust.shown import shown_by
 
 AUTHORITY = "authority"
 
@@ -34,14 +33,6 @@ class RunCertificates:
     def revoked(self) -> Revoked:
         """Whose certificates count no more for the GPS. Raises CertificateError where its list cannot be read."""
         return read_revoked(self._folder / "gps")
-
-    def renewed_if_revoked(self, name: str) -> bool:
-        """Give a server another certificate where the number of its own is revoked, and its name is not."""
-        serial = shown_by((self._folder / name / CERT).read_bytes()).serial
-        if serial not in self.revoked().serials:
-            return False
-        self.of_server(name)
-        return True
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
         """The folder with a new certificate of a process that hosts these devices."""

@@ -31,7 +31,7 @@ from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.renewed_channel import RenewedChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
 from fedstrata.trust.credentials import GPS, channel_credentials, checked_as
-from fedstrata.trust.diagnosis import certificate_of, why_refused
+from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 
@@ -85,10 +85,10 @@ def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> g
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     options = (*CHANNEL_OPTIONS, *checked_as(parent))
 
-    def secure(now: TlsFiles, only: bytes) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(address, channel_credentials(now, only), options=options)
+    def secure(now: TlsFiles) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(address, channel_credentials(now), options=options)
 
-    return RenewedChannel(tls, parent, secure, lambda now: certificate_of(address, now, parent))
+    return RenewedChannel(tls, parent, secure)
 
 
 async def until_reached(

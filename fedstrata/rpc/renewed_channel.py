@@ -13,22 +13,19 @@ import grpc
 
 from fedstrata.errors import NotServedError
 from fedstrata.process.logs import EventLog
-from fedstrata.rpc.parent_certificate import ParentCertificate
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 
 log = EventLog("rpc")
-Open = Callable[[TlsFiles, bytes], grpc.aio.Channel]  # to who has the one certificate, if there is one
+Open = Callable[[TlsFiles], grpc.aio.Channel]
 
 
 class _Connection:
     """A channel with one certificate, and how many calls are under way on it."""
 
-    def __init__(self, tls: TlsFiles, only: bytes, open_channel: Open) -> None:
+    def __init__(self, tls: TlsFiles, open_channel: Open) -> None:
         self.tls = tls
-        self.only = only
-        self.channel = open_channel(tls, only)
-        self.minding: asyncio.Task[None] | None = None
+        self.channel = open_channel(tls)
         self._under_way = 0
         self._is_left = False
         self._closing: asyncio.Task[None] | None = None
@@ -44,15 +41,9 @@ class _Connection:
         call.add_done_callback(self._note_end)
         return call
 
-    def is_ready(self) -> bool:
-        """Whether the parent is connected to."""
-        return self.channel.get_state() is grpc.ChannelConnectivity.READY
-
     def leave(self) -> None:
         """Close the channel once no call is under way on it."""
         self._is_left = True
-        if self.minding is not None:
-            self.minding.cancel()
         self._close_if_idle()
 
     def _note_end(self, _: Any) -> None:
@@ -87,12 +78,10 @@ class RenewedCall:
 class RenewedChannel(grpc.aio.Channel):
     """A channel of grpc.aio to one parent, whatever becomes of the certificate."""
 
-    def __init__(self, tls: TlsFiles, parent: Name, open_channel: Open, greet: Callable[[TlsFiles], bytes]) -> None:
-        """`greet` gives the certificate that the parent shows, in PEM, and blocks."""
+    def __init__(self, tls: TlsFiles, parent: Name, open_channel: Open) -> None:
         self._parent = parent
         self._open = open_channel
-        self._certificate = ParentCertificate(parent, greet, self._follow)
-        self._connection = _Connection(tls, b"", open_channel)
+        self._connection = _Connection(tls, open_channel)
         self._moved = asyncio.Event()  # set once there is another connection
         self._left: list[_Connection] = []
 
@@ -105,37 +94,19 @@ class RenewedChannel(grpc.aio.Channel):
         tls = self._connection.tls.newest()
         if tls.revoked().revokes((self._parent.role,), self._parent.id):
             raise NotServedError(f"{self._parent} is revoked, by the list of {tls.me}; nothing is said to it")
-        self._certificate.check(tls, self._connection.is_ready)
-        if not tls.is_shown_as(self._connection.tls) or self._certificate.only != self._connection.only:
+        if not tls.is_shown_as(self._connection.tls):
             self._move(tls)
         return self._connection
 
     def _move(self, tls: TlsFiles) -> None:
         """Open another connection, and leave the one there is."""
-        before, self._connection = self._connection, _Connection(tls, self._certificate.only, self._open)
+        before, self._connection = self._connection, _Connection(tls, self._open)
         self._left = [one for one in self._left if one.is_open]
         self._left.append(before)
         before.leave()
-        if self._connection.only:
-            self._connection.minding = asyncio.ensure_future(self._mind(self._connection))
         self._moved.set()
         self._moved = asyncio.Event()
         log.info("connection_renewed")
-
-    def _follow(self) -> None:
-        """Act on what has been seen of the parent's certificate."""
-        try:
-            self.newest()
-        except NotServedError as error:
-            log.warning("parent_revoked", reason=str(error))
-
-    async def _mind(self, connection: _Connection) -> None:
-        """Look at the parent's certificate again when it is not the one that a connection is bound to any more."""
-        while True:
-            state = connection.channel.get_state()
-            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                self._certificate.look(connection.tls.newest())
-            await connection.channel.wait_for_state_change(state)
 
     def _called(self, kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> Any:
         return RenewedCall(self, kind, words, options)
@@ -178,10 +149,7 @@ class RenewedChannel(grpc.aio.Channel):
 
     async def close(self, grace: float | None = None) -> None:
         """Close all connections."""
-        self._certificate.close()
         for connection in (*self._left, self._connection):
-            if connection.minding is not None:
-                connection.minding.cancel()
             await connection.channel.close(grace)
 
     async def __aenter__(self) -> "RenewedChannel":

@@ -49,9 +49,9 @@ def _configuration(tls: TlsFiles) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(tls.key, tls.cert)], root_certificates=tls.ca)
 
 
-def channel_credentials(tls: TlsFiles, only: bytes = b"") -> grpc.ChannelCredentials:
-    """Of a caller: only a server with a certificate of its own authority is spoken to, or with `only` this one."""
-    return grpc.ssl_channel_credentials(only or tls.ca, private_key=tls.key, certificate_chain=tls.cert)
+def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
+    """Of a caller: only a server with a certificate of its own authority is spoken to."""
+    return grpc.ssl_channel_credentials(tls.ca, private_key=tls.key, certificate_chain=tls.cert)
 
 
 def checked_as(parent: Name) -> tuple[tuple[str, str], ...]:

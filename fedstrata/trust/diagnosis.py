@@ -50,17 +50,6 @@ async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str |
     )
 
 
-def certificate_of(address: str, tls: TlsFiles, parent: Name) -> bytes:
-    """The certificate that a server shows now, in PEM, which this process's authority vouches for.
-
-    Raises:
-        OSError: nobody answers, or with another. CertificateError: this process's own files cannot be read.
-    """
-    with _connected(*split_address(address)) as connection:
-        wrapped = connection.by_tls(tls.client_context(), server_name(parent))
-        return ssl.DER_cert_to_PEM_cert(wrapped.getpeercert(binary_form=True) or b"").encode()
-
-
 class _Connection:
     """A connection on which a greeting takes so long in all, however little at a time the server says."""
 

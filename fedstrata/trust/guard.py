@@ -25,7 +25,6 @@ from fedstrata.trust.names import Peer, Role
 from fedstrata.trust.outdated import Outdated
 from fedstrata.trust.rate_limits import Shares
 from fedstrata.trust.revoked import Revoked
-from fedstrata.trust.shown import shown_by
 from fedstrata.trust.table import TABLE, Claim, Rule
 from fedstrata.trust.undecoded import check_decoded
 
@@ -134,10 +133,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     def _invalid(self, caller: Caller) -> tuple[str, str] | None:
         """Why a caller is refused whatever it calls, in a word and in a line."""
-        try:
-            why = self._revoked().why(caller.peer, caller.certificate)
-        except CertificateError as error:
-            return "certificate", str(error)
+        why = self._revoked().why(caller.peer)
         return None if why is None else ("revoked", f"{why}; ask who runs this for a new certificate")
 
     def _check_outdated(self, caller: Caller) -> None:
@@ -197,12 +193,6 @@ def guard_of(
         return None
     outdated = Outdated(lambda: tls.newest().authorities)
     return Guard(tls.me.domain, place, refused, revoked=tls.revoked, shares=Shares(children), outdated=outdated)
-
-
-def serial_shown(context: Context) -> int | None:
-    """The serial number of the certificate that a caller has shown; None in the clear."""
-    certificate = _certificate(context.auth_context())
-    return shown_by(certificate).serial if certificate else None
 
 
 def _certificate(auth: Mapping[str, Iterable[bytes]]) -> bytes:

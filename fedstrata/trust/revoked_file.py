@@ -38,13 +38,13 @@ class RevokedFile:
         except FileNotFoundError:
             text = ""
         revoked = parsed(path, text)
-        if last.entries and not text.strip():
+        if last.names and not text.strip():
             raise CertificateError(
-                f"{path} is empty or gone, and what it said still counts ({last.entries} entries); copy it again, or "
-                "write a line with a remark alone, such as # nobody, where nobody is revoked any more"
+                f"{path} is empty or gone, and what it said still counts ({len(last.names)} entries); copy it again, "
+                "or write a line with a remark alone, such as # nobody, where nobody is revoked any more"
             )
         self._last = revoked
-        log.info("revoked_taken", entries=revoked.entries)
+        log.info("revoked_taken", entries=len(revoked.names))
         return revoked
 
 

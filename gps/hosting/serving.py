@@ -51,7 +51,6 @@ class Serving:
         self._revoked = revoked
         self._deadline_s = experiment.deadlines.gps.deadline_s
         self._addresses = journal.lps_addresses()
-        self._serials = journal.lps_certificates()
         self._heard: dict[str, float] = {}
         self._listening_since = float("inf")
         self.handovers = [
@@ -62,8 +61,8 @@ class Serving:
 
     # --- who serves what ------------------------------------------------------------------------
 
-    def register(self, request: pb.RegisterLpsRequest, serial: int | None = None) -> None:
-        """Keep an LPS's address, and the serial number of the certificate that it shows, if it shows one.
+    def register(self, request: pb.RegisterLpsRequest) -> None:
+        """Keep an LPS's address.
 
         Raises:
             WrongRunError: it is of another experiment. UnknownChildError, AddressError: it is none, or nowhere.
@@ -76,7 +75,7 @@ class Serving:
         split_address(request.address)
         self._addresses[request.lps_id] = request.address
         self._journal.register_lps(request.lps_id, request.address)
-        self.hear(request.lps_id, serial)
+        self.hear(request.lps_id)
 
     def is_known(self, lps_id: str) -> bool:
         """Whether an LPS has registered, or devices hang on it."""
@@ -145,14 +144,10 @@ class Serving:
         """Begin to listen, or begin again after the GPS itself was away: nobody was silent before now."""
         self._listening_since = self._clock()
 
-    def hear(self, lps_id: str, serial: int | None = None) -> None:
-        """Note that an LPS lives, and by which certificate it says so."""
-        if lps_id not in self._addresses:
-            return
-        self._heard[lps_id] = self._clock()
-        if serial is not None and serial != self._serials.get(lps_id):
-            self._serials[lps_id] = serial
-            self._journal.note_lps_certificate(lps_id, serial)
+    def hear(self, lps_id: str) -> None:
+        """Note that an LPS lives."""
+        if lps_id in self._addresses:
+            self._heard[lps_id] = self._clock()
 
     def _silent_s(self, lps_id: str) -> float:
         """How long an LPS has been silent, as far as the GPS has listened."""
@@ -167,12 +162,8 @@ class Serving:
         return self._deadline_s - self._silent_s(lps_id)
 
     def is_revoked(self, lps_id: str) -> bool:
-        """Whether nobody is to speak as an LPS, or the one that did had a certificate that counts no more: then not
-        before it would have been heard with another, which it may have taken."""
-        revoked = self._revoked() if self._revoked is not None else Revoked()
-        if revoked.revokes(("lps",), lps_id):
-            return True
-        return self._serials.get(lps_id) in revoked.serials and self._silent_s(lps_id) > self._longest_silence_s
+        """Return whether nobody is to speak as an LPS."""
+        return self._revoked is not None and self._revoked().revokes(("lps",), lps_id)
 
     @property
     def _longest_silence_s(self) -> float:

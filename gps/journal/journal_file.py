@@ -44,7 +44,6 @@ TABLES: Mapping[str, str] = {
     "home INTEGER NOT NULL",
     "moved_busy": "global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, busy_ns INTEGER NOT NULL",
     "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
-    "lps_certificates": "lps_id TEXT PRIMARY KEY, serial TEXT NOT NULL",
     "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
     "round_times": "global_round INTEGER PRIMARY KEY, times BLOB NOT NULL",
@@ -53,7 +52,7 @@ TABLES: Mapping[str, str] = {
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
 # which journals of earlier versions do not have
-LATER_TABLES = ("round_times", "moves", "moved_busy", "bundle_times", "lps_certificates")
+LATER_TABLES = ("round_times", "moves", "moved_busy", "bundle_times")
 UNIQUE = {
     "answers": "question, global_round, device_index",
     "bundles": "global_round, cluster_id",

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 from test_trust_table import ATTEND, Clusters, Served, attended, called, said_by
 
 from emulator.commands.main import execute
@@ -15,7 +14,6 @@ from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Caller, Guard
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.revoked import MOST_BYTES, Revoked
-from fedstrata.trust.shown import shown_by
 from fedstrata.trust.table import TABLE
 from fedstrata.v1.rounds_pb2 import UpdatePart
 
@@ -24,34 +22,17 @@ CHECK, ENROLL = "/grpc.health.v1.Health/Check", "/fedstrata.v1.GpsService/Enroll
 
 
 def test_a_list_is_written_as_it_is_read() -> None:
-    text = "device/device-000_device-009\noperator\nserial 1f\n"
+    text = "device/device-000_device-009\noperator\n"
     revoked = Revoked.parse(f"# lost in May\n\n{text}")
-    assert revoked == Revoked(frozenset({ROW, Name("operator")}), frozenset({0x1F}))
+    assert revoked == Revoked(frozenset({ROW, Name("operator")}))
     assert revoked.files() == {"revoked.txt": text.encode()}
     assert not Revoked().files()
 
 
-@pytest.mark.parametrize(
-    "line", ["serial", "serial 0x1f", "serial -1", "boss", "device", "lps/x", "device/a/b", "gps gps"]
-)
+@pytest.mark.parametrize("line", ["serial 1f", "boss", "device", "lps/x", "device/a/b", "gps gps"])
 def test_a_line_that_says_nothing_is_told_by_its_number(line: str) -> None:
     with pytest.raises(CertificateError, match=r"revoked\.txt, line 2: .*; expected a name such as"):
         Revoked.parse(f"operator\n{line}\n")
-
-
-@pytest.mark.parametrize("serial", [1, 0x7F, 0x80, 2**159 - 1])
-def test_a_serial_number_is_read_as_the_library_that_made_it_does(
-    serial: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(x509, "random_serial_number", lambda: serial)
-    Authority.new("run-1").issue([ROW], tmp_path)
-    assert shown_by((tmp_path / "cert.pem").read_bytes()).serial == serial
-
-
-@pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", b"\xff"])
-def test_what_is_no_certificate_has_no_serial_number(content: bytes) -> None:
-    with pytest.raises(CertificateError, match="no certificate that can be read"):
-        shown_by(content)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +51,7 @@ def test_what_is_no_certificate_has_no_serial_number(content: bytes) -> None:
 def test_who_is_nothing_but_revoked_is_refused_whatever_it_calls(
     revoked: list[Name], names: list[Name], is_refused: bool
 ) -> None:
-    assert (Revoked(frozenset(revoked)).why(Peer("run-1", tuple(names)), b"") is not None) is is_refused
+    assert (Revoked(frozenset(revoked)).why(Peer("run-1", tuple(names))) is not None) is is_refused
 
 
 class Listed(Served):
@@ -90,19 +71,6 @@ class Listed(Served):
 async def listed(tmp_path: Path) -> AsyncIterator[Listed]:
     async with Listed(tmp_path, Authority.new("run-1"), ProcessMetrics("gps")) as server:
         yield server
-
-
-async def test_one_certificate_is_refused_and_another_of_the_same_name_is_not(listed: Listed) -> None:
-    name = Name("device", "device-000")
-    async with listed.channel_of(name) as channel:
-        assert await called(channel, CHECK, said_by(CHECK, "")) == "OK"
-        serial = shown_by((listed.folder / str(name) / "cert.pem").read_bytes()).serial
-        listed.revoke(f"serial {serial:x}")
-        heard = await called(channel, CHECK, said_by(CHECK, ""))
-    assert heard.startswith(f"the certificate {serial:x} of device/device-000 is revoked; ask who")
-    async with listed.channel_of(name) as channel:
-        assert await called(channel, CHECK, said_by(CHECK, "")) == "OK"
-    assert listed.refused() == 1
 
 
 async def test_of_a_row_only_who_is_revoked_is_not_heard(listed: Listed) -> None:
@@ -135,17 +103,14 @@ def test_the_list_is_beside_all_certificates_of_a_folder_and_those_issued_later(
     for words in (["init", "lab"], ["issue", "gps"], ["issue", "device", "pi-1"], ["revoke", "device", "pi-1"]):
         assert certs(tmp_path, *words) == 0
     assert certs(tmp_path, "issue", "lps", "lps-0") == 0
-    assert certs(tmp_path, "revoke", "--certificate", str(tmp_path / "lps-0")) == 0
-    serial = shown_by((tmp_path / "lps-0" / "cert.pem").read_bytes()).serial
+    assert certs(tmp_path, "revoke", "lps", "lps-0") == 0
     lists = {path.read_text() for path in tmp_path.rglob("revoked.txt")}
-    assert lists == {f"device/pi-1\nserial {serial:x}\n"}
+    assert lists == {"device/pi-1\nlps/lps-0\n"}
     assert len(list(tmp_path.rglob("revoked.txt"))) == 4
-    assert TlsFiles.load(tmp_path / "gps").revoked().serials == {serial}
+    assert TlsFiles.load(tmp_path / "gps").revoked().names == {Name("device", "pi-1"), Name("lps", "lps-0")}
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["gps", "--certificate", "gps"], ["device"], ["boss"], ["--certificate", "none"]]
-)
+@pytest.mark.parametrize("words", [[], ["device"], ["boss"]])
 def test_nobody_is_revoked_by_what_says_not_whom(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,9 +175,9 @@ def test_a_long_list_says_the_same_of_everybody_as_its_names_one_by_one(device_i
 
 @pytest.mark.parametrize(
     ("entry", "entries"),
-    [("device/device-{:04d}", 13_000), ("device/{:063d}", 3_600), ("serial {:040x}", 5_300)],
+    [("device/device-{:04d}", 13_000), ("device/{:063d}", 3_600)],
 )
 def test_a_list_has_room_for_as_many_as_its_bound_says(tls: TlsFiles, entry: str, entries: int) -> None:
     text = "".join(f"{entry.format(number)}\n" for number in range(entries))
     (tls.folder / "revoked.txt").write_text(text)
-    assert tls.revoked(at_once=True).entries == entries
+    assert len(tls.revoked(at_once=True).names) == entries

@@ -62,29 +62,6 @@ def test_without_deadlines_an_lps_that_has_been_silent_for_long_adopts_nothing(w
     assert without_deadlines.serving.adoptable() == {}
 
 
-def test_an_lps_whose_certificate_is_revoked_has_the_time_to_be_heard_with_another(without_deadlines: Setting) -> None:
-    setting = without_deadlines
-    setting.serving.hear("lps-1", 0x1F)
-    revoking(setting, Revoked(serials=frozenset({0x1F})))
-    setting.pass_s(HOLD_S + CALL_S, 0, 2)
-    assert setting.serving.adoptable() == {}
-    setting.serving.hear("lps-1", 0x20)
-    setting.pass_s(HOLD_S + CALL_S + 1, 0, 2)
-    assert setting.serving.adoptable() == {}
-    revoking(setting, Revoked(serials=frozenset({0x20})))
-    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
-
-
-def test_by_which_certificate_an_lps_was_heard_a_restarted_gps_knows(without_deadlines: Setting) -> None:
-    setting = without_deadlines
-    setting.serving.hear("lps-1", 2**159)
-    setting.restart()
-    revoking(setting, Revoked(serials=frozenset({2**159})))
-    setting.serving.listen()
-    setting.pass_s(HOLD_S + CALL_S + 1, 0, 2)
-    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
-
-
 def test_with_deadlines_it_is_looked_each_second_who_is_revoked(tmp_path: Path) -> None:
     setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30")
     revoking(setting, Revoked())

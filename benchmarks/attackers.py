@@ -17,8 +17,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
 from fedstrata.process.address import split_address
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.credentials import channel_credentials, checked_as
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import TlsFiles, checked_as
 from fedstrata.trust.names import Name
 
 GPS, LPS, RUN = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/", "/fedstrata.v1.RunService/"
@@ -112,7 +111,7 @@ class Attacker:
         if self.who == "other authority":
             trusted = self.target.authority.trusted() if self.target.authority else tls.ca
             tls = TlsFiles(folder=tls.folder, ca=trusted, cert=tls.cert, key=tls.key, me=tls.me)
-        return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
+        return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
 
     def address(self, at: str) -> str:
         return self.target.gps if at == "gps" else self.target.lps

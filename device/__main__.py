@@ -33,7 +33,7 @@ from fedstrata.process.logs import EventLog  # noqa: E402
 from fedstrata.process.metrics import ProcessMetrics  # noqa: E402
 from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
 from fedstrata.streams.architectures import Architectures  # noqa: E402
-from fedstrata.trust.credentials import load_tls  # noqa: E402
+from fedstrata.trust.files import load_tls  # noqa: E402
 from fedstrata.trust.names import Name  # noqa: E402
 
 log = EventLog("device")

@@ -9,9 +9,8 @@ from emulator.cluster.release import Release
 from fedstrata.errors import CertificateError
 from fedstrata.process.quoting import quoted
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CERT, write_private
+from fedstrata.trust.files import CA, CERT, REVOKED, Revoked, write_private
 from fedstrata.trust.names import NAMED, ROLES, Name, device_names
-from fedstrata.trust.revoked_file import read_revoked
 
 if TYPE_CHECKING:
     from emulator.cluster.certificates import ReleaseCertificates
@@ -43,7 +42,7 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Relea
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
     if (place / CERT).exists():
         raise CertificateError(f"{place} has a certificate already; fedstrata certs renew makes a new one")
-    write_private(place, read_revoked(folder / AUTHORITY).files())
+    write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
     authority.issue(names, place, days=days)
     return place
 
@@ -56,7 +55,7 @@ def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
     """
     names = names_of(role, ids)
     Authority.load(folder / AUTHORITY)
-    revoked = read_revoked(folder / AUTHORITY).with_also(names)
+    revoked = Revoked.load(folder / AUTHORITY / REVOKED).with_also(names)
     for place in (folder / AUTHORITY, *_places(folder)):
         write_private(place, revoked.files())
         yield place

@@ -16,7 +16,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.credentials import GPS, load_tls
+from fedstrata.trust.files import GPS, load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from gps.kubernetes.backend import Backend, LocalBackend

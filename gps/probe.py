@@ -7,8 +7,8 @@ import sys
 
 from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
 from fedstrata.rpc.client import CallError, plain_or_secure
-from fedstrata.trust.credentials import GPS, load_tls
 from fedstrata.trust.diagnosis import why_refused
+from fedstrata.trust.files import GPS, load_tls
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub

@@ -21,7 +21,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
-from fedstrata.trust.revoked import Revoked
+from fedstrata.trust.files import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions

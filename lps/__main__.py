@@ -24,7 +24,7 @@ from fedstrata.process.process import (
 )
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.credentials import load_tls
+from fedstrata.trust.files import load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server

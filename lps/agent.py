@@ -23,8 +23,7 @@ from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.streams.streams import UPDATE_PART, streams_of
-from fedstrata.trust.credentials import GPS
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import answers_pb2

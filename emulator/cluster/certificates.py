@@ -12,9 +12,8 @@ from fedstrata.errors import CertificateError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, TlsFiles, write_private
+from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, REVOKED, Revoked, TlsFiles, write_private
 from fedstrata.trust.names import Name, device_names
-from fedstrata.trust.revoked import REVOKED, Revoked
 
 AUTHORITY, REVOKED_LIST = "authority", "revoked"  # Secrets of a release that are no process's
 GENERATED = "generated"  # tls.mode where `fedstrata up` makes the certificates

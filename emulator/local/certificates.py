@@ -5,10 +5,8 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, TlsFiles, make_private, write_private
+from fedstrata.trust.files import CA, REVOKED, Revoked, TlsFiles, make_private, write_private
 from fedstrata.trust.names import Name, device_names
-from fedstrata.trust.revoked import Revoked
-from fedstrata.trust.revoked_file import read_revoked
 
 AUTHORITY = "authority"
 
@@ -32,7 +30,7 @@ class RunCertificates:
 
     def revoked(self) -> Revoked:
         """Whose certificates count no more for the GPS. Raises CertificateError where its list cannot be read."""
-        return read_revoked(self._folder / "gps")
+        return Revoked.load(self._folder / "gps" / REVOKED)
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
         """The folder with a new certificate of a process that hosts these devices."""
@@ -44,6 +42,6 @@ class RunCertificates:
 
     def _issued(self, name: str, names: list[Name]) -> Path:
         authority = Authority.load(self._folder / AUTHORITY)  # which may have been renewed since
-        write_private(self._folder / name, read_revoked(self._folder / AUTHORITY).files())
+        write_private(self._folder / name, Revoked.load(self._folder / AUTHORITY / REVOKED).files())
         authority.issue(names, self._folder / name)
         return self._folder / name

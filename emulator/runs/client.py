@@ -10,8 +10,7 @@ from fedstrata.errors import AddressError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import printable
 from fedstrata.rpc.client import CallError, is_passing, plain_or_secure, until_reached
-from fedstrata.trust.credentials import GPS
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 

@@ -30,9 +30,8 @@ from fedstrata.process.sleeping import CALL_S, HOLD_S, UPGRADE_S, Backoff
 from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.renewed_channel import RenewedChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
-from fedstrata.trust.credentials import GPS, channel_credentials, checked_as
 from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import GPS, TlsFiles, checked_as
 from fedstrata.trust.names import Name
 
 Reply = TypeVar("Reply")
@@ -86,7 +85,7 @@ def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> g
     options = (*CHANNEL_OPTIONS, *checked_as(parent))
 
     def secure(now: TlsFiles) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(address, channel_credentials(now), options=options)
+        return grpc.aio.secure_channel(address, now.channel_credentials(), options=options)
 
     return RenewedChannel(tls, parent, secure)
 

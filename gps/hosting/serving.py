@@ -9,8 +9,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.address import split_address
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import CALL_S, HOLD_S
+from fedstrata.trust.files import Revoked
 from fedstrata.trust.names import Peer
-from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Device

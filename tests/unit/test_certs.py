@@ -241,3 +241,23 @@ def test_what_does_not_go_together_is_told_in_a_line(
     assert certs(folder, "renew", *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
+
+
+def test_the_list_is_beside_all_certificates_of_a_folder_and_those_issued_later(folder: Path) -> None:
+    for words in (["issue", "gps"], ["issue", "device", "pi-1"], ["revoke", "device", "pi-1"]):
+        assert certs(folder, *words) == 0
+    assert certs(folder, "issue", "lps", "lps-0") == 0
+    assert certs(folder, "revoke", "lps", "lps-0") == 0
+    lists = [path.read_text() for path in folder.rglob("revoked.txt")]
+    assert lists == ["device/pi-1\nlps/lps-0\n"] * 4
+    assert TlsFiles.load(folder / "gps").revoked().names == {Name("device", "pi-1"), Name("lps", "lps-0")}
+
+
+@pytest.mark.parametrize("words", [[], ["device"], ["boss"]])
+def test_nobody_is_revoked_by_what_says_not_whom(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(folder, "revoke", *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert not list(folder.rglob("revoked.txt"))

@@ -6,8 +6,8 @@ import pytest
 from test_serving import Setting
 
 from fedstrata.process.sleeping import CALL_S, HOLD_S
+from fedstrata.trust.files import Revoked
 from fedstrata.trust.names import Name
-from fedstrata.trust.revoked import Revoked
 from gps.hosting.serving import LOOK_S
 
 

@@ -12,8 +12,8 @@ from prometheus_client import generate_latest
 
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.trust.files import Revoked
 from fedstrata.trust.names import Name
-from fedstrata.trust.revoked import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting

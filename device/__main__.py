@@ -109,7 +109,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()
     names = [Name("device", ids[index]) for index in indexes]
-    tls = load_tls(options.tls, *names, revoked=options.revoked)
+    tls = load_tls(options, *names)
     metrics = ProcessMetrics("device")
     folder = Path(options.state) if options.state else None
     state = {"ready": False}

@@ -52,7 +52,7 @@ def make_backend(name: str, log: EventLog) -> Backend:
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Conduct the run and serve its record until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
-    tls = load_tls(options.tls, GPS, revoked=options.revoked)
+    tls = load_tls(options, GPS)
     metrics = ProcessMetrics("gps")
     metrics.run(
         experiment.run_id,
@@ -64,8 +64,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     state = state_for(Path(options.state) / experiment.run_id, options.again)
     claim(state)
     backend = make_backend(options.lps_backend, log)
-    revoked = tls.revoked if tls else None
-    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, revoked=revoked)
+    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, tls=tls)
     uploads = upload_wait(experiment, run.largest_payload_bytes)
     server = RpcServer(
         metrics.links,

@@ -69,7 +69,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""
-    tls = load_tls(options.tls, Name("lps", name), revoked=options.revoked)
+    tls = load_tls(options, Name("lps", name))
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)

@@ -120,8 +120,8 @@ class LpsAgent:
         """Tell devices and the GPS that this LPS cannot go on, and why.
 
         Raises:
-            NotAllowedError: the GPS hears this LPS no more, as one that is revoked; then it lets its devices go to
-                another, for which they ask the GPS.
+            NotAllowedError: the GPS hears this LPS no more; then it lets its devices go to another, for which they ask
+                the GPS.
         """
         if isinstance(error, NotAllowedError):
             for cluster_id in list(self._services):

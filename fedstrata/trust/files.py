@@ -318,17 +318,22 @@ class TlsFiles:
         return context
 
 
-def load_tls(folder: str | Path | None, *me: Name, revoked: str | Path | None = None) -> TlsFiles | None:
-    """Return the TLS files of a process that is all of `me`, from its folder; None: it speaks in the clear.
+class TlsOptions(Protocol):
+    """What a process was given on its command line, as text; empty or None where it was not."""
 
-    `revoked` is a list of revoked names in place of the one beside them.
+    tls: str | None  # the folder
+    revoked: str | None  # a list of revoked names in place of the one in the folder
+
+
+def load_tls(options: TlsOptions, *me: Name) -> TlsFiles | None:
+    """Return the TLS files of a process that is all of `me`; None without a folder: it speaks in the clear.
 
     Raises:
         CertificateError: the folder's files cannot be used, or name somebody else.
     """
-    if not folder:
+    if not options.tls:
         return None
-    tls = TlsFiles.load(Path(folder), Path(revoked) if revoked else None)
+    tls = TlsFiles.load(Path(options.tls), Path(options.revoked) if options.revoked else None)
     tls.require(*me)
     return tls
 

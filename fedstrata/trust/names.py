@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Self, get_args
 
 from fedstrata.errors import CertificateError
@@ -46,22 +47,28 @@ class Name:
                 )
         if self.role == "lps" and not LPS_ID.fullmatch(self.id):
             raise CertificateError(f"{quoted(self.id)} is no LPS; they are lps-0, lps-1, …")
-        if self.last and (self.role != "device" or _row(self.id, self.last) is None):
+        if self.last and (self.role != "device" or not _is_row(self.id, self.last)):
             raise CertificateError(f"{quoted(self.id)} and {quoted(self.last)} are not the ends of a row of devices")
 
     def covers(self, device_or_lps_id: str) -> bool:
         """Whether this is a name of somebody with that id."""
         if not self.last or len(device_or_lps_id) > LONGEST_ID:
             return device_or_lps_id == self.id
-        found, ends = _numbered(device_or_lps_id), _ends_of(self)
+        found, ends = _numbered(device_or_lps_id), self.ends
         return found is not None and ends is not None and found[0] == ends[0] and ends[1] <= found[1] <= ends[2]
+
+    @cached_property
+    def ends(self) -> tuple[Stem, int, int] | None:
+        """The stem of its ids, the first and the last number; None if they end in none."""
+        first, last = _numbered(self.id), _numbered(self.last or self.id)
+        return first and last and (*first, last[1])
 
     @property
     def devices(self) -> int:
         """How many devices have this name."""
         if self.role != "device":
             return 0
-        return len(_row(self.id, self.last) or (self.id,)) if self.last else 1
+        return self.ends[2] - self.ends[1] + 1 if self.ends else 1
 
     def uri(self, domain: str) -> str:
         """The name as it stands in a certificate."""
@@ -149,7 +156,7 @@ class NameSet:
         self._single: set[tuple[Role, str]] = set()
         rows: dict[tuple[Role, Stem], list[tuple[int, int]]] = defaultdict(list)
         for name in names:
-            if (found := _ends_of(name)) is None:
+            if (found := name.ends) is None:
                 self._single.add((name.role, name.id))
             else:
                 stem, low, high = found
@@ -158,7 +165,7 @@ class NameSet:
 
     def covers(self, name: Name) -> bool:
         """Return whether all that a name stands for is among them."""
-        if (found := _ends_of(name)) is None:
+        if (found := name.ends) is None:
             return (name.role, name.id) in self._single
         return self._has_row(name.role, *found)
 
@@ -195,20 +202,12 @@ def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
     return found and ((found["stem"], len(found["number"])), int(found["number"]))
 
 
-def _ends_of(name: Name) -> tuple[Stem, int, int] | None:
-    """Return the stem of a name, its first and its last number; None if it ends in none."""
-    first, last = _numbered(name.id), _numbered(name.last or name.id)
-    return first and last and (*first, last[1])
-
-
-def _row(first: str, last: str) -> range | None:
-    """Return the numbers of the ids from one to another; None if they are no row."""
+def _is_row(first: str, last: str) -> bool:
+    """Return whether two ids are the ends of a row: they differ in the number at their ends alone."""
     low, high = _numbered(first), _numbered(last)
-    if low is None or high is None or low[0] != high[0] or low[1] >= high[1]:
-        return None
-    return range(low[1], high[1] + 1)
+    return low is not None and high is not None and low[0] == high[0] and low[1] < high[1]
 
 
 def _follows(before: str, after: str) -> bool:
-    row = _row(before, after)
-    return row is not None and len(row) == 2
+    low, high = _numbered(before), _numbered(after)
+    return low is not None and high is not None and low[0] == high[0] and low[1] + 1 == high[1]

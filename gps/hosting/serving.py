@@ -9,7 +9,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.address import split_address
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import CALL_S, HOLD_S
-from fedstrata.trust.files import Revoked
+from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -41,14 +41,14 @@ class Serving:
 
     def __init__(
         self, experiment: Experiment, plan: Plans, journal: Journal, clock: Callable[[], float] | None = None,
-        revoked: Callable[[], Revoked] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
-        """`revoked` says whose certificates count no more, where anybody has one."""
+        """`tls` are the GPS's own files, if it has any: an LPS whose name their list revokes serves nothing."""
         self._experiment = experiment
         self._plan = plan
         self._journal = journal
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._revoked = revoked
+        self._tls = tls
         self._deadline_s = experiment.deadlines.gps.deadline_s
         self._addresses = journal.lps_addresses()
         self._heard: dict[str, float] = {}
@@ -163,7 +163,7 @@ class Serving:
 
     def is_revoked(self, lps_id: str) -> bool:
         """Return whether nobody is to speak as an LPS."""
-        return self._revoked is not None and self._revoked().revokes(("lps",), lps_id)
+        return self._tls is not None and self._tls.revoked().revokes(("lps",), lps_id)
 
     @property
     def _longest_silence_s(self) -> float:
@@ -177,7 +177,7 @@ class Serving:
 
     def check_again_s(self) -> float | None:
         """When the next LPS may be away, if it goes on being silent or is revoked; None where none ever is."""
-        look_s = None if self._revoked is None else LOOK_S
+        look_s = None if self._tls is None else LOOK_S
         if self._deadline_s is None:
             return look_s
         left = [self._left_s(self.lps_of(name)) for name in self._plan.homes]

@@ -11,14 +11,22 @@ from fedstrata.trust.names import Name
 from gps.hosting.serving import LOOK_S
 
 
+class Listing:
+    """A GPS's TLS files with a list that the test sets."""
+
+    now = Revoked()
+
+    def revoked(self) -> Revoked:
+        return self.now
+
+
 def revoking(setting: Setting, revoked: Revoked) -> None:
-    setting.serving._revoked = lambda: revoked
+    setting.tls.now = revoked
 
 
 @pytest.fixture
 def without_deadlines(tmp_path: Path) -> Setting:
-    setting = Setting(tmp_path, "method.clusters=3")
-    revoking(setting, Revoked())
+    setting = Setting(tmp_path, "method.clusters=3", tls=Listing())
     setting.serving.listen()
     setting.register(0, 1, 2)
     return setting
@@ -63,8 +71,7 @@ def test_without_deadlines_an_lps_that_has_been_silent_for_long_adopts_nothing(w
 
 
 def test_with_deadlines_it_is_looked_each_second_who_is_revoked(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30")
-    revoking(setting, Revoked())
+    setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30", tls=Listing())
     setting.serving.listen()
     setting.register(0, 1, 2)
     assert setting.serving.check_again_s() == LOOK_S

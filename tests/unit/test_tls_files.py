@@ -3,6 +3,7 @@
 import shutil
 import stat
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -252,11 +253,12 @@ def test_a_process_starts_with_a_certificate_of_all_that_it_is(
     authority: Authority, tmp_path: Path, issued_for: list[Name], is_for: list[Name], lacks: str | None
 ) -> None:
     authority.issue(issued_for, tmp_path)
+    options = Namespace(tls=str(tmp_path), revoked=None)
     if lacks is None:
-        assert load_tls(tmp_path, *is_for) is not None
+        assert load_tls(options, *is_for) is not None
     else:
         with pytest.raises(CertificateError, match=lacks):
-            load_tls(tmp_path, *is_for)
+            load_tls(options, *is_for)
 
 
 # --- certificates that counted when a connection began ------------------------------------------------------

@@ -1,11 +1,10 @@
-"""A channel that goes on over a new connection once the certificate of its process has been renewed.
+"""A channel with TLS that goes on over a new connection once the certificate of its process has been renewed.
 
-gRPC for Python gives a channel its certificate once and for all (grpc/grpc#41779), and whom it trusts. So here calls
-begin on the newest channel, and those under way end on the one that they began on.
+gRPC for Python gives a channel its certificate and its authorities once and for all (grpc/grpc#41779). So calls begin
+on the newest channel, and calls under way end on the channel that they began on.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,19 +12,19 @@ import grpc
 
 from fedstrata.errors import NotServedError
 from fedstrata.process.logs import EventLog
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import TlsFiles, checked_as
 from fedstrata.trust.names import Name
 
 log = EventLog("rpc")
-Open = Callable[[TlsFiles], grpc.aio.Channel]
+Options = tuple[tuple[str, Any], ...]
 
 
 class _Connection:
     """A channel with one certificate, and how many calls are under way on it."""
 
-    def __init__(self, tls: TlsFiles, open_channel: Open) -> None:
+    def __init__(self, address: str, tls: TlsFiles, options: Options) -> None:
         self.tls = tls
-        self.channel = open_channel(tls)
+        self.channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
         self._under_way = 0
         self._is_left = False
         self._closing: asyncio.Task[None] | None = None
@@ -55,10 +54,10 @@ class _Connection:
             self._closing = asyncio.ensure_future(self.channel.close(None))
 
 
-class RenewedCall:
+class _Call:
     """One method of a parent, called on the newest connection."""
 
-    def __init__(self, channel: "RenewedChannel", kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def __init__(self, channel: "SecureChannel", kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> None:
         self._channel, self._kind, self._words, self._options = channel, kind, words, options
         self._connection: _Connection | None = None
         self._call: Any = None
@@ -75,13 +74,14 @@ class RenewedCall:
         return self._channel.newest()
 
 
-class RenewedChannel(grpc.aio.Channel):
-    """A channel of grpc.aio to one parent, whatever becomes of the certificate."""
+class SecureChannel(grpc.aio.Channel):
+    """A channel of grpc.aio to one parent and nobody else, whatever becomes of the certificate."""
 
-    def __init__(self, tls: TlsFiles, parent: Name, open_channel: Open) -> None:
+    def __init__(self, address: str, tls: TlsFiles, parent: Name, options: Options = ()) -> None:
+        self._address = address
         self._parent = parent
-        self._open = open_channel
-        self._connection = _Connection(tls, open_channel)
+        self._options = (*options, *checked_as(parent))
+        self._connection = _Connection(address, tls, self._options)
         self._moved = asyncio.Event()  # set once there is another connection
         self._left: list[_Connection] = []
 
@@ -100,7 +100,7 @@ class RenewedChannel(grpc.aio.Channel):
 
     def _move(self, tls: TlsFiles) -> None:
         """Open another connection, and leave the one there is."""
-        before, self._connection = self._connection, _Connection(tls, self._open)
+        before, self._connection = self._connection, _Connection(self._address, tls, self._options)
         self._left = [one for one in self._left if one.is_open]
         self._left.append(before)
         before.leave()
@@ -109,7 +109,7 @@ class RenewedChannel(grpc.aio.Channel):
         log.info("connection_renewed")
 
     def _called(self, kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        return RenewedCall(self, kind, words, options)
+        return _Call(self, kind, words, options)
 
     def unary_unary(self, *words: Any, **options: Any) -> Any:
         """As of any channel."""
@@ -152,7 +152,7 @@ class RenewedChannel(grpc.aio.Channel):
         for connection in (*self._left, self._connection):
             await connection.channel.close(grace)
 
-    async def __aenter__(self) -> "RenewedChannel":
+    async def __aenter__(self) -> "SecureChannel":
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -90,13 +90,10 @@ class _Watched(Generic[Content]):
         for _ in range(READINGS):
             self._stamp = self._found()
             try:
-                content = self._read(self, had)
+                return self._read(self, had)
             except CertificateError:
                 if self._found() == self._stamp:
                     raise
-                continue
-            if self._found() == self._stamp:
-                return content
         raise CertificateError(
             f"the files in {self._paths[0].parent} change all the time; let whoever writes them come to an end"
         )

@@ -421,6 +421,18 @@ def test_who_is_refused_for_a_while_tries_again(error: type[OutdatedError]) -> N
     assert error.status in PASSING
 
 
+@pytest.mark.parametrize("is_revoked", [True, False])
+async def test_a_call_that_is_in_nobodys_name_is_refused_too(served: Served, is_revoked: bool) -> None:
+    async with served.channel_of(DEVICE) as channel:
+        assert await called(channel, CHECK, said_by(CHECK, "")) == "OK"
+        if is_revoked:
+            served.revoke("device/device-000")
+        else:
+            served.late_s = 366 * 86_400
+        heard = await called(channel, CHECK, said_by(CHECK, ""))
+    assert ("is revoked" if is_revoked else "has run out on") in heard
+
+
 async def test_of_a_row_only_who_is_revoked_is_not_heard(served: Served) -> None:
     served.revoke("device/device-004")
     async with served.channel_of(ROW) as channel:

@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEERS ?= .venv-peers
+DRAWS ?= 20
+ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-runs test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,8 +25,14 @@ demo: setup ## run experiments/digits.yaml on this machine, to a finished record
 test: setup ## unit, service and chart tests: no root, no Kubernetes
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
+test-search: setup ## properties tried on many more examples, drawn anew each time: two minutes
+	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile search --timeout 1200 --numprocesses auto --dist loadfile
+
 test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
 	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile
+
+test-combinations: setup ## features of the experiment file two by two: twenty minutes; DRAWS=5 for fewer runs, ARRAY=1 for others
+	$(BIN)/python -m pytest tests/combinations -m combinations --draws $(DRAWS) --array-seed $(ARRAY)
 
 test-benchmarks: setup ## every benchmark by its command, as small as it goes: five minutes
 	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks

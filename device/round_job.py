@@ -1,7 +1,6 @@
 """One LPS round at a device, stage by stage: an answer if one is asked for, local work, the update."""
 
 import asyncio
-import hashlib
 from collections.abc import Mapping
 from functools import partial
 
@@ -17,7 +16,7 @@ from fedstrata.privacy.updates import private_update, weight_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, TOLD, arrays_of
 from fedstrata.streams.architectures import Architecture
-from fedstrata.tensors import Flat, Layout, taken
+from fedstrata.tensors import Flat, Layout, taken, values_digest
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -185,7 +184,15 @@ class RoundJob:
             evaluations=(measured,) if measured is not None else (),
             base_digest=received.digest,
             work=await self._worked(),
+            trained_from=await self._trained_from(),
         )
+
+    async def _trained_from(self) -> bytes:
+        """Return the digest of what this round's training began with; empty if updates are not masked."""
+        if self._host.proofs is None:
+            return b""
+        of_whom = (self._client.identity.cluster_id, self.work.cluster)
+        return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
         """An update as it may leave the device: shortened and noised, where updates are private."""
@@ -238,7 +245,7 @@ class RoundJob:
         if evaluation is None:
             raise PluginError("a method measures something at the end of a run")
         if self._host.keeps_state:
-            evaluation.personal_sha256 = _sha256_of(self._kept)
+            evaluation.personal_sha256 = _digest_of(self._kept)
         return evaluation
 
 
@@ -267,8 +274,8 @@ def _evaluation(
     return evaluation
 
 
-def _sha256_of(arrays: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(name.encode() + b"\0" + np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()
+def _digest_of(arrays: Mapping[str, np.ndarray]) -> str:
+    return values_digest(
+        (name, array.dtype.name, array.shape, [array.astype(array.dtype.newbyteorder("<")).tobytes()])
+        for name, array in arrays.items()
+    )

@@ -88,7 +88,7 @@ class SealedNoise:
 
     def _write(self, secret: bytes, known: dict[str, str]) -> None:
         document = {**self._owner, "secret": secret.hex(), "released": known}
-        write_sealed(self._path, json.dumps(document).encode(), is_private=True)
+        write_sealed(self._path, json.dumps(document).encode())
         self._kept = secret, known
 
 

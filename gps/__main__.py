@@ -78,7 +78,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run, uploads), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
     page = LivePage(run)
-    with StatusServer(options.http, metrics.registry, lambda: server.is_ready, PageApp(page.feed)) as status:
+    names = options.http_names.split(",")
+    with StatusServer(options.http, metrics.registry, lambda: server.is_ready, PageApp(page.feed), names) as status:
         await server.start(options.listen)
         spare_what_is_loaded()
         say_listening(grpc=server.address, http=status.address)

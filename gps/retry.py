@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from fedstrata.process.process import folder
+from fedstrata.store import write_aside
 
 WORD_FILE = "again"  # file in the state of a run: the word that it was begun with
 
@@ -23,7 +24,8 @@ def state_for(path: Path, again: str) -> Path:
     is_new = not path.exists()
     state = folder(str(path))
     if is_new and again:
-        (state / WORD_FILE).write_text(again, encoding="utf-8")
+        with write_aside(state / WORD_FILE) as file:
+            file.write(again.encode())
     return state
 
 

@@ -59,9 +59,10 @@ class Run:
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
         self.is_over = self.has_record  # nothing more is wanted of devices and LPSs
-        self.changes = Changes()
+        self.changes = Changes()  # what held calls wait for: clusters, LPSs, phases
+        self.news = Changes()  # what is shown, too: how many devices are there, and how they do
         self._own_models: dict[str, str] = {}  # SHA-256 by cluster, of the final models that the GPS has itself
-        self._telling: asyncio.TimerHandle | None = None
+        self._showing: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._newcomers_are_in = False  # whether the round has begun in which they join
 
@@ -108,6 +109,7 @@ class Run:
             keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,
             transfers=transfers,
         )  # fmt: skip
+        self.rounds.server.refused.on_ban = self._refuse_lps
         self._adoption = Adoption(
             self.experiment, serving=self.serving, rounds=self.rounds, journal=self.journal, operator=self._operator,
             changes=self.changes, tell=self.tell, log=self._log,
@@ -119,16 +121,20 @@ class Run:
         return max(self.streams.whole.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
-        """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(NEWS_S, self.tell)
+        """Show soon what devices say: those who watch look again once for all that changes within a moment."""
+        if self._showing is None:
+            self._showing = asyncio.get_running_loop().call_later(NEWS_S, self._show)
 
     def tell(self) -> None:
-        """Let everybody who watches look again."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        """Let every held call look again, and everybody who watches."""
         self.changes.tell()
+        self._show()
+
+    def _show(self) -> None:
+        if self._showing is not None:
+            self._showing.cancel()
+            self._showing = None
+        self.news.tell()
         self._metrics.devices(self.roster.states())
         self._metrics.phase(self.phase)
 
@@ -210,12 +216,22 @@ class Run:
             deadline_s = self.experiment.deadlines.gps.deadline_s
             if deadline_s is not None:
                 deadline_s += self.serving.hold_s  # who fell silent as training ended is away by then, and adopted
-            await self.changes.wait_until(lambda: not self.reports.missing(), deadline_s)
-            if not self.reports.missing():
+            await self.changes.wait_until(lambda: not self._unreported(), deadline_s)
+            if not self._unreported():
                 return
-        for cluster_id in self.reports.missing():
+        for cluster_id in self._unreported():
             self._log.warning("report_missing", cluster=cluster_id)
             self._operator.exclude(cluster_id, "evaluation", "no report by the deadline")
+
+    def _unreported(self) -> list[str]:
+        """The clusters whose reports may still come."""
+        return [name for name in self.reports.missing() if not self.serving.is_refused(self.serving.lps_of(name))]
+
+    def _refuse_lps(self, cluster_id: str, reason: str) -> None:
+        """Go on without an LPS that has sent what none sends; its clusters are as those of one that is away."""
+        self.serving.refuse(self.serving.lps_of(cluster_id))
+        self._operator.exclude(cluster_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
+        self.tell()
 
     def _watch_ended(self, watching: "asyncio.Future[None]") -> None:
         """A handover that cannot be written down ends the run."""
@@ -280,8 +296,11 @@ class Run:
 
     def _after(self, closed: ClosedRound) -> None:
         """What a closed global round leads to."""
+        stage = f"global round {closed.done}"
+        refused = {who for who, at, _ in self.journal.exclusions() if at == stage} | set(self.rounds.server.refused)
         for cluster_id in closed.missing:
-            self._operator.exclude(cluster_id, f"global round {closed.done}", "missed the deadline")
+            if cluster_id not in refused:
+                self._operator.exclude(cluster_id, stage, "missed the deadline")
         if closed.done < self.experiment.training.global_rounds:  # else who trained last has the model measured, too
             self._adoption.hand_back()
         if closed.moved:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from fedstrata.clock.presence import Presence
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.cohort import cohort
 from fedstrata.rounds import ChildLimits
 from fedstrata.rounds.notes import LATEST_NS
+from fedstrata.streams.cohort import cohort
 from fedstrata.streams.streams import Streams
 from fedstrata.tensors import Route
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -88,6 +88,19 @@ class Members:
     def in_global_round(self, global_round: int) -> dict[str, int]:
         """The devices of a global round, with the examples they stand for."""
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
+
+    def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
+        """How many examples the LPS rounds of a global round stand for together.
+
+        A round whose row is not in the report was gathered by an LPS whose files are gone: it stands for the examples
+        of the devices that were asked in it.
+        """
+        rows = {row.lps_round: row.num_examples for row in report.lps_rounds}
+        first = global_round * lps_rounds
+        return sum(
+            rows[number] if number in rows else sum(self.in_round(global_round, number).values())
+            for number in range(first, first + lps_rounds)
+        )
 
     def limits(self) -> ChildLimits:
         """What each device may claim."""

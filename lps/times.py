@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 
-from fedstrata.checks.clock import busy_as_they_move
+from fedstrata.clock.presence import busy_as_they_move
 from fedstrata.clock.timeline import NOBODY, DeviceTimeline, LpsTimeline
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.process.sleeping import since_ns, until_ns

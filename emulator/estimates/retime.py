@@ -22,6 +22,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.schedule import Entries, changes_who_trains
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
+from fedstrata.process.json_text import json_text
 from fedstrata.streams.streams import asks_in_training
 from fedstrata.v1 import rounds_pb2 as pb
 from gps.record.energy_record import Spent, energy_csv, energy_summary, spent_by
@@ -184,7 +185,7 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
         for name, lines in tables.items():
             with (out / name).open("w", encoding="utf-8", newline="") as file:
                 file.writelines(lines)
-        (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        (out / "summary.json").write_text(json_text(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write {out}: {error.strerror}; choose another folder") from None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, REVOKED, Revoked, TlsFiles, make_private, write_private
+from fedstrata.trust.files import CA, REVOKED, Revoked, TlsFiles, private_folder, write_private
 from fedstrata.trust.names import Name, device_names
 
 AUTHORITY = "authority"
@@ -16,7 +16,7 @@ class RunCertificates:
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
         """Goes on with the authority of the folder, if there is one."""
-        make_private(folder)
+        private_folder(folder)
         self._folder = folder
         self._ids = experiment.device_ids()
         if (folder / AUTHORITY / CA).exists():  # written last

@@ -2,12 +2,12 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.console.units import NO_VALUE, decimal, human_bytes, human_seconds
-from emulator.results.comparison import MEAN, Comparison, Group, Spread, accuracy_of, groups_of
+from emulator.results.comparison import MEAN, Comparison, Group, Spread, accuracy_of, groups_of, settings_apart
 from emulator.results.record import LINKS, RunRecord, load_record
 from emulator.results.report.comparison import draw_comparison
 from emulator.results.report.virtual_time import accuracy_over_time, write_accuracy_over_time
@@ -41,7 +41,9 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
 
 
 def show(comparison: Comparison, console: "Console") -> None:
-    """Print the runs, in two tables where one is too wide for the console, and the groups."""
+    """Print the runs, in two tables where one is too wide for the console, the groups, and notes."""
+    from rich.text import Text
+
     results = [{**_who(run), **_results(run, comparison.tasks)} for run in comparison.runs]
     costs = [{**_who(run), **_costs(run)} for run in comparison.runs]
     both = _table("Runs", [left | right for left, right in zip(results, costs, strict=True)])
@@ -53,20 +55,27 @@ def show(comparison: Comparison, console: "Console") -> None:
     groups = [_group_cells(group, comparison.tasks) for group in comparison.groups]
     if groups:
         _print(console, _table("Mean ± sample standard deviation over seeds", groups))
-    if said := _kernels_said(comparison.runs):
-        console.print(said, soft_wrap=True)
+    for line in _notes(comparison.runs):
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
-def _kernels_said(runs: Sequence[RunRecord]) -> str:
-    """That runs were computed by different OpenBLAS kernels, and so may differ in their last bits; empty if not."""
-    by_kernels: dict[str, list[str]] = {}
+def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield what the tables do not show: which settings differ, which weights are equal, and which kernels computed."""
+    names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
+    by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()
     for run in runs:
+        if run.summary.model_sha256:
+            by_weights.setdefault(" ".join(sorted(run.summary.model_sha256.values())), []).append(names[run.folder])
         if run.summary.kernels:
-            by_kernels.setdefault(", ".join(sorted(run.summary.kernels)), []).append(run.folder.name)
-    if len(by_kernels) < 2:
-        return ""
-    told = "; ".join(f"{printable(kernels)}: {printable(', '.join(names))}" for kernels, names in by_kernels.items())
-    return f"Computed by different OpenBLAS kernels, so equal settings need not give equal bits: {told}"
+            by_kernels.setdefault(", ".join(sorted(run.summary.kernels)), []).append(names[run.folder])
+    for key, values in settings_apart(runs).items():
+        told = "; ".join(f"{value}: {', '.join(names[run.folder] for run in own)}" for value, own in values.items())
+        yield f"{key} differs. {told}"
+    if equal := [", ".join(alike) for alike in by_weights.values() if len(alike) > 1]:
+        yield f"Equal weights, to the bit: {'; '.join(equal)}"
+    if len(by_kernels) > 1:
+        told = "; ".join(f"{kernels}: {', '.join(alike)}" for kernels, alike in by_kernels.items())
+        yield f"Computed by different OpenBLAS kernels, so equal settings need not give equal bits: {told}"
 
 
 def _who(run: RunRecord) -> Cells:
@@ -87,7 +96,7 @@ def _costs(run: RunRecord) -> Cells:
     virtual = run.summary.virtual
     return {
         **links,
-        "time": human_seconds(run.summary.total_seconds),
+        "wall time": human_seconds(run.summary.total_seconds),
         **({"virtual time": human_seconds(virtual.seconds)} if virtual is not None else {}),
     }
 

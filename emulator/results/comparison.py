@@ -90,6 +90,16 @@ def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
+def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
+    """Return the settings that differ between runs, besides name, method and seed: by key, then value, the runs."""
+    found: dict[str, dict[str, list[RunRecord]]] = {}
+    for run in runs:
+        for key, value in _settings_of(run).items():
+            if key != "name" and key.partition(".")[0] != "method":
+                found.setdefault(key, {}).setdefault(value, []).append(run)
+    return {key: values for key, values in sorted(found.items()) if list(values.values()) != [list(runs)]}
+
+
 def _settings_of(run: RunRecord) -> dict[str, str]:
     """The resolved experiment as dotted keys, without what may differ within a group."""
     return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}

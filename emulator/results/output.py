@@ -2,12 +2,16 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
 from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
+from fedstrata.process.private_files import make_private
+from fedstrata.store import claimed
 
 
 def check_unused(folder: Path) -> None:
@@ -44,12 +48,27 @@ def prepare_folder(folder: Path, experiment: Experiment) -> None:
         OutputError: it cannot be written, or another run has taken it in the meantime.
     """
     try:
-        for part in (folder, folder / "logs", folder / "state"):
-            part.mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        make_private(folder / "state")
         with (folder / "experiment.yaml").open("x", encoding="utf-8") as file:
             file.write(experiment.to_yaml())
     except OSError as error:
         raise _unusable(folder, error) from None
+
+
+@contextmanager
+def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experiment]:
+    """The experiment of a run, its folder prepared for it, or (None) to go on in; nobody else's while the block lasts.
+
+    Raises:
+        OutputError, ExperimentError: as `prepare_folder` and `resume_folder` do; StateError: another has the folder.
+    """
+    if experiment is not None:
+        prepare_folder(folder, experiment)
+    elif not (folder / "state").is_dir():
+        raise OutputError(f"{folder} has no state/ to go on from; start a run with --out")
+    with claimed(folder / "state"):
+        yield experiment or resume_folder(folder)
 
 
 def resume_folder(folder: Path) -> Experiment:
@@ -59,11 +78,9 @@ def resume_folder(folder: Path) -> Experiment:
     tries again from its state.
 
     Raises:
-        OutputError: the folder is not a run's. ExperimentError: its experiment file was altered.
+        OutputError: the folder cannot be written. ExperimentError: its experiment file was altered.
     """
     try:
-        if not (folder / "state").is_dir():
-            raise OutputError(f"{folder} has no state/ to go on from; start a run with --out")
         experiment = load_experiment(folder / "experiment.yaml", ["faults=[]"])
         _check_unaltered(folder, experiment)
         summary = folder / "state" / "gps" / experiment.run_id / "record" / "summary.json"

@@ -1,7 +1,5 @@
 """A run as it happens, on a terminal, as log lines or as JSON: three displays of the same statuses."""
 
-import json
-import math
 import sys
 import time
 from collections.abc import Mapping
@@ -17,6 +15,7 @@ from rich.text import Text
 
 from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
 from emulator.local.processes import Restart
+from fedstrata.process.json_text import json_text
 from fedstrata.process.quoting import printable
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -281,11 +280,11 @@ def _cluster_fields(cluster: pb.ClusterStatus) -> dict[str, Any]:
         "cluster_id": cluster.cluster_id,
         "devices": cluster.devices,
         "lps_round": cluster.lps_round,
-        "loss": cluster.loss if measured and math.isfinite(cluster.loss) else None,
-        "accuracy": cluster.accuracy if measured and math.isfinite(cluster.accuracy) else None,
+        "loss": cluster.loss if measured else None,
+        "accuracy": cluster.accuracy if measured else None,
     }
 
 
 def print_json(fields: Mapping[str, Any]) -> None:
     """One line on standard output, at once."""
-    print(json.dumps(fields, allow_nan=False), flush=True)
+    print(json_text(fields), flush=True)

@@ -1,18 +1,14 @@
 """Newcomers whom nobody can place, or that leave too few founders, refused by name before anything starts."""
 
-from typing import TYPE_CHECKING
-
 from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.newcomers import NewcomerSettings
 from fedstrata.methods import Method
 from fedstrata.streams.homes import homes_of
 from fedstrata.streams.streams import are_placed_by_index, asks_in_training
 
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
-
-def check_newcomers(experiment: "Experiment", method: Method) -> None:
+def check_newcomers(experiment: Experiment, method: Method) -> None:
     """Refuse newcomers whom nobody can place, or that leave too few founders. Raises ExperimentError."""
     settings = experiment.newcomers
     if settings is None:
@@ -22,7 +18,7 @@ def check_newcomers(experiment: "Experiment", method: Method) -> None:
         raise ExperimentError(f"newcomers: {why}")
 
 
-def _why_not_these(experiment: "Experiment", settings: NewcomerSettings) -> str | None:
+def _why_not_these(experiment: Experiment, settings: NewcomerSettings) -> str | None:
     count, rounds = experiment.device_count, experiment.training.global_rounds
     if settings.devices is not None and max(settings.devices) >= count:
         return f"there is no device {max(settings.devices)}; the partition has 0 to {count - 1}"
@@ -39,7 +35,9 @@ def _why_not_these(experiment: "Experiment", settings: NewcomerSettings) -> str 
     return None
 
 
-def _why_not_here(experiment: "Experiment", method: Method) -> str | None:
+def _why_not_here(experiment: Experiment, method: Method) -> str | None:
+    if not method.places_late() or method.mixes or asks_in_training(method) is not None:
+        return f"method {experiment.method.name} has nothing to place them by; choose another method"
     newcomers, clusters = experiment.newcomer_indexes, max(1, method.clusters_known)
     founders = experiment.device_count - len(newcomers)
     if founders < clusters:
@@ -51,8 +49,6 @@ def _why_not_here(experiment: "Experiment", method: Method) -> str | None:
         homes = homes_of(experiment, method, [[i for i in range(experiment.device_count) if i not in newcomers]])
         if not all(homes):
             return f"all devices of lps-{homes.index(())} are newcomers; leave it a founder"
-    if not method.places_late() or method.mixes or asks_in_training(method) is not None:
-        return f"method {experiment.method.name} has nothing to place them by; choose another method"
     if experiment.clock != "none":
         return "on a clock nobody says when they come; leave clock out, or newcomers"
     return None

@@ -1,47 +1,53 @@
 """What secure aggregation and noise cannot do, refused with the key that says otherwise."""
 
 import math
-from typing import TYPE_CHECKING
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment.cohort import cohort_size
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.privacy import PrivacySettings, ProfilePrivacy
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.methods import Method, Moment
 from fedstrata.methods.profiles.private_profiles import check_enough
 from fedstrata.privacy.updates import UpdateBudget, budget_of
+from fedstrata.streams.cohort import cohort_size
 from fedstrata.streams.streams import asks_in_training, spans_lps
 from fedstrata.tensors.exact_sum import largest_value
 
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
-
-def check_protection(experiment: "Experiment", method: Method) -> None:
+def check_protection(experiment: Experiment, method: Method) -> None:
     """Refuse masks and noise that the rest of an experiment does not go with. Raises ExperimentError."""
     check_secure_aggregation(experiment, method)
     check_privacy(experiment, method)
 
 
-def check_secure_aggregation(experiment: "Experiment", method: Method) -> None:
+def check_secure_aggregation(experiment: Experiment, method: Method) -> None:
     """Refuse secure aggregation where an LPS needs single updates, or has too few of them. Raises ExperimentError."""
     settings = experiment.secure_aggregation
     if settings is None:
         return
     if (why := _why_not(experiment, method)) is not None:
         raise ExperimentError(f"secure_aggregation: {why}")
-    there = experiment.device_count - len(experiment.newcomer_indexes)
-    asked = cohort_size(there, experiment.training.participation)
-    if asked < settings.min_devices:
-        raise ExperimentError(
-            f"secure_aggregation: at most {asked} devices are asked in a round, and a sum of fewer than min_devices, "
-            f"{settings.min_devices}, says too much of each; have more devices, or leave it out"
-        )
+    _check_not_too_few(experiment, method.clusters_known, settings.min_devices)
     _check_not_too_many(experiment, method.clusters_known)
 
 
-def _check_not_too_many(experiment: "Experiment", clusters: int) -> None:
+def _check_not_too_few(experiment: Experiment, clusters: int, min_devices: int) -> None:
+    """Refuse rounds that are certain to ask too few: the smallest of some clusters has at most their mean.
+
+    If the method finds out how many clusters there are, at least the round of a single cluster is checked.
+    """
+    there = experiment.device_count - len(experiment.newcomer_indexes)
+    asked = cohort_size(there // max(1, clusters), experiment.training.participation)
+    if asked < min_devices:
+        of = f"of {clusters} clusters one asks" if clusters > 1 else "a round asks"
+        raise ExperimentError(
+            f"secure_aggregation: {of} at most {asked} devices, and a sum of fewer than min_devices, {min_devices}, "
+            "says too much of each; have more devices, form fewer clusters, or leave it out"
+        )
+
+
+def _check_not_too_many(experiment: Experiment, clusters: int) -> None:
     """Refuse rounds that are certain to ask too many: of so many clusters one has as many devices as their mean.
 
     Where the method finds out how many clusters there are, an LPS refuses such a round when it comes to it.
@@ -58,7 +64,7 @@ def _check_not_too_many(experiment: "Experiment", clusters: int) -> None:
         )
 
 
-def _why_not(experiment: "Experiment", method: Method) -> str | None:
+def _why_not(experiment: Experiment, method: Method) -> str | None:
     name = experiment.method.name
     if method.mixes:
         return f"method {name} gives each device weights that its LPS applies to single updates; choose another method"
@@ -72,7 +78,7 @@ def _why_not(experiment: "Experiment", method: Method) -> str | None:
     return None
 
 
-def check_privacy(experiment: "Experiment", method: Method) -> None:
+def check_privacy(experiment: Experiment, method: Method) -> None:
     """Refuse noise where it would not cover what it is said to. Raises ExperimentError."""
     privacy = experiment.privacy
     if privacy is None:
@@ -103,7 +109,7 @@ def _why_not_by_method(name: str, method: Method, privacy: PrivacySettings) -> s
     return None
 
 
-def _why_not_noised(experiment: "Experiment", budget: UpdateBudget) -> str | None:
+def _why_not_noised(experiment: Experiment, budget: UpdateBudget) -> str | None:
     up, most = experiment.links.device_lps.up, largest_value(experiment.device_count)
     covers_sum = budget.settings.covers == "sum"
     if covers_sum and experiment.secure_aggregation is None:
@@ -117,7 +123,7 @@ def _why_not_noised(experiment: "Experiment", budget: UpdateBudget) -> str | Non
     return None
 
 
-def _check_profiles(experiment: "Experiment", method: Method, settings: ProfilePrivacy) -> None:
+def _check_profiles(experiment: Experiment, method: Method, settings: ProfilePrivacy) -> None:
     if not method.noises_profiles:
         raise ExperimentError(
             f"privacy.profiles: method {experiment.method.name} shares no profile that noise is defined for; "

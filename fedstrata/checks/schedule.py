@@ -1,16 +1,12 @@
 """What a schedule cannot mean, refused by name before anything starts."""
 
-from typing import TYPE_CHECKING
-
 from fedstrata.clock.course import LinkCourses
 from fedstrata.clock.presence import Homes, Presence
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import check_link
 
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
-
-def check_schedule(experiment: "Experiment") -> None:
+def check_schedule(experiment: Experiment) -> None:
     """Refuse entries of devices, LPSs or links that there are not, and homes without devices. Raises ValueError."""
     if not experiment.schedule:
         return
@@ -31,14 +27,14 @@ def check_schedule(experiment: "Experiment") -> None:
     _check_leaves(experiment)
 
 
-def _check_shared(experiment: "Experiment", said: "dict[str, object]", where: str) -> None:
+def _check_shared(experiment: Experiment, said: "dict[str, object]", where: str) -> None:
     shared = experiment.links.shared
     for key in said:
         if shared is None or getattr(shared.device_lps, key) is None:
             raise ValueError(f"{where}: the shared link has no {key} before; say links.shared.device-lps.{key} first")
 
 
-def _check_lps(experiment: "Experiment") -> None:
+def _check_lps(experiment: Experiment) -> None:
     """Refuse LPSs that there are not; where clusters tell how many there are, nobody knows yet."""
     from fedstrata.methods import make_method
     from fedstrata.streams.homes import lps_known
@@ -51,7 +47,7 @@ def _check_lps(experiment: "Experiment") -> None:
             )
 
 
-def _check_moves(experiment: "Experiment") -> None:
+def _check_moves(experiment: Experiment) -> None:
     """Refuse moves where devices hang on their cluster's LPS, or that leave an LPS without devices."""
     from fedstrata.streams.homes import home_of
 
@@ -72,7 +68,7 @@ def _check_moves(experiment: "Experiment") -> None:
         before = now
 
 
-def _check_leaves(experiment: "Experiment") -> None:
+def _check_leaves(experiment: Experiment) -> None:
     """Refuse a schedule by which nobody is left."""
     presence, last_ns = Presence(experiment.schedule), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):

@@ -1,9 +1,11 @@
-"""When transfers start, end and arrive on links: pure, in whole nanoseconds and whole bits.
+"""When transfers start, end and arrive on links: pure, from whole nanoseconds and bits to whole nanoseconds and bits.
 
-Nothing here waits or looks at a clock, and nothing depends on the order in which transfers are given.
+Nothing here waits or looks at a clock, and nothing depends on the order in which transfers are given. An end is rounded
+up to the next whole nanosecond, and nothing else is rounded.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -12,7 +14,12 @@ import numpy as np
 from fedstrata.experiment.quantities import FASTEST
 from fedstrata.experiment.rates import SECOND_NS, AnyRate, end_of, rate_at
 
-SCALE = 1 << 32  # of rates in a shared link: a fair share is rounded down to so small a part of a bit a second
+# A shared link keeps 256 binary places of a nanosecond, and as many of what a flow has been given. All that is cut off
+# behind them, in as many events as there may be, stays below `NOTHING`, 2 ** -128 ns. So an end that is later than a
+# whole nanosecond by no more than that is at it.
+FRACTION = 256
+NOTHING, NEVER = 1 << 128, 1 << 1024
+BIT = SECOND_NS << FRACTION  # what a flow has been given is its rate times nanoseconds
 JITTER = 0x6A697474  # "jitt": tells these draws from all others
 # of whose round, or of what before training or asked in a round, a draw is, in its address
 DEVICE_LINK, LPS_LINK, BEFORE, DEVICE_ASKED, LPS_ASKED = 0, 1, 2, 3, 4
@@ -52,11 +59,12 @@ class Flow:
 
 @dataclass
 class _Group:
-    """The flows under way whose own links are equally fast: they have one rate, and so end in the order of `target`."""
+    """Flows under way whose own links are equally fast. All have one rate and pass marks in the order of `target`."""
 
-    most: int  # what their own links allow, scaled
-    served: int = 0  # how much each of them has been given since the group began
-    flows: list[tuple[int, int]] = field(default_factory=list)  # a heap of targets, and which flow has it
+    most: int  # bits a second that their own links allow
+    is_held: bool  # whether each has that rate, or the even share of what such groups leave
+    base: int  # what the group's counter was, or would have been, before any of it was the group's
+    flows: list[tuple[int, int]] = field(default_factory=list)  # targets, ascending, and the numbers of their flows
 
 
 @dataclass
@@ -71,41 +79,54 @@ class _UnderWay:
     @property
     def target(self) -> int:
         """What the group will have been given when the next mark is passed."""
-        return self.since + self.marks[self.passed] * SECOND_NS * SCALE
+        return self.since + self.marks[self.passed] * BIT
 
 
 class FairLink:
-    """A link that all flows under way share max-min fairly; who begins and who gives up is told as it happens."""
+    """A link that all flows under way share max-min fairly; who begins and who gives up is told as it happens.
+
+    A flow ends at a fraction of a nanosecond, and the shares of the others change then. Each group of flows with the
+    same own rate has that rate, or the even share of what is left. The groups with the even share have one counter for
+    all, `_level`, and the groups with their own rate have the time. So an event costs a few searches in ordered lists,
+    and does not go through all groups.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._now = 0
-        self._groups: dict[int, _Group] = {}
+        self._level = 0  # what a flow that always had the even share would have been given
+        self._rest = capacity  # bits a second that the groups with their own rates leave
+        self._sharing = 0  # how many flows share that evenly
         self._flows: dict[int, _UnderWay] = {}
-        self._rates: dict[int, int] | None = None  # by group, scaled; None: to be worked out
+        self._groups: dict[int, _Group] = {}
+        self._rates: list[int] = []  # of the groups, ascending
+        self._held = 0  # how many groups have their own rates: the slowest
+        # when the next mark of each group is passed: the time where it has its own rate, or else the level
+        self._queues: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
 
     def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
-        """Let a flow begin now, whose own link has this rate; `marks` are bits at which its passing is noted."""
+        """Let a flow begin now whose own link has this rate; `marks` are bits at which its passing is noted."""
         group = self._group(rate)
-        self._enter(number, _UnderWay(group, group.served, marks))
+        self._enter(number, _UnderWay(group, self._served(group), marks))
 
     def change(self, number: int, rate: int | None) -> None:
         """Let the own link of a flow, if it is under way, have another rate from now on."""
         flow = self._flows.get(number)
         if flow is not None:
-            served = flow.group.served - flow.since
+            served = self._served(flow.group) - flow.since
             self._leave(number, flow)
             flow.group = self._group(rate)
-            flow.since = flow.group.served - served
+            flow.since = self._served(flow.group) - served
             self._enter(number, flow)
 
     def resize(self, capacity: int) -> None:
         """Let the link have another rate from now on."""
-        self._capacity, self._rates = capacity, None
+        self._rest += capacity - self._capacity
+        self._capacity = capacity
 
     def drop(self, number: int) -> None:
         """Let a flow go before its end, if it is under way; the others share what it leaves."""
-        flow = self._flows.pop(number, None)
+        flow = self._flows.get(number)
         if flow is not None:
             self._leave(number, flow)
 
@@ -116,73 +137,131 @@ class FairLink:
     def carried(self, number: int) -> int:
         """How many whole bits of a flow under way have gone over the link."""
         flow = self._flows[number]
-        return (flow.group.served - flow.since) // (SECOND_NS * SCALE)
-
-    def _group(self, rate: int | None) -> _Group:
-        most = SCALE * (FASTEST if rate is None else rate)
-        return self._groups.setdefault(most, _Group(most))
-
-    def _enter(self, number: int, flow: _UnderWay) -> None:
-        self._flows[number] = flow
-        heappush(flow.group.flows, (flow.target, number))
-        self._rates = None
-
-    def _leave(self, number: int, flow: _UnderWay) -> None:
-        flow.group.flows = [each for each in flow.group.flows if each[1] != number]
-        heapify(flow.group.flows)
-        self._rates = None
-        self._forget_if_empty(flow.group)
+        return (self._served(flow.group) - flow.since + NOTHING) // BIT
 
     def next_ns(self) -> int | None:
         """When the next mark is passed if nothing changes before; None where no flow is under way, or none moves."""
-        rates = self._rates_now()
-        return min(
-            (
-                self._now - (-(group.flows[0][0] - group.served) // rates[most])
-                for most, group in self._groups.items()
-                if rates[most]
-            ),
-            default=None,
-        )
+        at = self._next()
+        return None if at is None else _whole_ns(at)
 
     def advance(self, until_ns: int) -> list[tuple[int, int]]:
         """Let time go by, not backwards; gives the flows that have passed a mark, in order, and when."""
         passed: list[tuple[int, int]] = []
-        while (at_ns := self.next_ns()) is not None and at_ns <= until_ns:
-            self._serve(at_ns)
-            for group in list(self._groups.values()):
-                self._pass_marks(group, passed)
-        self._serve(max(self._now, until_ns))
+        while (at := self._next()) is not None and _whole_ns(at) <= until_ns:
+            self._serve(at)
+            for is_held, until in ((True, self._now), (False, self._level)):
+                while self._queues[is_held] and self._queues[is_held][0][0] <= until:
+                    self._pass_marks(self._groups[self._queues[is_held][0][1]], passed)
+        self._serve(max(self._now, until_ns << FRACTION))
         return passed
 
-    def _serve(self, until_ns: int) -> None:
-        if self._groups:
-            rates = self._rates_now()
-            for most, group in self._groups.items():
-                group.served += rates[most] * (until_ns - self._now)
-        self._now = until_ns
+    def _next(self) -> int | None:
+        """When the next mark is passed, to the fraction of a nanosecond."""
+        self._settle()
+        held, sharing = self._queues[True], self._queues[False]
+        times = [held[0][0]] if held and held[0][0] < NEVER else []
+        if sharing and self._rest:
+            times.append(self._now - (self._level - sharing[0][0]) * self._sharing // self._rest)
+        return min(times, default=None)
+
+    def _settle(self) -> None:
+        """Give a group its own rate if that is no more than the even share."""
+        while self._held and self._rates[self._held - 1] * self._sharing > self._rest:
+            self._hold(self._groups[self._rates[self._held - 1]], is_held=False)
+        while self._held < len(self._rates) and self._rates[self._held] * self._sharing <= self._rest:
+            self._hold(self._groups[self._rates[self._held]], is_held=True)
+
+    def _hold(self, group: _Group, *, is_held: bool) -> None:
+        self._unqueue(group)
+        self._count(group, -len(group.flows))
+        served, group.is_held = self._served(group), is_held
+        group.base = 0
+        group.base = self._served(group) - served
+        self._held += 1 if is_held else -1
+        self._count(group, len(group.flows))
+        self._queue(group)
+
+    def _serve(self, until: int) -> None:
+        if self._sharing:
+            self._level += (until - self._now) * self._rest // self._sharing
+        self._now = until
 
     def _pass_marks(self, group: _Group, passed: list[tuple[int, int]]) -> None:
-        while group.flows and group.flows[0][0] <= group.served:
-            _, number = heappop(group.flows)
-            passed.append((number, self._now))
+        self._unqueue(group)
+        served, at_ns = self._served(group), _whole_ns(self._now)
+        while group.flows and group.flows[0][0] <= served:
+            _, number = group.flows.pop(0)
+            passed.append((number, at_ns))
             flow = self._flows[number]
             flow.passed += 1
             if flow.passed < len(flow.marks):
-                heappush(group.flows, (flow.target, number))
+                insort(group.flows, (flow.target, number))
             else:
                 del self._flows[number]
-                self._rates = None
-        self._forget_if_empty(group)
+                self._count(group, -1)
+        self._queue(group)
 
-    def _forget_if_empty(self, group: _Group) -> None:
-        if not group.flows:
-            self._groups.pop(group.most, None)
+    def _served(self, group: _Group) -> int:
+        """How much each flow of a group has been given since the group began."""
+        return (group.most * self._now if group.is_held else self._level) - group.base
 
-    def _rates_now(self) -> dict[int, int]:
-        if self._rates is None:
-            self._rates = _fair_rates(self._groups.values(), self._capacity)
-        return self._rates
+    def _group(self, rate: int | None) -> _Group:
+        """The group of flows with a rate, which is begun if there is none."""
+        most = FASTEST if rate is None else rate
+        if most not in self._groups:
+            place = bisect_left(self._rates, most)
+            self._groups[most] = _Group(most, is_held=place < self._held, base=0)
+            self._rates.insert(place, most)
+            self._held += place < self._held
+        return self._groups[most]
+
+    def _enter(self, number: int, flow: _UnderWay) -> None:
+        self._unqueue(flow.group)
+        self._flows[number] = flow
+        insort(flow.group.flows, (flow.target, number))
+        self._count(flow.group, 1)
+        self._queue(flow.group)
+
+    def _leave(self, number: int, flow: _UnderWay) -> None:
+        self._unqueue(flow.group)
+        del self._flows[number]
+        del flow.group.flows[bisect_left(flow.group.flows, (flow.target, number))]
+        self._count(flow.group, -1)
+        self._queue(flow.group)
+
+    def _count(self, group: _Group, flows: int) -> None:
+        """Note that a group has so many flows more."""
+        if group.is_held:
+            self._rest -= group.most * flows
+        else:
+            self._sharing += flows
+
+    def _queue(self, group: _Group) -> None:
+        """Note when the next mark of a group is passed; forget a group without flows."""
+        if group.flows:
+            insort(self._queues[group.is_held], (self._due(group), group.most))
+        else:
+            self._held -= group.is_held
+            del self._groups[group.most]
+            del self._rates[bisect_left(self._rates, group.most)]
+
+    def _unqueue(self, group: _Group) -> None:
+        if group.flows:
+            queue = self._queues[group.is_held]
+            del queue[bisect_left(queue, (self._due(group), group.most))]
+
+    @staticmethod
+    def _due(group: _Group) -> int:
+        """When, or at which level, the next mark of a group is passed."""
+        until = group.base + group.flows[0][0]
+        if not group.is_held:
+            return until
+        return -(-until // group.most) if group.most else NEVER
+
+
+def _whole_ns(at: int) -> int:
+    """The whole nanosecond at or after a time."""
+    return -((NOTHING - at) >> FRACTION)
 
 
 def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
@@ -258,16 +337,3 @@ class _Sharing:
             return
         if next_ns is not None:
             heappush(self._changes, (next_ns, number))
-
-
-def _fair_rates(groups: Iterable[_Group], capacity: int) -> dict[int, int]:
-    """The rate of each flow of a group, scaled: its own link's, or the share that is left for those who could more."""
-    ordered = sorted(groups, key=lambda group: group.most)
-    left, count = capacity * SCALE, sum(len(group.flows) for group in ordered)
-    rates = {}
-    for group in ordered:
-        rates[group.most] = min(group.most, left // count)
-        if group.most <= left // count:
-            left -= group.most * len(group.flows)
-            count -= len(group.flows)
-    return rates

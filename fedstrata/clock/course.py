@@ -3,14 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, LinkTimes, SharedRates
 from fedstrata.experiment.rates import AnyRate, course_of
 from fedstrata.experiment.schedule import CutLink, ScheduleEntry, SetLink
-
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
 Cuts = tuple[tuple[int, int], ...]
 
@@ -57,7 +54,7 @@ AnyShared = SharedRates | SharedCourse
 class LinkCourses:
     """The links of an experiment while it trains."""
 
-    def __init__(self, experiment: "Experiment") -> None:
+    def __init__(self, experiment: Experiment) -> None:
         self._entries = sorted(experiment.schedule, key=lambda entry: entry.at)
         self._experiment = experiment
 

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.energy import RadioSettings
 from fedstrata.v1 import rounds_pb2 as pb
-
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
 JOULE_FJ = 10**15
 PARTS = ("down", "compute", "up")
@@ -49,7 +46,7 @@ def summed(energies: Iterable[Energy]) -> Energy:
     return total
 
 
-def counts_energy(experiment: "Experiment") -> bool:
+def counts_energy(experiment: Experiment) -> bool:
     """Whether a run's record is to say what devices took."""
     return experiment.energy is not None and experiment.clock != "none"
 
@@ -57,7 +54,7 @@ def counts_energy(experiment: "Experiment") -> bool:
 class DeviceEnergy:
     """What each device's radio and board take, of an experiment that asks for it."""
 
-    def __init__(self, experiment: "Experiment") -> None:
+    def __init__(self, experiment: Experiment) -> None:
         self._settings = experiment.energy
         self._profiles = profiles_of(experiment)
         self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: its radio, and microwatts
@@ -99,13 +96,13 @@ class DeviceEnergy:
         )
 
 
-def profiles_of(experiment: "Experiment") -> Mapping[int, str]:
+def profiles_of(experiment: Experiment) -> Mapping[int, str]:
     """The profile of each device that `compute` names."""
     named = (experiment.compute.devices or {}) if experiment.compute is not None else {}
     return {index: name for name, indexes in named.items() for index in indexes}
 
 
-def check_energy(experiment: "Experiment") -> None:
+def check_energy(experiment: Experiment) -> None:
     """Refuse devices that there are not, and such as compute nobody knows at how many watts. Raises ValueError."""
     settings = experiment.energy
     if settings is None:

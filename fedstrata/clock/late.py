@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from fedstrata.clock.calendar import UP, Flow, carried_by
 from fedstrata.clock.round import Child, Exchanged, answers_of, asked_address, flow_of, latency_of, updates_of
 from fedstrata.clock.timeline import DeviceTimeline, check_ever
+from fedstrata.experiment import Experiment
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -89,3 +90,10 @@ class SharedRound:
             latency_ns = latency_of(child.link, flow.start_ns, address, child.index, UP)
             if end_ns is None or end_ns + latency_ns > ends_ns:
                 yield place, max(0, ends_ns - flow.start_ns), (flow.bits - bits + 7) // 8
+
+
+def announces_updates(experiment: Experiment) -> bool:
+    """Return whether devices announce updates before sending them: on a shared uplink each deadline depends on all."""
+    shared = experiment.links.shared
+    is_shared = shared is not None and shared.device_lps.up_rate is not None
+    return experiment.is_timed and experiment.deadlines.lps.deadline_s is not None and is_shared

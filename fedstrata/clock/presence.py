@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.schedule import ScheduleEntry
 
 
@@ -59,3 +60,20 @@ class Homes:
     def times(self) -> list[int]:
         """When devices are moved, ascending."""
         return sorted({entry.at for entry in self._moves})
+
+
+def devices_come_to_others(experiment: Experiment) -> bool:
+    """Return whether an LPS gets devices in training that it did not have before: moved by the clock, or newcomers."""
+    is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
+    return is_moving or experiment.newcomers is not None
+
+
+def busy_as_they_move(experiment: Experiment) -> frozenset[int]:
+    """Return the devices whose LPS reports until when they are busy, since another LPS may serve them by then."""
+    is_deciding = experiment.is_timed and experiment.deadlines.lps.deadline_s is not None
+    return Homes(experiment.schedule).moving if is_deciding else frozenset()
+
+
+def counts_real_time(experiment: Experiment) -> bool:
+    """Return whether something happens at a real time since training began."""
+    return experiment.clock == "real" and bool(experiment.schedule or experiment.links.has_trace)

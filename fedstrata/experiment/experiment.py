@@ -6,7 +6,7 @@ a module of its own.
 
 import hashlib
 from collections.abc import Container, Mapping
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, Self
 
 import yaml
@@ -15,7 +15,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from fedstrata.experiment.energy import EnergySettings
 from fedstrata.experiment.faults import Fault, KillFault, PauseFault
 from fedstrata.experiment.links import Clock, ComputeSettings, Links, check_known
-from fedstrata.experiment.newcomers import NewcomerSettings, newcomers_of
+from fedstrata.experiment.newcomers import NewcomerSettings
 from fedstrata.experiment.partition import (
     LocalPartition,
     Partition,
@@ -36,20 +36,9 @@ from fedstrata.experiment.sections import (
     TrainingSettings,
 )
 
-# Keys that came later: left out of the digest where they say nothing, so that older experiments keep their run's id.
-LATER_KEYS = (
-    ("data", "orientations"),
-    ("architectures",),
-    ("partition", "test_share"),
-    ("partition", "public", "tests"),
-    ("partition", "public"),
-    ("model", "channels"),
-    ("model", "activation"),
-    ("bounds",),
-    ("privacy", "updates"),
-    ("privacy",),
-    ("newcomers",),
-)
+# Of all devices together: the exact sum takes updates of up to ±1 then, and of fewer examples larger ones. One device
+# that claims more would have the updates of all others refused.
+MOST_EXAMPLES = 1 << 30
 
 
 class Experiment(Settings):
@@ -114,20 +103,31 @@ class Experiment(Settings):
         return bounds.model_copy(update={"max_examples": self.partition.most_examples})
 
     @property
+    def most_examples(self) -> int:
+        """How many examples to train on a device may claim at most."""
+        return self.limits.max_examples or max(1 << 20, MOST_EXAMPLES // self.device_count)
+
+    @property
     def device_count(self) -> int:
         return self.partition.device_count
 
     def device_ids(self) -> list[str]:
         """The ids in index order: `device-000` …, or the names that a local partition gives."""
+        return list(self._ids)
+
+    @cached_property
+    def _ids(self) -> tuple[str, ...]:
         if isinstance(self.partition, LocalPartition):
-            return list(self.partition.names)
+            return self.partition.names
         width = max(3, len(str(self.device_count - 1)))
-        return [f"device-{index:0{width}d}" for index in range(self.device_count)]
+        return tuple(f"device-{index:0{width}d}" for index in range(self.device_count))
 
     @cached_property
     def newcomer_indexes(self) -> frozenset[int]:
         """The devices that come once the others are grouped."""
-        return newcomers_of(self)
+        if self.newcomers is None:
+            return frozenset()
+        return self.newcomers.indexes(self.task_of_devices() or ["all"] * self.device_count, self.seed)
 
     def task_of_devices(self) -> list[str] | None:
         """The true task or group of each device by index; None where the partition has neither."""
@@ -151,7 +151,7 @@ class Experiment(Settings):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, whose digest is its own."""
         copy = super().model_copy(update=update, deep=deep)
-        for derived in ("digest", "newcomer_indexes"):
+        for derived in ("digest", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)
         return copy
 
@@ -175,10 +175,6 @@ class Experiment(Settings):
         del resolved["data"]["folder"], resolved["data"]["download"]
         if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
             del resolved["secure_aggregation"]
-        for *sections, key in LATER_KEYS:
-            section = reduce(lambda found, name: found.get(name) or {}, sections, resolved)
-            if not section.get(key):
-                section.pop(key, None)
         return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()
 
     @property

@@ -6,16 +6,13 @@ it comes.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fedstrata.experiment.quantities import DeviceList
 from fedstrata.experiment.sections import Settings
-
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
 NEWCOMERS_ADDRESS = 0x6E6577  # "new": keeps these draws apart from every other use of the seed
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -28,23 +25,17 @@ class NewcomerSettings(Settings):
     devices: DeviceList | None = None  # or these
     from_global_round: int = Field(ge=2)  # counted from 1; one more than there are: they only use what others trained
 
+    def indexes(self, groups: Sequence[str], seed: int) -> frozenset[int]:
+        """Return the newcomers' indexes; `groups` has the true group of each device by index."""
+        if self.devices is not None:
+            return frozenset(self.devices)
+        return drawn(groups, round((self.share or 0.0) * len(groups)), seed)
+
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.share is None) == (self.devices is None):
             raise ValueError("say either share, of all devices, or devices, by index")
         return self
-
-
-def newcomers_of(experiment: "Experiment") -> frozenset[int]:
-    """The indexes of the newcomers; the same wherever it is asked."""
-    settings = experiment.newcomers
-    if settings is None:
-        return frozenset()
-    if settings.devices is not None:
-        return frozenset(settings.devices)
-    count = experiment.device_count
-    groups = experiment.task_of_devices() or ["all"] * count
-    return drawn(groups, round((settings.share or 0.0) * count), experiment.seed)
 
 
 def drawn(groups: Sequence[str], count: int, seed: int) -> frozenset[int]:

@@ -4,18 +4,16 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from fedstrata.errors import ExperimentError, FedstrataError, PluginError
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.messages import nearest
 from fedstrata.experiment.sections import PLUGIN, MethodSettings
 from fedstrata.methods.base import Facts, Method
 from fedstrata.plugins import describe, load_plugin
-
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
 DEFAULT = "one_shot"
 # By name the module and the class; a module is loaded when it is asked for.
@@ -103,7 +101,7 @@ def _key(location: tuple[int | str, ...]) -> str:
     return ".".join(["method", *(str(part) for part in location if not BRANCH.match(str(part)))])
 
 
-def make_method(experiment: "Experiment") -> Method:
+def make_method(experiment: Experiment) -> Method:
     """The method of an experiment.
 
     Raises:
@@ -125,7 +123,7 @@ def method_of(settings: MethodSettings, facts: Facts) -> Method:
         raise PluginError(f"method {settings.name} failed with {describe(error)}") from error
 
 
-def facts_of(experiment: "Experiment") -> Facts:
+def facts_of(experiment: Experiment) -> Facts:
     """What a method may know of a run before it begins."""
     from fedstrata.datasets import dataset_info
     from fedstrata.models import build_model

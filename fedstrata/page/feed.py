@@ -1,10 +1,11 @@
 """What is told to open pages: always the newest state, so that a slow reader misses states and never queues them."""
 
-import json
 import threading
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from fedstrata.process.json_text import json_text
 
 ALIVE_S = 10.0  # how often a reader is written to that nothing has happened for, so that one that has gone is noticed
 FLUSH_S = 2.0  # how long readers have for the last state
@@ -13,7 +14,7 @@ RETRY_MS = 1000  # when a page asks again that has lost its connection
 
 def to_json(value: object) -> bytes:
     """As one line of JSON."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    return json_text(value, separators=(",", ":")).encode()
 
 
 class Feed:

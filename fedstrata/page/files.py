@@ -1,7 +1,6 @@
 """The page's files, and the page as one file with its document in it."""
 
 import hashlib
-import json
 from base64 import b64encode
 from collections.abc import Iterable
 from functools import cache
@@ -9,6 +8,8 @@ from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
+
+from fedstrata.process.json_text import json_text
 
 STYLES = ("style.css",)
 SCRIPTS = (
@@ -63,7 +64,7 @@ def page_with(document: Any, *, title: str) -> str:
     """The page as one file that works by itself, drawing a document; the same document gives the same bytes."""
     styles = [static_file(name).decode() for name in STYLES]
     scripts = [static_file(name).decode() for name in SCRIPTS]
-    data = json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json_text(document, separators=(",", ":")).replace("<", "\\u003c")
     head = "".join(f"<style>{style}</style>\n" for style in styles)
     body = f'<script type="application/json" id="document">{data}</script>\n'
     body += "".join(f"<script>{script}</script>\n" for script in scripts)

@@ -1,6 +1,5 @@
 """LPS rounds as the page's document has them: a list of values each, in the order of rounds.csv's columns."""
 
-import math
 from typing import Protocol
 
 ROUND_COLUMNS = (
@@ -45,6 +44,5 @@ def round_key(values: RoundValues) -> tuple[str | int | float | None, ...]:
 
 
 def round_values(row: RoundRow) -> RoundValues:
-    """A row's values; a loss that is no finite number is null, since JSON has none such."""
-    values: RoundValues = [getattr(row, column) for column in ROUND_COLUMNS]
-    return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
+    """A row's values."""
+    return [getattr(row, column) for column in ROUND_COLUMNS]

@@ -1,11 +1,9 @@
 """What the record and `fedstrata check` say of noise: ε and δ, of what, and what is not covered."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedstrata.experiment import Experiment
 from fedstrata.privacy.updates import UpdateBudget, budget_of
-
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
 RESEARCH = "noise for research, which all who have the experiment file can take off: no protection"
 EXAMPLE = "one example of a device, replaced by any other"
@@ -14,7 +12,7 @@ NEVER_COVERED = ("losses and hits", "numbers of examples")
 DIGESTS = "digests of what devices keep for themselves"
 
 
-def not_covered(experiment: "Experiment") -> tuple[str, ...]:
+def not_covered(experiment: Experiment) -> tuple[str, ...]:
     """What leaves devices without noise."""
     privacy = experiment.privacy
     if privacy is None or privacy.updates is None:
@@ -25,7 +23,7 @@ def not_covered(experiment: "Experiment") -> tuple[str, ...]:
 class EpsilonSpent:
     """ε of a run's updates so far: asked for with each status, and worked out when there are more releases only."""
 
-    def __init__(self, experiment: "Experiment") -> None:
+    def __init__(self, experiment: Experiment) -> None:
         self._budget, self._training = budget_of(experiment), experiment.training
         self._last = 0, 0.0  # releases, and what they come to
 
@@ -40,7 +38,7 @@ class EpsilonSpent:
         return self._last[1]
 
 
-def privacy_summary(experiment: "Experiment", spent: float | None = None) -> dict[str, Any]:
+def privacy_summary(experiment: Experiment, spent: float | None = None) -> dict[str, Any]:
     """The part `privacy` of summary.json, of an experiment that has one."""
     privacy, budget = experiment.privacy, budget_of(experiment)
     if privacy is None:
@@ -57,7 +55,7 @@ def privacy_summary(experiment: "Experiment", spent: float | None = None) -> dic
     return said
 
 
-def _updates(experiment: "Experiment", budget: UpdateBudget) -> dict[str, Any]:
+def _updates(experiment: Experiment, budget: UpdateBudget) -> dict[str, Any]:
     settings = budget.settings
     return {
         "covers": settings.covers,
@@ -73,13 +71,13 @@ def _updates(experiment: "Experiment", budget: UpdateBudget) -> dict[str, Any]:
     }
 
 
-def _of_sums(experiment: "Experiment", budget: UpdateBudget) -> float | None:
+def _of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
     """ε against who sees sums alone; None where that is nobody's promise."""
     masks = experiment.secure_aggregation
     return None if masks is None else budget.epsilon_after(budget.releases, masks.min_devices)
 
 
-def privacy_lines(experiment: "Experiment") -> list[str]:
+def privacy_lines(experiment: Experiment) -> list[str]:
     """For a person: what is private, in what sense, and what is not."""
     privacy, budget, said = experiment.privacy, budget_of(experiment), []
     if privacy is None:
@@ -94,7 +92,7 @@ def privacy_lines(experiment: "Experiment") -> list[str]:
     return said
 
 
-def _update_lines(experiment: "Experiment", budget: UpdateBudget) -> list[str]:
+def _update_lines(experiment: Experiment, budget: UpdateBudget) -> list[str]:
     settings, masks = budget.settings, experiment.secure_aggregation
     least = masks.min_devices if masks is not None else 1
     whole = f"δ {settings.delta:g}, in all rounds together ({budget.releases} of a device at most), for {DEVICE}"

@@ -12,20 +12,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError
-from fedstrata.experiment.cohort import Cohorts, cohorts
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.privacy import UpdatePrivacy
 from fedstrata.methods import make_method
 from fedstrata.noise import Noise, epsilon_of, noise_multiplier_of, on_grid
+from fedstrata.streams.cohort import Cohorts, cohorts
 from fedstrata.tensors.layout import Flat
-
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
 ROUNDING = 1e-9  # by which float64 may leave a shortened update longer than `clip`
 FARTHEST = 13.0  # deviations that no noise drawn here goes beyond
@@ -101,7 +98,7 @@ class UpdateBudget:
         return self.settings.epsilon or found if is_whole else found
 
 
-def budget_of(experiment: "Experiment") -> UpdateBudget | None:
+def budget_of(experiment: Experiment) -> UpdateBudget | None:
     """The noise on updates in an experiment, if there is any."""
     settings = experiment.privacy.updates if experiment.privacy is not None else None
     if settings is None:
@@ -115,7 +112,7 @@ def budget_of(experiment: "Experiment") -> UpdateBudget | None:
     )
 
 
-def _cohorts(experiment: "Experiment") -> Cohorts | None:
+def _cohorts(experiment: Experiment) -> Cohorts | None:
     """Who is asked when, where fewer than all are and nothing but the seed decides it."""
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)
@@ -130,7 +127,7 @@ def _cohorts(experiment: "Experiment") -> Cohorts | None:
     return cohorts(devices, training.participation, experiment.seed, training.lps_rounds)
 
 
-def weight_of(experiment: "Experiment", num_examples: int) -> int:
+def weight_of(experiment: Experiment, num_examples: int) -> int:
     """How much a device counts in a mean: by its examples, or as every other where updates are private."""
     return 1 if experiment.privacy is not None and experiment.privacy.updates is not None else num_examples
 

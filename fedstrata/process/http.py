@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
+from ipaddress import ip_address
 from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +18,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from fedstrata.errors import AddressError
-from fedstrata.process.address import split_address
+from fedstrata.process.address import EVERYWHERE, has_ipv6, split_address
+from fedstrata.process.quoting import quoted
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -26,6 +29,7 @@ LONGEST_REQUEST_S = 10.0  # from a connection to its end, however slowly it spea
 MOST_REQUESTS = 32  # at once, each a thread; twice as many while those that are hung up on still end
 MOST_STAYING = 128  # connections that last, such as those of open pages; each a thread that waits
 LONGEST_WRITE_S = 60.0  # of a connection that lasts: how long its other end may take nothing
+NOBODY_ELSES = (".localhost", ".svc", ".cluster.local")  # names that no stranger can point at an address
 STAY = "fedstrata.stay"  # in a request's environment: a call that lets its connection last, until it is called again
 
 
@@ -124,17 +128,27 @@ class StatusServer:
         registry: CollectorRegistry,
         is_ready: Callable[[], bool],
         beside: "WSGIApplication | None" = None,
+        names: Iterable[str] = (),
     ) -> None:
         """Bind `address` (host:port, port 0 for any); `beside` answers all other paths.
+
+        A request by another name than this machine's, an address, a name of Kubernetes or one of `names` is refused:
+        a page that somebody has open elsewhere may have pointed a name of its own here (DNS rebinding).
 
         Raises:
             AddressError: it cannot be bound.
         """
         host, port = split_address(address)
+        if host == EVERYWHERE and not has_ipv6():
+            host = "0.0.0.0"  # noqa: S104
         metrics = make_wsgi_app(registry)
+        own = {name.strip().lower() for name in (host, socket.gethostname(), *names)}
 
         def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
             path = environ.get("PATH_INFO", "/")
+            asked = _name_in(environ.get("HTTP_HOST", ""))
+            if asked not in own and not _is_nobody_elses(asked):
+                return _misdirected(asked, start_response)
             if path == "/metrics":
                 page: Iterable[bytes] = metrics(environ, start_response)
                 return page
@@ -162,3 +176,27 @@ class StatusServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _name_in(host: str) -> str:
+    """The name or address in a Host header, without its port; empty where there is no header."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.removesuffix(".").lower()
+
+
+def _is_nobody_elses(name: str) -> bool:
+    """Whether a name is an address, or one that no stranger can have: without a dot, or of Kubernetes."""
+    if "." not in name or name.endswith(NOBODY_ELSES):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _misdirected(name: str, start_response: "StartResponse") -> Iterable[bytes]:
+    status = HTTPStatus.MISDIRECTED_REQUEST
+    headers = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
+    start_response(f"{status.value} {status.phrase}", headers)
+    return [f"this server is not called {quoted(name)}; ask by its address, or start it with --http-names\n".encode()]

@@ -1,11 +1,12 @@
 """Logs: one JSON line an event on standard error, with its fields; INFO alone tells the story."""
 
 import io
-import json
 import logging
 import sys
 from datetime import UTC, datetime
 from typing import Any
+
+from fedstrata.process.json_text import json_text
 
 
 class _JsonLines(logging.Formatter):
@@ -15,7 +16,7 @@ class _JsonLines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json_text(line, default=str)
 
 
 def configure_logs(level: str = "INFO") -> None:

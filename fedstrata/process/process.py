@@ -16,6 +16,7 @@ import uvloop
 from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.process.logs import EventLog, configure_logs, print_whatever_comes
+from fedstrata.process.private_files import make_private
 from fedstrata.process.quoting import printable
 
 log = EventLog("process")
@@ -39,6 +40,9 @@ def service_arguments(tier: str, description: str) -> Arguments:
     arguments = Arguments(prog=f"python -m {tier}", description=description)
     arguments.option("experiment", "the experiment file", required=True)
     arguments.option("http", "host:port of /metrics, /healthz and /readyz", default="127.0.0.1:0")
+    arguments.option(
+        "http-names", "names, with commas, by which HTTP is asked, besides addresses and this machine's", default=""
+    )
     arguments.option("tls", "folder of ca.pem, cert.pem and key.pem: speak TLS, as who the certificate names")
     arguments.option("revoked", "file of certificates that count no more, in place of revoked.txt in that folder")
     arguments.option("log-level", "DEBUG, INFO, WARNING or ERROR", default="INFO")
@@ -49,10 +53,10 @@ def service_arguments(tier: str, description: str) -> Arguments:
 
 
 def folder(text: str) -> Path:
-    """A folder, made if it is not there. Raises OutputError when it cannot be made or written to."""
+    """A folder, made for its owner alone if it is not there. Raises OutputError where nobody can make or write it."""
     path = Path(text)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private(path)
     except OSError as error:
         raise OutputError(f"cannot make the folder {path}: {error.strerror}; give another") from None
     if not os.access(path, os.W_OK | os.X_OK):

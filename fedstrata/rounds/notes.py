@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 
 from fedstrata.errors import PayloadError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
+from fedstrata.rpc.messages import checked_number
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -16,8 +17,12 @@ MOST_ANSWERED = CHUNK_BYTES + (64 << 10)  # bytes of an answer in a round, which
 LONGEST_S = 1e9  # of a round: thirty years
 LATEST_NS = 1 << 61  # on the virtual clock: seventy years
 TIMES = ("begins_ns", "ends_ns", "ready_ns")
+SUMMED = ("down_ns", "compute_ns", "up_ns", "waiting_ns")  # over the children of a round
 DURATIONS = ("link", "achieved_link", "latency", "achieved_latency")
-COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "correct", "evaluated_examples")
+COUNTS = (
+    "devices", "num_examples", "bytes_up", "bytes_down", "correct", "evaluated_examples", "received_correct",
+    "received_examples",
+)  # fmt: skip
 
 
 def check_run(run_id: str, said: str) -> None:
@@ -34,8 +39,8 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False, moving: Coll
     Raises:
         PayloadError: with what was wrong.
     """
-    if not is_within(header.train_loss, LARGEST_LOSS):
-        raise PayloadError(f"{header.child_id} reports a training loss of {header.train_loss}; training has diverged")
+    said = f"training has diverged: {header.child_id} reports a training loss of"
+    checked_number(header.train_loss, -LARGEST_LOSS, LARGEST_LOSS, said)
     if header.unfit:
         raise PayloadError(brief(header.unfit))
     if len(header.evaluations) > 1 or any(e.device_id != header.child_id for e in header.evaluations):
@@ -63,12 +68,14 @@ def check_notes(header: pb.UpdateHeader, *, is_timed: bool = False, moving: Coll
 def check_evaluation(evaluation: pb.Evaluation) -> None:
     """Refuse a measurement that cannot be one. Raises PayloadError."""
     who = quoted(evaluation.device_id)
-    if not 0 <= evaluation.correct <= evaluation.num_examples < MOST_MEASURED:
-        raise PayloadError(
-            f"{who} measured {evaluation.correct} of {evaluation.num_examples} correct; expected 0 up to all of them"
-        )
-    if not is_within(evaluation.loss_sum, LARGEST_LOSS * evaluation.num_examples):
-        raise PayloadError(f"{who} measured a loss of {evaluation.loss_sum}; it has diverged")
+    largest = LARGEST_LOSS * evaluation.num_examples
+    for correct in (evaluation.correct, evaluation.received_correct):
+        if not 0 <= correct <= evaluation.num_examples < MOST_MEASURED:
+            raise PayloadError(
+                f"{who} measured {correct} of {evaluation.num_examples} correct; expected 0 up to all of them"
+            )
+    for loss_sum in (evaluation.loss_sum, evaluation.received_loss_sum):
+        checked_number(loss_sum, -largest, largest, f"training has diverged: {who} measured a loss of")
 
 
 def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, held_out: int) -> None:
@@ -91,14 +98,12 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
             )
         if row.correct > row.evaluated_examples:
             raise PayloadError(f"LPS round {row.lps_round} is reported with more correct examples than were measured")
-        if not 0 <= row.lowest_accuracy <= row.highest_accuracy <= 1:
-            between = f"{row.lowest_accuracy} to {row.highest_accuracy}"
-            raise PayloadError(f"LPS round {row.lps_round} is reported with accuracies from {between}")
-        largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
-        if not is_within(row.loss_sum, largest) or not is_within(row.train_loss, LARGEST_LOSS):
-            raise PayloadError(f"LPS round {row.lps_round} is reported with losses {row.train_loss}, {row.loss_sum}")
+        for name, (least, most) in _ranges(row).items():
+            checked_number(getattr(row, name), least, most, f"LPS round {row.lps_round} is reported with {name}")
         if not all(0 <= getattr(row.times, name) < LATEST_NS for name in TIMES):
             raise PayloadError(f"LPS round {row.lps_round} is reported at a time that is none: {row.times.ends_ns} ns")
+        if any(getattr(row.times, name) < 0 for name in SUMMED):
+            raise PayloadError(f"LPS round {row.lps_round} is reported with children that took less than no time")
         flows = [*row.times.flows, *row.times.late]
         sizes = [row.times.next_bytes, *(size for flow in flows for size in _sizes(flow))]
         are_sent = all(flow.unsent_bytes <= flow.up_bytes + flow.answer_bytes for flow in flows)
@@ -109,8 +114,20 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
             raise PayloadError(f"LPS round {row.lps_round} is reported with flows that took as long as none can")
         if not all(_can_be(each) for each in row.times.carried):
             raise PayloadError(f"LPS round {row.lps_round} is reported with transfers that cannot be")
-        if not 0 <= row.seconds <= LONGEST_S:
-            raise PayloadError(f"LPS round {row.lps_round} is reported to have taken {row.seconds} s")
+
+
+def _ranges(row: pb.LpsRound) -> dict[str, tuple[float, float]]:
+    """The least and the most that each number of a row can be."""
+    largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
+    largest_received = LARGEST_LOSS * (row.received_examples + 1)
+    return {
+        "train_loss": (-LARGEST_LOSS, LARGEST_LOSS),
+        "loss_sum": (-largest, largest),
+        "received_loss_sum": (-largest_received, largest_received),
+        "highest_accuracy": (0, 1),
+        "lowest_accuracy": (0, row.highest_accuracy),
+        "seconds": (0, LONGEST_S),
+    }
 
 
 def _can_be(carried: pb.Carried) -> bool:
@@ -134,8 +151,3 @@ def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
     for count in counts:
         if not 0 <= count.bytes < MOST_COUNTED:
             raise PayloadError(f"{count.bytes} bytes are reported, expected 0 to {MOST_COUNTED - 1}")
-
-
-def is_within(number: float, largest: float) -> bool:
-    """Whether a reported number is one, and no larger on either side of zero."""
-    return abs(number) <= largest  # false of what is no number

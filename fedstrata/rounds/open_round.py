@@ -37,9 +37,9 @@ class OpenRound:
     is_answer_late: Callable[[str, answers_pb2.Answer], bool] = lambda child_id, answer: False  # likewise
 
     @classmethod
-    def of_one(cls, model: AnyModel, *, number: int, global_round: int, intake: Intake, **rest: Any) -> Self:
-        """A round in which all children start from one model."""
-        return cls(number=number, global_round=global_round, offers={0: Offer(model)}, intake=intake, **rest)
+    def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
+        """A round in which all children start from one model, and what they are told with it."""
+        return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
         """Prepare what every child is told first."""

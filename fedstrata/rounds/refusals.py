@@ -23,6 +23,10 @@ class Refusals:
     def __iter__(self) -> Iterator[str]:
         return iter(self.reasons)
 
+    def forget(self, child_id: str) -> None:
+        """Hear a child again."""
+        self.reasons.pop(child_id, None)
+
     def check(self, child_id: str) -> None:
         """Raise ExcludedError for a child that was refused."""
         if child_id in self.reasons:

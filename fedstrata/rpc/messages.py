@@ -1,9 +1,20 @@
-"""Records of ours to and from their messages, where a field-by-field copy is all there is to it."""
+"""Records of ours to and from their messages, where a field-by-field copy is all there is to it; numbers checked."""
 
 from collections.abc import Iterable, Mapping
 
+from fedstrata.errors import PayloadError
 from fedstrata.process.metrics import LinkKey
 from fedstrata.v1 import rounds_pb2 as pb
+
+
+def checked_number(value: float, least: float, most: float, said: str) -> float:
+    """Return a number that a peer has sent. Raises PayloadError, which begins with `said`, where it is out of range.
+
+    NaN is in no range, so a finite range lets finite numbers through alone.
+    """
+    if not least <= value <= most:
+        raise PayloadError(f"{said} {value}; expected a finite number from {least:g} to {most:g}")
+    return value
 
 
 def link_bytes_to_proto(counts: Mapping[LinkKey, int]) -> list[pb.LinkBytes]:

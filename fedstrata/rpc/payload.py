@@ -1,16 +1,17 @@
 """Payload headers to and from messages: what a sender announces and a receiver checks before any byte."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from fedstrata.errors import PayloadError
 from fedstrata.process.quoting import quoted, shown
+from fedstrata.rpc.messages import checked_number
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import tensors_pb2 as pb
 
 KNOWN_HEADERS = 256  # of a link's payloads; they differ in their numbers of examples only
 MOST_EXAMPLES = (1 << 63) - 1
+LARGEST_SCALE = 3.4e38  # float32, which has it, ends there
 PartLayouts = Sequence[tuple[str, Layout]]  # the parts of a payload: names, and the tensors of each
 _TO_PROTO: Mapping[AnyEncoding, pb.Encoding] = {
     "float32": pb.ENCODING_FLOAT32,
@@ -64,8 +65,8 @@ def accepted_parts(
     for part, (_, expected) in zip(header.parts, parts, strict=True):
         check_tensors(part.tensors, expected)
     scales = [tensor.scale for part in header.parts for tensor in part.tensors] if encoding == "int8" else []
-    if not all(math.isfinite(scale) and scale >= 0 for scale in scales):
-        raise PayloadError("an int8 scale is negative or not finite; the sender's tensor holds NaN or Inf")
+    for scale in scales:
+        checked_number(scale, 0, LARGEST_SCALE, "the sender's tensor holds NaN or Inf: an int8 scale of")
     codec = PayloadCodec(layout, encoding, scales)
     if header.payload_bytes != codec.payload_bytes:
         raise PayloadError(f"{header.payload_bytes} bytes announced, expected {codec.payload_bytes}")

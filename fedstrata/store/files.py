@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not there at all."""
+"""Files that are either wholly there or not there at all, and that nobody but their owner may open."""
 
 import fcntl
 import hashlib
@@ -11,6 +11,7 @@ from typing import BinaryIO, TextIO
 from fedstrata.errors import StateError
 from fedstrata.process.descriptors import when_there_is_room
 from fedstrata.process.fault_points import reach
+from fedstrata.process.private_files import make_private, only_the_owner
 from fedstrata.process.sleeping import pass_time
 
 CLAIM_TRIES, CLAIM_PAUSE_S = 50, 0.2  # longer than a process takes that has been told to stop
@@ -19,18 +20,18 @@ SEAL_BYTES = hashlib.sha256().digest_size
 
 
 @contextmanager
-def write_aside(path: Path, *, durable: bool = True, label: str = "", is_private: bool = False) -> Iterator[BinaryIO]:
+def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterator[BinaryIO]:
     """A file to write that takes its name only when the block ends well; with `durable`, flushed to disk first.
 
-    Writers of one file that may overlap give labels that differ. A block that raises leaves nothing behind. One that
-    is private nobody but its owner can open, from its first byte on.
+    Writers of one file that may overlap give labels that differ. A block that raises leaves nothing behind. Nobody but
+    its owner can open the file, from its first byte on.
 
     Raises:
         StateError: the disk is full or refuses; what was at `path` is still there.
     """
     aside = path.with_name(f".{path.name}{label}.aside")
     try:
-        with _opened(aside, is_private=is_private) as file:
+        with _opened(aside) as file:
             yield file
             file.flush()
             if durable:
@@ -47,19 +48,17 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "", is_private
         raise
 
 
-def _opened(path: Path, *, is_private: bool) -> BinaryIO:
+def _opened(path: Path) -> BinaryIO:
     """A new file, in a folder that is made if it is not there."""
 
     def opened() -> BinaryIO:
-        if not is_private:
-            return path.open("wb+")
         path.unlink(missing_ok=True)  # an earlier one's rights would stay
-        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb+")
+        return open(path, "xb+", opener=only_the_owner)  # Path.open takes no opener
 
     try:
         return when_there_is_room(opened)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         return when_there_is_room(opened)
 
 
@@ -75,19 +74,31 @@ def claim(folder: Path) -> None:
     Raises:
         StateError: another process of this machine holds it, or nothing can be written there.
     """
+    _CLAIMS.append(_locked(folder))
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold a folder of state while the block lasts. Raises StateError as `claim` does."""
+    with _locked(folder):
+        yield
+
+
+def _locked(folder: Path) -> TextIO:
+    """The folder's lock file, held for as long as it is open."""
     path = folder / ".lock"
     try:
-        lock = path.open("w")
+        lock = open(path, "w", opener=only_the_owner)  # noqa: SIM115  # kept open
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror}; choose another folder") from None
-    _CLAIMS.append(lock)
     for _ in range(CLAIM_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pass_time(CLAIM_PAUSE_S)
         else:
-            return
+            return lock
+    lock.close()
     raise StateError(f"{folder} is in use by another process; stop that, or give another")
 
 
@@ -97,9 +108,9 @@ def clear_asides(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, data: bytes, *, durable: bool = True, is_private: bool = False) -> None:
+def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a small file behind the SHA-256 of its content. Raises StateError as `write_aside` does."""
-    with write_aside(path, durable=durable, is_private=is_private) as file:
+    with write_aside(path, durable=durable) as file:
         file.write(hashlib.sha256(data).digest() + data)
 
 

@@ -19,7 +19,7 @@ from fedstrata.errors import StateError, SupersededError
 from fedstrata.process.descriptors import when_there_is_room
 from fedstrata.process.fault_points import reach
 from fedstrata.store.files import write_aside
-from fedstrata.tensors import Flat, Layout
+from fedstrata.tensors import Flat, Layout, values_digest
 
 PIECE_ELEMENTS = 1 << 18
 MAX_HEADER_BYTES = 16 << 20
@@ -89,6 +89,17 @@ class AnyModel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the model up."""
+
+    def values_digest(self) -> str:
+        """Return the digest of names, shapes and values alone; files of other runs with equal weights have it, too."""
+        return values_digest(
+            (tensor.name, "float32", tensor.shape, self._bytes_at(start, tensor.size))
+            for tensor, start in zip(self.layout.tensors, self.layout.starts, strict=True)
+        )
+
+    def _bytes_at(self, start: int, size: int) -> Iterator[memoryview]:
+        """So many elements from one on, piece by piece."""
+        return (_bytes_of(self.read(start + a, start + b)) for a, b in pieces_of(size))
 
     def _computed_digest(self) -> str:
         """The SHA-256 of all that stands in the model's file but itself, in hexadecimal."""

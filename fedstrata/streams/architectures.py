@@ -4,11 +4,11 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.experiment import Experiment
 from fedstrata.methods.base import Method
 from fedstrata.streams.streams import Streams, streams_of
 
 if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
     from fedstrata.experiment.sections import ModelSettings
     from fedstrata.models import Model
 
@@ -23,7 +23,7 @@ class Architecture(NamedTuple):
 class Architectures:
     """The architectures of a run; each is built when it is first asked for."""
 
-    def __init__(self, experiment: "Experiment", method: Method) -> None:
+    def __init__(self, experiment: Experiment, method: Method) -> None:
         self._experiment = experiment
         self._method = method
         self._built = cache(self._build)

@@ -1,16 +1,13 @@
 """Which LPS each device hangs on, and how many there are."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from fedstrata.experiment import Experiment
 from fedstrata.methods.base import Method
 from fedstrata.streams.streams import are_placed_by_index
 
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
 
-
-def homes_of(experiment: "Experiment", method: Method, clusters: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """By LPS the indexes of the devices that hang on it."""
     if not are_placed_by_index(experiment, method):
         return [tuple(cluster) for cluster in clusters]
@@ -20,7 +17,7 @@ def homes_of(experiment: "Experiment", method: Method, clusters: Sequence[Sequen
     ]
 
 
-def home_of(experiment: "Experiment", device_index: int) -> int:
+def home_of(experiment: Experiment, device_index: int) -> int:
     """The number of the LPS that a device hangs on, where clusters do not say."""
     topology = experiment.topology
     if topology is None:
@@ -30,11 +27,11 @@ def home_of(experiment: "Experiment", device_index: int) -> int:
     return next(number for number, devices in enumerate(topology.devices) if device_index in devices)
 
 
-def lps_count(experiment: "Experiment") -> int:
+def lps_count(experiment: Experiment) -> int:
     """How many LPSs there are where clusters do not say."""
     return experiment.topology.lps if experiment.topology is not None else 1
 
 
-def lps_known(experiment: "Experiment", method: Method) -> int:
+def lps_known(experiment: Experiment, method: Method) -> int:
     """How many LPSs a run needs, as far as its experiment tells; 0 where the plan has to."""
     return lps_count(experiment) if are_placed_by_index(experiment, method) else method.clusters_known

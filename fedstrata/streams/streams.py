@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
+from fedstrata.experiment import Experiment
 from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
 from fedstrata.process.quoting import quoted
 from fedstrata.tensors.layout import Flat, Layout, TensorSpec
 from fedstrata.tensors.stream_sums import Route
 
 if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
     from fedstrata.models import Model
 
 UPDATE_PART = "update"  # what the one part of an update, or of an aggregate of what is shared everywhere, is called
@@ -209,6 +209,13 @@ class Streams:
                 f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
                 f"{list(parents)}; say for each cluster which of those before it goes on from"
             )
+        rounds, is_same = method.facts.training.lps_rounds_per_global_round, plan.parents in ((), tuple(range(known)))
+        if before is not None and rounds > 1 and not (is_same and len(plan.clusters) == known):
+            raise PluginError(
+                f"method {name}: {len(plan.clusters)} clusters after {known}, with parents {list(parents)}; with "
+                f"{rounds} LPS rounds in a global round LPSs go on with the clusters that they began with. Say "
+                "training.lps_rounds_per_global_round: 1"
+            )
         self._check_withdrawn(plan, method, before)
         if plan.offers and not method.fetches_all:
             raise PluginError(
@@ -282,17 +289,17 @@ def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
     }
 
 
-def streams_of(experiment: "Experiment", method: Method, model: "Model") -> Streams:
+def streams_of(experiment: Experiment, method: Method, model: "Model") -> Streams:
     """The streams of an experiment. Raises PluginError where a method's channels are not the model's tensors."""
     return Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
 
 
-def spans_lps(experiment: "Experiment", method: Method) -> bool:
+def spans_lps(experiment: Experiment, method: Method) -> bool:
     """Whether clusters span LPSs: where the file says which devices hang on which LPS, or clusters change or mix."""
     return method.mixes or are_placed_by_index(experiment, method)
 
 
-def are_placed_by_index(experiment: "Experiment", method: Method) -> bool:
+def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
     """Whether a device's LPS is known by its index: `topology` says it, or one LPS serves clusters that change."""
     return experiment.topology is not None or asks_in_training(method) is not None
 
@@ -302,7 +309,7 @@ def asks_in_training(method: Method) -> Moment | None:
     return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)
 
 
-def check_streams(experiment: "Experiment", method: Method) -> None:
+def check_streams(experiment: Experiment, method: Method) -> None:
     """Refuse what a method asks for and the tiers cannot give, or the file's topology cannot.
 
     Raises:
@@ -317,6 +324,14 @@ def check_streams(experiment: "Experiment", method: Method) -> None:
             f"training.lps_rounds_per_global_round is {rounds}, and method {name} decides in the cloud over every "
             "update; say 1"
         )
+    ignored = next((flag for flag in ("fetches_all", "withdraws") if getattr(method, flag)), None)
+    if ignored is not None and not spans_lps(experiment, method):
+        raise ExperimentError(
+            f"method {name} has {ignored} = True, and LPSs with clusters of their own cannot do that; say topology, so "
+            "that clusters span LPSs"
+        )
+    if method.needs_everybody and (absent := _absent(experiment)) is not None:
+        raise ExperimentError(f"method {name} needs every device in every round; leave {absent} out")
     if spans_lps(experiment, method) and experiment.training.lps_optimiser.name != "none":
         raise ExperimentError(
             "training.lps_optimiser: where clusters span LPSs the GPS moves them; say training.gps_optimiser instead"
@@ -336,3 +351,14 @@ def check_streams(experiment: "Experiment", method: Method) -> None:
             f"links.lps-gps.up is {experiment.links.lps_gps.up}: where clusters span LPSs partial sums travel, "
             "which are exact; say float32"
         )
+
+
+def _absent(experiment: Experiment) -> str | None:
+    """The key by which some device takes no part in some round, if there is one."""
+    if not experiment.training.asks_all(experiment.device_count):
+        return "training.participation"
+    if experiment.newcomers is not None and experiment.newcomers.from_global_round <= experiment.training.global_rounds:
+        return "newcomers"
+    leaves = (number for number, entry in enumerate(experiment.schedule) if entry.leave is not None)
+    number = next(leaves, None) if experiment.clock != "none" else None
+    return None if number is None else f"schedule.{number}.leave"

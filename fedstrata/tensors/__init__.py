@@ -1,6 +1,7 @@
 """Tensors: their layout in a flat vector, their bytes on the wire, and their exact sums."""
 
 from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
+from fedstrata.tensors.digest import values_digest
 from fedstrata.tensors.exact_sum import ExactSum
 from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout, TensorSpec, taken
 from fedstrata.tensors.stream_sums import MaskedSum, OneSum, PartialSums, Route, RoutedSums, Sums
@@ -20,4 +21,5 @@ __all__ = [
     "Sums",
     "TensorSpec",
     "taken",
+    "values_digest",
 ]

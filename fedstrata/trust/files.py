@@ -3,7 +3,6 @@
 Files are looked at when they are used, at most once a second, and read again when they have changed.
 """
 
-import re
 import ssl
 import threading
 import time
@@ -18,6 +17,7 @@ import grpc
 
 from fedstrata.errors import CertificateError, OutputError
 from fedstrata.process.logs import EventLog
+from fedstrata.process.private_files import make_private
 from fedstrata.store import write_aside
 from fedstrata.trust.names import Name, NameSet, Peer, Role, name_of, server_name
 
@@ -25,11 +25,9 @@ CA, CERT, KEY, CA_KEY, REVOKED = "ca.pem", "cert.pem", "key.pem", "ca-key.pem", 
 LOOK_S = 1.0
 READ_AGAIN_S = 60.0  # after files that cannot be used: the clock may be set by then, or the disk be back
 READINGS = 20  # of files that are replaced while they are read
-ONLY_THE_OWNER = 0o700
 # Bytes of a list: 13,000 devices as experiments call them, 3,600 names of any length, any number of devices in rows.
 # A server reads a changed list between two messages, and hears nobody meanwhile: 0.13 s of a core for rows alone.
 MOST_BYTES = 1 << 18
-PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 GPS = Name("gps")
 log = EventLog("trust")
 
@@ -43,7 +41,10 @@ Content = TypeVar("Content", bound=_Told)
 
 
 class _Watched(Generic[Content]):
-    """The content of some files, read again when they change. Content that cannot be used is passed over."""
+    """The content of some files, read again when they change. Content that cannot be used is passed over.
+
+    Files whose times or rights alone change, as kubelet changes them every minute, have the content that they had.
+    """
 
     def __init__(
         self, kind: str, paths: Iterable[Path], read: Callable[["_Watched[Content]", Content | None], Content]
@@ -76,15 +77,17 @@ class _Watched(Generic[Content]):
         if self._found() == self._stamp and now < self._read_again:
             return
         try:
-            self._content = self._read_whole(self._content)
+            found = self._read_whole(self._content)
         except CertificateError as error:
             self._read_again = time.monotonic() + READ_AGAIN_S
             if str(error) != self._reason:
                 self._reason = str(error)
                 log.warning(f"{self._kind}_not_taken", reason=self._reason)
         else:
+            if found != self._content or self._reason:
+                self._content = found
+                log.info(f"{self._kind}_taken", **found.told())
             self._read_again, self._reason = float("inf"), ""
-            log.info(f"{self._kind}_taken", **self._content.told())
 
     def _read_whole(self, had: Content | None) -> Content:
         for _ in range(READINGS):
@@ -233,11 +236,6 @@ class TlsFiles:
             files.require(*had.me.names)
         return files
 
-    @cached_property
-    def authorities(self) -> frozenset[bytes]:
-        """The certificates in `ca.pem`, in PEM."""
-        return frozenset(PEM.findall(self.ca))
-
     def newest(self, *, at_once: bool = False) -> "TlsFiles":
         """Return the files of the folder as they are now; looked at once a second, or `at_once`.
 
@@ -340,19 +338,19 @@ def checked_as(parent: Name) -> tuple[tuple[str, str], ...]:
     return (("grpc.ssl_target_name_override", server_name(parent)),)
 
 
-def make_private(folder: Path) -> None:
+def private_folder(folder: Path) -> None:
     """Make a folder that only its owner may look into, if it is not there. Raises OutputError."""
     try:
-        folder.mkdir(mode=ONLY_THE_OWNER, parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         raise OutputError(f"cannot make the folder {folder}: {error.strerror}; give another") from None
 
 
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files to a folder, in this order. Only their owner may read them."""
-    make_private(folder)
+    private_folder(folder)
     for name, content in files.items():
-        with write_aside(folder / name, is_private=True) as file:
+        with write_aside(folder / name) as file:
             file.write(content)
 
 

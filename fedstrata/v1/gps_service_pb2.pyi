@@ -75,10 +75,12 @@ class RegisterLpsRequest(_message.Message):
     def __init__(self, lps_id: _Optional[str] = ..., address: _Optional[str] = ..., experiment_sha256: _Optional[str] = ...) -> None: ...
 
 class RegisterLpsResponse(_message.Message):
-    __slots__ = ("run_id",)
+    __slots__ = ("run_id", "is_grouped")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_GROUPED_FIELD_NUMBER: _ClassVar[int]
     run_id: str
-    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+    is_grouped: bool
+    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ...) -> None: ...
 
 class FetchClustersRequest(_message.Message):
     __slots__ = ("run_id", "lps_id", "known_version", "waits")
@@ -103,7 +105,7 @@ class Wait(_message.Message):
     def __init__(self, name: _Optional[str] = ..., what: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class FetchClustersResponse(_message.Message):
-    __slots__ = ("run_id", "is_grouped", "clusters", "plan_version", "is_over", "planned_rounds", "planned_ns")
+    __slots__ = ("run_id", "is_grouped", "clusters", "plan_version", "is_over", "planned_rounds", "planned_ns", "told")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     IS_GROUPED_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +113,7 @@ class FetchClustersResponse(_message.Message):
     IS_OVER_FIELD_NUMBER: _ClassVar[int]
     PLANNED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     PLANNED_NS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     is_grouped: bool
     clusters: _containers.RepeatedCompositeFieldContainer[Cluster]
@@ -118,7 +121,8 @@ class FetchClustersResponse(_message.Message):
     is_over: bool
     planned_rounds: int
     planned_ns: int
-    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ..., planned_rounds: _Optional[int] = ..., planned_ns: _Optional[int] = ...) -> None: ...
+    told: _answers_pb2.Answer
+    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ..., planned_rounds: _Optional[int] = ..., planned_ns: _Optional[int] = ..., told: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ...) -> None: ...
 
 class Cluster(_message.Message):
     __slots__ = ("cluster_id", "members", "term", "global_round", "clusters", "mixed", "began_unix_ns")

@@ -1,7 +1,6 @@
 """What LPSs say of their rounds, bytes, exclusions and final models, kept in the journal for the record."""
 
 import asyncio
-import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sized
 from contextlib import closing
@@ -195,26 +194,24 @@ class Reports:
 
     async def _take_model(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         path = self._models / f"{header.cluster_id}.safetensors"
-        digest, size = hashlib.sha256(), 0
+        size = 0
         self._begun += 1  # one that hangs must not share its file with the next try
         with write_aside(path, label=f".{self._begun}") as file:
             async for part in parts:
                 size += len(part.data)
                 if size > self._largest:
                     raise PayloadError(f"a model file of more than {self._largest} bytes")
-                digest.update(part.data)
                 file.write(part.data)
-            if digest.hexdigest() != header.model_sha256:
-                raise PayloadError(f"the model file of {header.cluster_id} does not fit its checksum; send it again")
             file.flush()
-            await asyncio.to_thread(self._check_model, Path(file.name))
+            header.model_sha256 = await asyncio.to_thread(self._digest_of, Path(file.name))
             self._check_current(header)  # before the file takes its name: it may be the new LPS's already
 
-    def _check_model(self, path: Path) -> None:
-        """Refuse a file that is no whole model of this run. Raises PayloadError."""
+    def _digest_of(self, path: Path) -> str:
+        """The digest of a model's values. Raises PayloadError for a file that is no whole model of this run."""
         try:
             with closing(ModelFile(path, self._layout)) as model:
                 model.verify()
+                return model.values_digest()
         except StateError as error:
             raise PayloadError(f"not a whole model file: {error}") from None
 

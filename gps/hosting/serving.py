@@ -53,6 +53,7 @@ class Serving:
         self._addresses = journal.lps_addresses()
         self._heard: dict[str, float] = {}
         self._listening_since = float("inf")
+        self._refused: set[str] = set()  # LPSs that serve nothing for the rest of the run
         self.handovers = [
             Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
             for cluster_id, lps_id, global_round in journal.handovers()
@@ -102,8 +103,8 @@ class Serving:
         return any(peer.is_("lps", lps_id) and claim.id in (None, lps_id) for lps_id in served)
 
     def clusters_of(self, lps_id: str) -> list[str]:
-        """The clusters that an LPS serves."""
-        return [name for name in self._plan.homes if self.lps_of(name) == lps_id]
+        """The clusters that an LPS serves; of one that is refused, none."""
+        return [name for name in self._plan.homes if self.lps_of(name) == lps_id and lps_id not in self._refused]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
         """Where a device trains, if that is known and there by now."""
@@ -131,9 +132,17 @@ class Serving:
 
     def _is_named(self, lps_id: str) -> bool:
         """Whether devices are told of an LPS."""
-        return lps_id in self._addresses and not self.is_revoked(lps_id)
+        return lps_id in self._addresses and lps_id not in self._refused and not self.is_revoked(lps_id)
 
     # --- who is away ----------------------------------------------------------------------------
+
+    def refuse(self, lps_id: str) -> None:
+        """Give an LPS nothing to serve for the rest of the run; with deadlines another adopts its clusters."""
+        self._refused.add(lps_id)
+
+    def is_refused(self, lps_id: str) -> bool:
+        """Whether an LPS serves nothing for the rest of the run."""
+        return lps_id in self._refused
 
     @property
     def hold_s(self) -> float:
@@ -154,11 +163,16 @@ class Serving:
         return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
 
     def _left_s(self, lps_id: str) -> float:
-        """How long an LPS may still be silent; negative for one that is away, as a revoked one is at once."""
+        """How long an LPS may still be silent; negative for one that is away, as a revoked one is at once.
+
+        So is one that is refused, with deadlines: without, nobody may go on with a cluster that has missed a round.
+        """
         if self.is_revoked(lps_id):
             return -1.0
         if self._deadline_s is None:
             return float("inf")
+        if lps_id in self._refused:
+            return -1.0
         return self._deadline_s - self._silent_s(lps_id)
 
     def is_revoked(self, lps_id: str) -> bool:

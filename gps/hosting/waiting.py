@@ -9,7 +9,10 @@ from typing import Protocol
 
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
+from fedstrata.rounds.notes import LONGEST_S
+from fedstrata.rpc.messages import checked_number
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Roster
 from gps.hosting.reports import Reports
@@ -45,7 +48,7 @@ class Run(Protocol):
     reports: Reports
     roster: Roster
 
-    def tell(self) -> None:
+    def tell_soon(self) -> None:
         """Have everybody who watches the run look again."""
 
 
@@ -75,10 +78,15 @@ class Waiting:
 
     @contextmanager
     def call_of(self, request: pb.FetchClustersRequest) -> Iterator[None]:
-        """An LPS asks, which it does as long as it lives, and says whom it waits for."""
-        now = self._clock()
+        """An LPS asks, which it does as long as it lives, and says whom it waits for.
+
+        Raises:
+            PayloadError: it says to have waited for a time that is none.
+        """
+        now, said = self._clock(), f"{quoted(request.lps_id)} says that it has waited for"
         self._said_by_lps[request.lps_id] = [
-            (wait.name[:80], wait.what[:200], now - wait.seconds) for wait in request.waits[:WAITS_MAX]
+            (wait.name[:80], wait.what[:200], now - checked_number(wait.seconds, 0, LONGEST_S, said))
+            for wait in request.waits[:WAITS_MAX]
         ]
         self._calls[request.lps_id] += 1
         try:
@@ -135,7 +143,7 @@ class Waiting:
             self._metrics.waits({wait.name: wait.seconds for wait in waits[:NAMED_MAX]}, len(waits))
             if [(wait.name, wait.what) for wait in waits] != [(wait.name, wait.what) for wait in before]:
                 self._log.info("waits_for", waits=[str(wait) for wait in waits[:NAMED_MAX]], all=len(waits))
-                run.tell()
+                run.tell_soon()
             self._note(waits, run.phase, note)
             await Changes().wait_until(lambda: False, LOOK_S)
 

@@ -194,8 +194,9 @@ class Journal:
         return self._write(statement, device_id, stage, reason) > 0
 
     def exclusions(self) -> list[tuple[str, str, str]]:
-        """(device id, stage, reason) in the order noted."""
-        return self._rows("SELECT device_id, stage, reason FROM exclusions ORDER BY rowid")
+        """(device id, stage, reason) by device and round, whatever the order in which they were heard of."""
+        order = "length(device_id), device_id, length(stage), stage, reason"
+        return self._rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
 
     def refused_in_training(self) -> set[str]:
         """The devices that an LPS has refused for the rest of the run."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.errors import StateError
+from fedstrata.process.private_files import only_the_owner
 from fedstrata.store.files import sync_folder
 
 
@@ -51,8 +52,6 @@ TABLES: Mapping[str, str] = {
     "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
-# which journals of earlier versions do not have
-LATER_TABLES = ("round_times", "moves", "moved_busy", "bundle_times")
 UNIQUE = {
     "answers": "question, global_round, device_index",
     "bundles": "global_round, cluster_id",
@@ -66,6 +65,7 @@ def create(path: Path) -> None:
     """An empty journal, which takes its name only when it is whole: a file that is there and empty is damaged."""
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)
+    open(aside, "xb", opener=only_the_owner).close()  # its logs are opened to as many
     database = sqlite3.connect(aside)
     for table in TABLES:
         database.execute(_creation(table))
@@ -81,8 +81,6 @@ def connect(path: Path) -> sqlite3.Connection:
         raise sqlite3.DatabaseError("the file is empty")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.create_function("seal_of", -1, _seal_of, deterministic=True)
-    for table in LATER_TABLES:
-        database.execute(_creation(table))
     for table in TABLES:
         columns = _columns(table)
         for event in ("INSERT", f"UPDATE OF {columns}"):
@@ -106,9 +104,9 @@ def verify(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _creation(table: str) -> str:
-    """What makes a table that is not there."""
+    """Return the statement that creates a table."""
     unique = f", UNIQUE ({UNIQUE[table]})" if table in UNIQUE else ""
-    return f"CREATE TABLE IF NOT EXISTS {table} ({TABLES[table]}, seal BLOB{unique})"
+    return f"CREATE TABLE {table} ({TABLES[table]}, seal BLOB{unique})"
 
 
 def _columns(table: str) -> str:

@@ -65,6 +65,7 @@ class SharedKeeper:
         self._model = model
         self._streams = streams
         self._layout = streams.everywhere
+        self._rounds = experiment.training.lps_rounds_per_global_round
         self._acceptance = Acceptance(self._layout, experiment.links.lps_gps.up, part)
 
     def layout(self, global_round: int) -> Layout:
@@ -85,8 +86,8 @@ class SharedKeeper:
         return self._acceptance
 
     def sums(self, children: Mapping[str, int], global_round: int) -> OneSum:
-        """One sum, each LPS by its examples."""
-        return OneSum(self._layout.size, children)
+        """One sum, each LPS by the examples of all of its LPS rounds."""
+        return OneSum(self._layout.size, {name: self._rounds * examples for name, examples in children.items()})
 
     def moves(self, model: AnyModel, sums: Sums, global_round: int) -> Iterator[Move]:
         """The shared layers by the mean update."""
@@ -110,7 +111,8 @@ class StreamsKeeper:
         self._model = model
         self._streams = streams
         self._plans = plans
-        self._is_exact = experiment.training.lps_rounds_per_global_round == 1
+        self._rounds = experiment.training.lps_rounds_per_global_round
+        self._is_exact = self._rounds == 1
         self._acceptances: dict[tuple[int, Layout], Acceptance] = {}  # by the number of clusters, and what travels
 
     def _clusters(self, global_round: int) -> int:
@@ -161,13 +163,13 @@ class StreamsKeeper:
         return PartialSums(sizes, {home: self._most(home, clusters) for home in children}, is_exact=self._is_exact)
 
     def _most(self, home: str, clusters: int) -> list[int]:
-        """The largest weights that the devices of an LPS can have in every stream."""
+        """The largest weights that the devices of an LPS can have in every stream, over all of its LPS rounds."""
         total = [0] * len(self._streams.streams(clusters))
         for device in self._plans.members(home):
             weights = self._streams.weights(
                 device.cluster or 0, clusters, self._plans.weight(device), self._plans.shares(device)
             )
-            total = [before + weight for before, weight in zip(total, weights, strict=True)]
+            total = [before + self._rounds * weight for before, weight in zip(total, weights, strict=True)]
         return total
 
     def moves(self, model: AnyModel, sums: Sums, global_round: int) -> Iterator[Move]:

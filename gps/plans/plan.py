@@ -192,6 +192,11 @@ class Plans:
         return answer
 
     @property
+    def told_to_lpss(self) -> answers_pb2.Answer | None:
+        """What LPSs with clusters of their own tell all devices; others have it with the streams of a global round."""
+        return self.told(self.now) if self._made and not self.spans_lps else None
+
+    @property
     def held_out(self) -> int:
         """How many examples all devices together measure models on."""
         return sum(device.num_held_out for device in self._roster.devices.values())
@@ -329,9 +334,9 @@ def _plan(text: str, affinity: bytes) -> Plan:
             name: tuple({int(index): share for index, share in stream.items()} for stream in streams)
             for name, streams in said["weights"].items()
         },
-        offers=tuple(tuple(offered) for offered in said.get("offers", ())),
-        withdrawn=tuple(said.get("withdrawn", ())),
-        told={name: np.array(values, dtype) for name, (dtype, values) in said.get("told", {}).items()},
+        offers=tuple(tuple(offered) for offered in said["offers"]),
+        withdrawn=tuple(said["withdrawn"]),
+        told={name: np.array(values, dtype) for name, (dtype, values) in said["told"].items()},
         affinity=np.frombuffer(affinity, "<f8").reshape(side, side) if affinity else None,
         related=tuple(said["related"]),
         memory=said["memory"],

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedstrata.checks.clock import busy_as_they_move
-from fedstrata.clock.presence import Homes
+from fedstrata.clock.presence import Homes, busy_as_they_move
 from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment

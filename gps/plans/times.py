@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from fedstrata.checks.clock import counts_real_time
 from fedstrata.clock.before import Asked, before_training
+from fedstrata.clock.presence import counts_real_time
 from fedstrata.clock.timeline import LpsTimeline
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Moment, make_method

@@ -39,14 +39,11 @@ class LinkSum:
 
     @property
     def outside(self) -> list[str]:
-        """What differs by more than it may from what was configured."""
+        """What differs by more than it may from what was configured: nothing where nothing was."""
         found = []
-        if self.direction == "compute":
-            is_modelled = self.link_ns > 0
-            return ["compute"] if is_modelled and self._is_off(self.link_ns, self.achieved_link_ns) else []
-        if self._is_off(self.link_ns, self.achieved_link_ns):
-            found.append("rate")
-        if self._is_off(self.latency_ns, self.achieved_latency_ns):
+        if self.link_ns and self._is_off(self.link_ns, self.achieved_link_ns):
+            found.append("compute" if self.direction == "compute" else "rate")
+        if (self.link_ns or self.latency_ns) and self._is_off(self.latency_ns, self.achieved_latency_ns):
             found.append("latency")
         return found
 

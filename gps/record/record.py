@@ -3,7 +3,6 @@
 Field by field in docs/record.md.
 """
 
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods.profiles.relevance import Matrix
 from fedstrata.page import ROUND_COLUMNS
 from fedstrata.privacy.report import EpsilonSpent, privacy_summary
+from fedstrata.process.json_text import json_text
 from fedstrata.process.metrics import LinkKey
 from fedstrata.process.sleeping import wall_time
 from fedstrata.store import AnyModel, write_aside, write_model
@@ -87,18 +87,17 @@ def write_record(folder: Path, result: RunResult) -> None:
         _write(folder / "energy.csv", energy_csv(result.spent, result.experiment.device_ids()))
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
-    _write(folder / "summary.json", [json.dumps(summary(result), indent=2), "\n"])
+    _write(folder / "summary.json", [json_text(summary(result), indent=2), "\n"])
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
-    """Write the clusters' final models that no LPS reports; gives the SHA-256 of each file."""
+    """Write the clusters' final models that no LPS reports; gives the digest of each one's values."""
     digests = {}
     for name, model in models.items():
         path = folder / "models" / f"{name}.safetensors"
         about = {"run_id": experiment.run_id, "cluster_id": name, "lps_round": str(experiment.training.lps_rounds)}
         write_model(path, model.layout, model.pieces(), {"format": "fedstrata", **about})
-        with path.open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        digests[name] = model.values_digest()
     return digests
 
 

@@ -21,6 +21,7 @@ from fedstrata.models import Model
 from fedstrata.optimisers.server import server_optimiser
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
     Intake,
     KeyRing,
@@ -32,9 +33,11 @@ from fedstrata.rounds import (
     RoundTerms,
     Update,
 )
+from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, Sums, taken
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.closing import say_good_bye
 from lps.kept.arithmetic import difference, moves, spliced
@@ -61,14 +64,19 @@ class LpsParts:
     state_folder: Path
     metrics: ProcessMetrics
     executor: Executor
-    authorities: Callable[[], frozenset[bytes]] = frozenset  # by which devices have their certificates now
+    check_key: CheckKey  # under secure aggregation, of a device's key for masks
 
 
 class ClusterSession:
     """Runs one cluster from its first LPS round to its report."""
 
-    def __init__(self, around: LpsParts, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog) -> None:
+    def __init__(
+        self, around: LpsParts, cluster: gps_pb.Cluster, uplink: RoundClient, log: EventLog,
+        told: answers_pb2.Answer | None = None,
+    ) -> None:  # fmt: skip
+        """`told` is what the plan tells all devices."""
         self._around = around
+        self._told = told
         self._experiment = around.experiment
         self._rounds_per_global = around.experiment.training.lps_rounds_per_global_round
         self._layout: Layout = around.streams.travelling
@@ -94,13 +102,14 @@ class ClusterSession:
         )
         self._writing = Writing(self._state)
         secure = self._experiment.secure_aggregation
-        self._keys = KeyRing(self.has_member, secure.min_devices, around.authorities) if secure is not None else None
+        self._keys = KeyRing(self.has_member, secure.min_devices, around.check_key) if secure is not None else None
         exchange = RoundTerms(
             run_id=uplink.identity.run_id,
             layout=self._layout,
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=lps_wait(self._experiment),
+            held_s=hold_s(self._experiment.device_count),
             is_timed=self._experiment.clock != "none",
             transfers=transfers_of(self._experiment, device_links(self._experiment), cluster.began_unix_ns),
             keys=self._keys,
@@ -232,7 +241,7 @@ class ClusterSession:
         else:
             local = await self._off_loop(self._state.scratch, pieces)
             del sums  # two models large, and done with
-            following = await self._global_round(standing, local, report, gathered.num_examples)
+            following = await self._global_round(standing, local, report)
         self._around.metrics.round_closed(time.monotonic() - started)
         standing.close()
         return following
@@ -264,6 +273,7 @@ class ClusterSession:
         self.server.open(
             OpenRound.of_one(
                 standing.model,
+                told=self._told,
                 number=number,
                 global_round=number // self._rounds_per_global,
                 intake=intake,
@@ -274,9 +284,7 @@ class ClusterSession:
 
     # --- the global round ---------------------------------------------------------------------
 
-    async def _global_round(
-        self, standing: RoundStart, local: AnyModel, report: gps_pb.ReportHeader, num_examples: int
-    ) -> RoundStart:
+    async def _global_round(self, standing: RoundStart, local: AnyModel, report: gps_pb.ReportHeader) -> RoundStart:
         """Send the shared layers' update up, take the average of all clusters, keep the head."""
         global_round = standing.lps_round // self._rounds_per_global
         places = self._layout.slices_of(self._shared)
@@ -284,7 +292,7 @@ class ClusterSession:
         done, rest = split_rounds(report, standing.lps_round)
         update = Update(
             round=global_round,
-            num_examples=num_examples,
+            num_examples=self._members.examples(report, global_round, self._rounds_per_global),
             codec=self._uplink.codec_for(delta),
             read=lambda start, stop: delta[start:stop],
             train_loss=report.lps_rounds[-1].train_loss,

@@ -15,6 +15,7 @@ from fedstrata.clock.transfers import transfers_of
 from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.methods import Moment
 from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
@@ -61,6 +62,7 @@ class SpanningSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=lps_wait(self._experiment),
+            held_s=hold_s(self._experiment.device_count),
             is_timed=self._experiment.clock != "none",
             transfers=transfers_of(self._experiment, device_links(self._experiment), home.began_unix_ns),
         )
@@ -170,17 +172,16 @@ class SpanningSession:
             sums = await self._gather(first, received.round, base)
             await asyncio.to_thread(self._add_bases, base, sums)
             return await self._exchange(received, UpwardSums(self._of_plan(base), sums))
-        vector, weights = base, list[int]()
+        vector = base
         for number in range(first, first + self._rounds):
-            vector, weights = await self._move(number, received.round, vector)
-        changes = UpwardChanges(vector, base, weights)
+            vector = await self._move(number, received.round, vector)
+        changes = UpwardChanges(vector, base)
         del vector  # where the next one comes, this one is in the way
         return await self._exchange(received, changes)
 
-    async def _move(self, number: int, global_round: int, vector: StreamVector) -> tuple[StreamVector, list[int]]:
-        """One LPS round; gives what the streams have moved to, and their weights. The sums are let go of."""
-        sums = await self._gather(number, global_round, vector)
-        return await asyncio.to_thread(vector.moved, sums), sums.weights
+    async def _move(self, number: int, global_round: int, vector: StreamVector) -> StreamVector:
+        """One LPS round; gives what the streams have moved to. The sums are let go of."""
+        return await asyncio.to_thread(vector.moved, await self._gather(number, global_round, vector))
 
     def _of_plan(self, vector: StreamVector) -> StreamVector:
         """A vector laid out for as many clusters as the plan has now; its values count for nothing."""
@@ -288,13 +289,12 @@ class SpanningSession:
         global_round, self._members.under_way = received.round, None
         codec = streams.codec(self._uplink.link.up)
         done, rest = split_rounds(self._report, (global_round + 1) * self._rounds - 1)
-        row = self._report.lps_rounds[-1]
         update = Update(
             round=global_round,
-            num_examples=row.num_examples,
+            num_examples=self._members.examples(self._report, global_round, self._rounds),
             codec=codec,
             read=streams.read,
-            train_loss=row.train_loss,
+            train_loss=self._report.lps_rounds[-1].train_loss,
             lps_rounds=tuple(done),
             exclusions=tuple(self._notes.exclusions),
             payload=streams.header(codec, self._streams.parts(self._members.clusters)),

@@ -18,9 +18,16 @@ from fedstrata.v1 import tensors_pb2
 
 
 class StreamVector:
-    """The values of all streams of so many clusters."""
+    """The values of all streams of so many clusters, and how many examples have moved each since the GPS sent them."""
 
-    def __init__(self, streams: Streams, clusters: int, flat: Flat, named: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        clusters: int,
+        flat: Flat,
+        named: Sequence[Sequence[int]] = (),
+        moved_by: Sequence[int] = (),
+    ) -> None:
         """`named` has, by cluster, those whose models its devices are offered, where it is not all."""
         self._streams = streams
         self._named = named
@@ -28,6 +35,7 @@ class StreamVector:
         self.layout = streams.layout(clusters)
         self.places = streams.places(clusters)
         self.flat = flat
+        self.weights = list(moved_by) or [0] * len(self.places)
 
     def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
         """What the devices of each cluster start from: its model, all streams, or those of clusters named for it.
@@ -56,13 +64,15 @@ class StreamVector:
         return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=parts, **told)
 
     def moved(self, sums: RoutedSums) -> "StreamVector":
-        """This vector plus the mean update of each stream; a stream without one stays."""
+        """This vector plus the mean update of each stream, whose weight grows by that of the update; a stream without
+        one stays."""
         flat = self.flat.copy()
         for place, stream in zip(self.places, sums.streams, strict=True):
             if stream.num_examples:
                 for start, stop in pieces_of(place.stop - place.start):
                     flat[place.start + start : place.start + stop] += stream.mean(start, stop)
-        return StreamVector(self._streams, self.clusters, flat, self._named)
+        weights = [before + now for before, now in zip(self.weights, sums.weights, strict=True)]
+        return StreamVector(self._streams, self.clusters, flat, self._named, weights)
 
 
 class Upward(Protocol):
@@ -105,10 +115,10 @@ class UpwardSums:
 
 
 class UpwardChanges:
-    """How far the streams have moved in several LPS rounds, with the weights of the last one."""
+    """How far the streams have moved in several LPS rounds, each with the examples of all of these rounds."""
 
-    def __init__(self, moved: StreamVector, base: StreamVector, weights: Sequence[int]) -> None:
-        self._moved, self._base, self._weights = moved, base, weights
+    def __init__(self, moved: StreamVector, base: StreamVector) -> None:
+        self._moved, self._base = moved, base
 
     def codec(self, encoding: AnyEncoding) -> PayloadCodec:
         """How it travels."""
@@ -119,7 +129,7 @@ class UpwardChanges:
 
     def header(self, codec: PayloadCodec, parts: PartLayouts) -> tensors_pb2.PayloadHeader:
         """What announces it: each stream's part with its weight."""
-        return parts_header(codec, parts, self._weights)
+        return parts_header(codec, parts, self._moved.weights)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """The elements [start, stop)."""

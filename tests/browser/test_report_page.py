@@ -50,6 +50,16 @@ def test_the_page_says_what_devices_took_where_energy_was_counted(browser: Brows
     assert "Energy by part" not in plain.text
 
 
+def test_what_is_wall_time_is_called_so_beside_virtual_time(browser: Browser, tmp_path: Path) -> None:
+    parts = {"down": 1.0, "compute": 2.0, "up": 3.0, "waiting": 4.0}
+    virtual = {"seconds": 3600.0, "before": parts, "gps": parts, "lps": parts}
+    page = opened(browser(1600), write_record(tmp_path / "run", virtual=virtual))
+    assert page.fact("Virtual time") == "1 h 00 min"
+    assert page.fact("Wall time") == "1 min 02 s"
+    assert "Newest round by wall time" in page.text
+    assert "Total time" not in page.text
+
+
 def test_every_figure_says_in_words_what_it_shows(browser: Browser, tmp_path: Path) -> None:
     page = opened(browser(1600), write_record(tmp_path / "run"))
     said = page.run("return [...document.querySelectorAll('figure svg')].map((svg) => svg.getAttribute('aria-label'))")
@@ -143,7 +153,15 @@ def test_figures_are_saved_as_files_that_stand_alone(browser: Browser, tmp_path:
     saves = page.run("return [...document.querySelectorAll('button')].filter((button) => button.offsetParent)")
     for button in saves:
         button.click()
-    expected = {"topology", "accuracy", "loss", "newest-round", "bytes-over-rounds", "bytes-by-link", "relevance"}
+    expected = {
+        "topology",
+        "accuracy",
+        "loss",
+        "newest-round-by-wall-time",
+        "bytes-over-rounds",
+        "bytes-by-link",
+        "relevance",
+    }
     saved = lambda: {path.stem for path in page.folder.glob("*.svg")}  # noqa: E731
     WebDriverWait(page.driver, 30, 0.1).until(lambda _: saved() == expected)
     for path in page.folder.glob("*.svg"):

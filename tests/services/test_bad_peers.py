@@ -17,7 +17,14 @@ from tiers import SMALL, Clock, Tiers, small
 
 from device.enrolment import GpsLink
 from fedstrata.datasets import dataset_info
-from fedstrata.errors import DuplicateDeviceError, ExcludedError, PayloadError, UnknownChildError, WrongRunError
+from fedstrata.errors import (
+    DuplicateDeviceError,
+    ExcludedError,
+    NotServedError,
+    PayloadError,
+    UnknownChildError,
+    WrongRunError,
+)
 from fedstrata.experiment import Experiment
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
@@ -300,6 +307,42 @@ async def test_a_bundle_of_answers_in_a_run_that_asks_nothing_in_training_is_ref
         error = await refused(GpsServiceStub(gps).SubmitAnswers(bundle()))
     assert isinstance(error, PayloadError)
     assert str(error) == "nobody is asked in the global rounds of this run"
+
+
+async def test_an_lps_that_has_waited_for_ever_is_refused(tiers: Tiers) -> None:
+    waits = [pb.Wait(name="device-000", what="its update", seconds=float("inf"))]
+    request = pb.FetchClustersRequest(run_id=RUN_ID, lps_id="lps-0", waits=waits)
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        error = await refused(GpsServiceStub(gps).FetchClusters(request))
+    assert isinstance(error, PayloadError)
+    assert str(error) == "'lps-0' says that it has waited for inf; expected a finite number from 0 to 1e+09"
+
+
+@pytest.mark.parametrize(
+    ("deadline", "served_by"), [((), []), (("deadlines.gps.deadline_s=20",), [("lps-0", "lps-1")])], ids=["none", "one"]
+)
+async def test_an_lps_that_is_refused_is_gone_for_the_quorum_and_with_deadlines_another_adopts_its_devices(
+    tmp_path: Path, deadline: tuple[str, ...], served_by: list[tuple[str, str]]
+) -> None:
+    experiment = small("method=oracle", "training.global_rounds=3", "deadlines.gps.quorum_ratio=0.5", *deadline)
+    async with Tiers(experiment, tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as channel:
+        gps = GpsServiceStub(channel)
+        for index, device_id in enumerate(experiment.device_ids()):
+            await gps.Enroll(enrolment(index, device_id, experiment_sha256=experiment.digest))
+        await tiers.until(lambda: tiers.run.rounds.server.awaited[0] == 0)
+        bad = header(shape=[1], payload_bytes=4, child_id="lps-0", lps_id="lps-0", run_id=experiment.run_id)
+        error = await refused(gps.SubmitAggregate(iter([bad])))
+        assert isinstance(error, PayloadError)
+        failure = pb.ReportFailureRequest(run_id=experiment.run_id, lps_id="lps-0", reason="if not I, nobody")
+        assert isinstance(await refused(gps.ReportFailure(failure)), NotServedError)
+        await tiers.start_devices()
+        summary = (await tiers.ended()).summary
+    assert (summary.reason, summary.rounds) == (None, 3)
+    assert [(told.cluster, told.by) for told in summary.adoptions] == served_by
+    assert [(gone.device, gone.stage, gone.reason) for gone in summary.excluded] == [
+        ("lps-0", "global round 1", f"refused: {error}")
+    ]
+    assert set(summary.model_sha256) == {"lps-1", *(cluster for cluster, _ in served_by)}
 
 
 async def test_an_answer_in_a_stream_of_aggregates_is_refused_with_the_call_for_it(tiers: Tiers) -> None:

@@ -176,7 +176,7 @@ async def test_it_is_the_virtual_clocks_broadcast(
     indexes = {name: index for index, name in enumerate(offered)}
     expected = DeviceTimeline(paced(*said)).arrivals(0, 0, offered, free, indexes)
     for name, index in indexes.items():
-        assert abs(found[index][0] - expected[name]) <= 100  # nanoseconds, of rounding
+        assert found[index][0] == expected[name]
 
 
 def test_its_pieces_are_ten_milliseconds_of_the_link_or_of_ones_own() -> None:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.experiment.cohort import COHORT, cohort
 from fedstrata.experiment.sections import MAX_DEVICES
+from fedstrata.streams.cohort import COHORT, cohort
 
 
 @pytest.mark.parametrize(

@@ -198,3 +198,29 @@ def test_runs_by_different_openblas_kernels_are_said_to_be_so(tmp_path: Path) ->
     said = rendered(compare([*here, there])).splitlines()[-1]
     assert said.startswith("Computed by different OpenBLAS kernels")
     assert "SkylakeX: here-0, here-1; Haswell, SkylakeX: there" in said
+
+
+def test_runs_with_equal_weights_are_named(tmp_path: Path) -> None:
+    one, other = {"lps-0": "12" * 32, "lps-1": "34" * 32}, {"lps-0": "12" * 32, "lps-1": "56" * 32}
+    turned = {"cluster-0": "34" * 32, "cluster-1": "12" * 32}  # clusters may be called and ordered in another way
+    digests = {"none": one, "virtual": turned, "longer": other, "failed": {}, "cut": {}}
+    folders = [write_record(tmp_path / name, model_sha256=sha256) for name, sha256 in digests.items()]
+    assert "Equal weights, to the bit: none, virtual\n" in rendered(compare(folders))
+    assert "Equal weights" not in rendered(compare(folders[1:]))
+
+
+def test_settings_that_differ_between_methods_are_said(tmp_path: Path) -> None:
+    short, long = (
+        {"training": {"global_rounds": 3, "local_steps": 5}},
+        {"training": {"global_rounds": 3}, "clock": "real"},
+    )
+    folders = [
+        write_record(tmp_path / "a", method="one_shot", settings=short),
+        write_record(tmp_path / "b", method="random", seed=1, settings=short),
+    ]
+    assert "differs" not in rendered(compare(folders))
+    folders.append(write_record(tmp_path / "c", method="random", settings=long))
+    said = rendered(compare(folders)).splitlines()
+    assert "clock differs. real: c" in said
+    assert "training.local_steps differs. 5: a, b" in said
+    assert sum("differs" in line for line in said) == 2

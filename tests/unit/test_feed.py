@@ -103,8 +103,3 @@ def test_what_a_reader_that_stops_keeps_is_bounded_by_one_state() -> None:
         tracemalloc.stop()
     assert kept < 3 * million
     assert told(next(stopped))[1]["rounds"] == [[29]]
-
-
-def test_a_value_that_is_no_json_is_refused_where_it_is_published() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        Feed().publish({"a": float("nan")})

@@ -20,13 +20,14 @@ class Process:
     def __init__(self) -> None:
         self.is_ready = False
         self.metrics = ProcessMetrics("lps")
-        self.server = StatusServer("127.0.0.1:0", self.metrics.registry, lambda: self.is_ready)
+        names = ["GPS.lab.example", " other.example"]
+        self.server = StatusServer("127.0.0.1:0", self.metrics.registry, lambda: self.is_ready, names=names)
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, name: str | None = None) -> tuple[int, str]:
         host, _, port = self.server.address.rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={} if name is None else {"Host": name})
             reply = connection.getresponse()
             return reply.status, reply.read().decode()
         finally:
@@ -92,6 +93,23 @@ def test_an_ipv6_address_is_served_and_written_in_brackets() -> None:
         pytest.skip("no IPv6 loopback here")
     with server:
         assert server.address.startswith("[::1]:")
+
+
+@pytest.mark.parametrize("has_ipv6", [True, False])
+def test_everywhere_is_every_address_of_both_families_or_of_the_one_there_is(
+    process: Process, monkeypatch: pytest.MonkeyPatch, has_ipv6: bool
+) -> None:
+    monkeypatch.setattr("fedstrata.process.http.has_ipv6", lambda: has_ipv6)
+    with StatusServer("[::]:0", process.metrics.registry, lambda: True) as server:
+        port = server.address.rpartition(":")[2]
+        for host, is_heard in (("127.0.0.1", True), ("::1", has_ipv6)):
+            connection = http.client.HTTPConnection(host, int(port), timeout=60)
+            with ExitStack() as stack:
+                stack.callback(connection.close)
+                if not is_heard:
+                    stack.enter_context(pytest.raises(OSError, match="refused"))
+                connection.request("GET", "/readyz")
+                assert connection.getresponse().status == 200
 
 
 def test_a_port_that_another_server_holds_is_refused_and_one_it_has_left_is_free() -> None:
@@ -161,3 +179,34 @@ def test_of_connections_that_break_nothing_is_said(process: Process, capfd: pyte
         assert process.get("/healthz")[0] == 200
     process.server.__exit__(None, None, None)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "gps.svc.evil.example",
+        "lab.example",
+    ],
+)
+def test_a_name_that_a_stranger_may_have_pointed_here_is_refused(process: Process, path: str, name: str) -> None:
+    status, said = process.get(path, name)
+    assert (status, "fedstrata_" in said) == (421, False)
+    assert said.endswith("ask by its address, or start it with --http-names\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        None, "", "localhost", "LOCALHOST:8080", "app.localhost", "127.0.0.1", "10.42.0.7:8080", "[::1]:8080",
+        "[fd00::7]",
+        "fedstrata-gps-0", "fedstrata-gps.lab.svc", "fedstrata-gps.lab.svc.cluster.local.", "gps.lab.example:80",
+        "other.example",
+    ],
+)  # fmt: skip
+def test_addresses_and_names_of_its_own_are_answered(process: Process, name: str | None) -> None:
+    status, said = process.get("/metrics", name)
+    assert (status, "fedstrata_" in said) == (200, True)

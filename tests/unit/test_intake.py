@@ -45,6 +45,17 @@ async def test_a_device_with_three_times_the_examples_counts_three_times() -> No
     assert (gathered.children, gathered.num_examples, gathered.missing) == (2, 4, ())
 
 
+async def test_a_device_that_claims_more_examples_beside_its_payload_counts_by_its_payload() -> None:
+    intake, _ = intake_of({"a": 1})
+    upload = await intake.begin("a", CODEC, (1,), 0)
+    assert upload is not None
+    await intake.fold(upload, bytes_of(vector(1.0)))
+    claimed = header_of("a", num_examples=1)
+    claimed.num_examples = 1 << 40
+    await intake.finish(upload, claimed)
+    assert (await intake.close()).num_examples == 1
+
+
 @settings(max_examples=30, deadline=None)
 @given(updates, st.randoms(use_true_random=False))
 def test_the_mean_has_the_same_bits_in_any_order_of_arrival(drawn: list[Any], random: Any) -> None:

@@ -161,6 +161,22 @@ def test_what_is_written_together_is_written_wholly_or_not_at_all(tmp_path: Path
     journal.close()
 
 
+def test_exclusions_stand_in_one_order_whenever_they_were_heard_of(tmp_path: Path) -> None:
+    expected = [
+        ("lps-1", "global round 2", "missed the deadline"),
+        ("device-002", "round 9", "missed the deadline"),
+        ("device-002", "round 10", "missed the deadline"),
+        ("device-010", "enrolment", "refused: too few examples"),
+    ]
+    for number, heard in enumerate((expected, expected[::-1], expected[2:] + expected[:2])):
+        (tmp_path / str(number)).mkdir()
+        journal = opened(tmp_path / str(number))
+        for who, stage, reason in heard:
+            journal.exclude(who, stage, reason)
+        assert journal.exclusions() == expected
+        journal.close()
+
+
 def test_a_bundle_is_kept_wholly_or_not_at_all(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     with pytest.raises(StateError, match="cannot write"):
@@ -324,15 +340,4 @@ def test_a_journal_that_cannot_be_written_says_which(tmp_path: Path) -> None:
     journal._db.execute("PRAGMA query_only = 1")
     with pytest.raises(StateError, match=r"cannot write .*journal\.sqlite"):
         journal.close_global_round(1)
-    journal.close()
-
-
-def test_a_journal_of_before_the_virtual_clock_is_opened(tmp_path: Path) -> None:
-    with sqlite3.connect(filled(tmp_path)) as database:
-        database.execute("DROP TABLE round_times")
-    database.close()
-    journal = opened(tmp_path)
-    journal.set_round_times(1, b"times")
-    journal.set_round_times(1, b"again")
-    assert journal.round_times() == {1: b"again"}
     journal.close()

@@ -219,6 +219,20 @@ def test_lpss_with_rounds_of_their_own_send_means_not_sums(tmp_path: Path) -> No
     assert moved == pytest.approx([20 / 70, 100 / 70, 2, 7])
 
 
+def test_an_lps_counts_at_most_by_all_its_devices_in_all_its_lps_rounds(tmp_path: Path) -> None:
+    for name in ("spanning", "own"):
+        (tmp_path / name).mkdir()
+    sums = Setting(tmp_path / "spanning", Heads, "training.lps_rounds_per_global_round=3").sums()
+    sums.check("lps-0", [60, 30, 30])
+    for weights in ([61, 30, 30], [60, 31, 30]):
+        with pytest.raises(PayloadError, match=r"expected at most \[60, 30, 30\]"):
+            sums.check("lps-0", weights)
+    own = shared_keeper(tmp_path / "own", "training.lps_rounds_per_global_round=3").sums({"lps-0": 20}, 0)
+    own.check("lps-0", [60])
+    with pytest.raises(PayloadError, match="expected 1 to 60"):
+        own.check("lps-0", [61])
+
+
 def test_the_clusters_models_are_read_out_of_the_streams(setting: Setting) -> None:
     models = setting.keeper.models(setting.model(1, 2, 30, 40), 0)
     assert {name: model.read(0, 3).tolist() for name, model in models.items()} == {
@@ -231,8 +245,8 @@ def test_the_clusters_models_are_read_out_of_the_streams(setting: Setting) -> No
 # --- the layers shared everywhere ---------------------------------------------------------------------------
 
 
-def shared_keeper(folder: Path) -> SharedKeeper:
-    gps = GpsParts(folder)
+def shared_keeper(folder: Path, *overrides: str) -> SharedKeeper:
+    gps = GpsParts(folder, *overrides)
     method = Heads.of({"name": "own:method"}, Facts(device_count=5))
     return SharedKeeper(gps.experiment, method, MODEL, streams_of(gps.experiment, method, MODEL), "update")
 

@@ -1,9 +1,10 @@
 """Rates that change while transfers are under way: by hand, and against a plain step-by-step account in fractions."""
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedstrata.clock.calendar import Flow, fair_ends
@@ -142,11 +143,19 @@ FLOWS = st.lists(
 )
 
 
-@settings(max_examples=150)
+# The shares change at a fraction of a nanosecond, long before the third has 2 bit/s to make up for what was rounded.
+@example(
+    flows=[
+        Flow(start_ns=0, bits=1, rate=None),
+        Flow(start_ns=0, bits=1, rate=None),
+        Flow(start_ns=0, bits=2, rate=course_from([(1_439_567, 695)], 1)),
+    ],
+    capacity=course_from([(1_439_538, 2_084)], 100),
+)
 @given(FLOWS, st.builds(course_from, STEPS, st.integers(100, 6_000)))
 def test_shared_links_are_max_min_fair_while_rates_change(flows: list[Flow], capacity: AnyRate) -> None:
     for end, expected in zip(fair_ends(flows, capacity), fluid_ends(flows, capacity), strict=True):
-        assert abs(end - expected) <= 16 + expected / 10**9  # each change rounds to a nanosecond
+        assert end == math.ceil(expected)
 
 
 @given(FLOWS)
@@ -154,7 +163,7 @@ def test_a_link_that_changes_to_what_it_is_changes_nothing(flows: list[Flow]) ->
     same = course_of([(0, 2_000), (S, 2_000), (3 * S, 2_000)])
     assert isinstance(same, Course)
     for one, other in zip(fair_ends(flows, same), fair_ends(flows, 2_000), strict=True):
-        assert abs(one - other) <= 8
+        assert one == other
 
 
 def test_of_two_on_a_shared_link_one_goes_on_alone_while_the_other_is_cut() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.checks.clock import announces_updates
+from fedstrata.clock.late import announces_updates
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LinkTimes
@@ -105,10 +105,6 @@ def test_loss_bounds_the_rate_by_what_tcp_reaches() -> None:
 # --- the run's id -------------------------------------------------------------------------------------------
 
 
-def test_a_file_without_these_keys_has_the_id_that_it_had_before_they_were_there() -> None:
-    assert parse_experiment(PLAIN).run_id == "small-9bc9dfcd5de4"
-
-
 def test_with_no_clock_links_and_boards_are_no_part_of_the_id() -> None:
     said = (
         "clock=none",
@@ -189,6 +185,11 @@ def test_a_stored_file_is_the_same_experiment() -> None:
 )
 def test_nonsense_is_refused_in_one_line(override: str, message: str) -> None:
     assert message in refusal(TIMED, override)
+
+
+def test_a_deadline_that_the_clock_has_not_is_left_out_and_not_said_to_be_none() -> None:
+    assert refusal(TIMED, "deadlines.gps.deadline_s=3").endswith("leave deadlines.gps.deadline_s out")
+    assert "valid number" in refusal(TIMED, "deadlines.gps.deadline_s=none")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def test_a_row_has_sums_and_means() -> None:
         ({"achieved_latency_ns": 103 * MS}, "latency"),
         ({"latency_ns": 0, "achieved_latency_ns": MS}, ""),  # a timer's millisecond
         ({"latency_ns": 0, "achieved_latency_ns": MS + 1, "achieved_link_ns": 2 * S}, "rate latency"),
-        ({"link_ns": 0, "achieved_link_ns": MS}, ""),  # nothing limits it
+        ({"link_ns": 0, "achieved_link_ns": S}, ""),  # nothing limits its rate
+        ({"link_ns": 0, "achieved_link_ns": S, "achieved_latency_ns": 103 * MS}, "latency"),
+        ({"link_ns": 0, "achieved_link_ns": S, "latency_ns": 0, "achieved_latency_ns": S}, ""),  # nothing limits it
         ({"direction": "compute", "achieved_link_ns": 2 * S}, "compute"),
         ({"direction": "compute", "link_ns": 0}, ""),  # no computing is modelled
     ],

@@ -1,5 +1,6 @@
 """Files of models and of state: whole or not there, and never believed when they were altered."""
 
+import hashlib
 import json
 import resource
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstrata.errors import StateError, SupersededError
-from fedstrata.store import ModelFile, clear_asides, read_sealed, write_aside, write_model, write_sealed
-from fedstrata.tensors import Layout
+from fedstrata.store import ModelFile, ModelInMemory, clear_asides, read_sealed, write_aside, write_model, write_sealed
+from fedstrata.tensors import Flat, Layout
 
 LAYOUT = Layout.of({"fc1.weight": (3, 2), "fc1.bias": (2,)})
 FLAT = np.arange(8, dtype=np.float32) - 3
@@ -167,3 +168,43 @@ def test_the_checksum_stands_in_the_metadata(tmp_path: Path) -> None:
     content = written(tmp_path / "m.safetensors")
     length = int.from_bytes(content[:8], "little")
     assert len(json.loads(content[8 : 8 + length])["__metadata__"]["sha256"]) == 64
+
+
+def digest_by_hand(path: Path) -> str:
+    """As docs/record.md says to compute it, from the file alone."""
+    from safetensors.numpy import load_file
+
+    digest = hashlib.sha256()
+    for name, array in sorted(load_file(path).items()):
+        digest.update(json.dumps([name, array.dtype.name, list(array.shape)]).encode() + b"\n" + array.tobytes())
+    return digest.hexdigest()
+
+
+def test_the_digest_of_values_is_that_of_weights_and_not_of_the_file(tmp_path: Path) -> None:
+    digests = set()
+    for run_id in ("run-1", "run-2"):
+        written(tmp_path / run_id, run_id=run_id)
+        model = ModelFile(tmp_path / run_id, LAYOUT)
+        assert model.values_digest() == digest_by_hand(tmp_path / run_id)
+        digests.add(model.values_digest())
+    assert len(digests) == 1
+    assert (tmp_path / "run-1").read_bytes() != (tmp_path / "run-2").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "flat"),
+    [
+        ({"fc1.weight": (2, 3), "fc1.bias": (2,)}, FLAT),
+        ({"fc2.weight": (3, 2), "fc1.bias": (2,)}, FLAT),
+        ({"fc1.weight": (3, 2), "fc1.bias": (2,)}, np.where(FLAT == 0, np.float32(-0.0), FLAT)),
+    ],
+    ids=["shape", "name", "sign of zero"],
+)
+def test_another_shape_name_or_bit_is_another_digest(shapes: dict[str, tuple[int, ...]], flat: Flat) -> None:
+    other = ModelInMemory(Layout.of(shapes), flat).values_digest()
+    assert other != ModelInMemory(LAYOUT, FLAT).values_digest()
+
+
+def test_the_digest_does_not_depend_on_the_order_in_which_tensors_lie() -> None:
+    turned = ModelInMemory(Layout.of({"fc1.bias": (2,), "fc1.weight": (3, 2)}), np.roll(FLAT, 2))
+    assert turned.values_digest() == ModelInMemory(LAYOUT, FLAT).values_digest()

@@ -23,7 +23,7 @@ def test_losses_that_no_sum_can_hold_are_refused(loss: float) -> None:
         check_notes(pb.UpdateHeader(child_id="a", train_loss=loss))
     with pytest.raises(PayloadError, match="'a' measured a loss of"):
         check_evaluation(pb.Evaluation(device_id="a", loss_sum=loss, num_examples=1))
-    with pytest.raises(PayloadError, match="reported with losses"):
+    with pytest.raises(PayloadError, match="reported with train_loss"):
         check_lps_rounds([row(train_loss=loss)], rounds_per_global=2, held_out=1200)
 
 
@@ -49,6 +49,9 @@ def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
         {"evaluated_examples": 1201},
         {"correct": 3, "evaluated_examples": 2},
         {"loss_sum": 1e42, "evaluated_examples": 2},
+        {"received_correct": -1},
+        {"received_examples": 2**53},
+        {"times": pb.RoundTimes(waiting_ns=-1)},
         {"lowest_accuracy": 0.5, "highest_accuracy": 0.4},
         {"lowest_accuracy": -0.1},
         {"highest_accuracy": 1.1},
@@ -106,3 +109,9 @@ def test_times_that_are_none_are_refused(name: str) -> None:
     for number in (-1, 2**62):
         with pytest.raises(PayloadError, match="reported at a time that is none"):
             check_lps_rounds([row(times=pb.RoundTimes(**{name: number}))], rounds_per_global=2, held_out=1200)
+
+
+@pytest.mark.parametrize("correct", [-1, 3])
+def test_as_many_are_correct_of_the_received_model_as_were_measured(correct: int) -> None:
+    with pytest.raises(PayloadError, match=f"measured {correct} of 2 correct"):
+        check_evaluation(pb.Evaluation(device_id="a", num_examples=2, has_received=True, received_correct=correct))

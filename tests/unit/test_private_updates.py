@@ -17,7 +17,6 @@ from device.work import DeviceProcess
 from emulator.runs.progress import progress_line, status_fields
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings
-from fedstrata.experiment.cohort import cohort
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise, epsilon_of, noise_multiplier_of
 from fedstrata.partitions import device_data
@@ -26,6 +25,7 @@ from fedstrata.privacy.updates import UpdateBudget, _on_grid, _scale, budget_of,
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
+from fedstrata.streams.cohort import cohort
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import ExactSum, Flat
 from fedstrata.v1 import gps_service_pb2 as pb

@@ -88,14 +88,14 @@ class Setting:
         )
 
     async def take(self, lps_id: str, term: int = 0, model: bytes = MODEL, device: str = IDS[0]) -> None:
-        header = header_of(MODEL, lps_id=lps_id, term=term)
+        header = header_of(lps_id=lps_id, term=term)
         header.evaluations.add(device_id=device, correct=1, num_examples=2)
         await self.reports.take(header, parts_of(model))
 
 
-def header_of(model: bytes, **said: Any) -> pb.ReportHeader:
+def header_of(**said: Any) -> pb.ReportHeader:
     """What is said before a model of the first cluster."""
-    return pb.ReportHeader(cluster_id="lps-0", model_sha256=hashlib.sha256(model).hexdigest(), **said)
+    return pb.ReportHeader(cluster_id="lps-0", **said)
 
 
 async def parts_of(model: bytes) -> AsyncIterator[pb.ReportPart]:
@@ -168,7 +168,7 @@ async def test_a_report_that_was_under_way_as_its_cluster_changed_hands_leaves_t
 
     old, newer = model_file(2.0), list[asyncio.Task[None]]()
     with pytest.raises(SupersededError):
-        await setting.reports.take(header_of(old), slowly())
+        await setting.reports.take(header_of(), slowly())
     await asyncio.wait(newer)
     assert (setting.folder / "models" / "lps-0.safetensors").read_bytes() == MODEL
 
@@ -196,11 +196,17 @@ def test_bytes_of_links_that_no_lps_counts_stay_out_of_the_record(setting: Setti
 
 async def test_a_model_that_does_not_fit_its_checksum_leaves_no_report(setting: Setting) -> None:
     with pytest.raises(PayloadError, match="does not fit its checksum"):
-        await setting.take("lps-0", model=b"another")
+        await setting.take("lps-0", model=MODEL[:-1] + b"\x40")
     with pytest.raises(PayloadError, match="reports a measurement of 'device-001'"):
         await setting.take("lps-0", device=IDS[1])
     assert setting.reports.missing() == ["lps-0", "lps-1"]
     assert not list((setting.folder / "models").glob("*.safetensors"))
+
+
+async def test_the_digest_of_a_model_is_worked_out_here_whatever_its_lps_says(setting: Setting) -> None:
+    await setting.reports.take(header_of(model_sha256="ab" * 32), parts_of(MODEL))
+    expected = hashlib.sha256(b'["w", "float32", [10]]\n' + 10 * b"\x00\x00\x80\x3f").hexdigest()  # 1.0, little-endian
+    assert setting.reports.all()["lps-0"].model_sha256 == expected
 
 
 async def test_numbers_that_cannot_be_leave_nothing_behind(setting: Setting) -> None:
@@ -219,7 +225,7 @@ async def test_a_report_whose_cluster_changes_hands_meanwhile_is_void(setting: S
         yield pb.ReportPart(data=MODEL)
 
     with pytest.raises(NotServedError):
-        await setting.reports.take(header_of(MODEL), slowly())
+        await setting.reports.take(header_of(), slowly())
     assert not list((setting.folder / "models").iterdir())
 
 
@@ -233,7 +239,7 @@ async def test_before_the_last_global_round_no_report_is_taken(tmp_path: Path) -
 @pytest.mark.parametrize("model", [b"eighteen bytes it is", b"", MODEL[:-4], MODEL + b"more", MODEL[:-4] + b"else"])
 async def test_what_is_no_whole_model_file_of_this_run_leaves_no_report(setting: Setting, model: bytes) -> None:
     with pytest.raises(PayloadError, match="not a whole model file"):
-        await setting.reports.take(header_of(model), parts_of(model))
+        await setting.reports.take(header_of(), parts_of(model))
     assert setting.reports.missing() == ["lps-0", "lps-1"]
     assert not list((setting.folder / "models").iterdir())
 
@@ -243,7 +249,7 @@ async def test_of_each_cluster_one_report_is_taken_at_a_time_and_the_newest_coun
         yield pb.ReportPart(data=MODEL[:8])
         await asyncio.Event().wait()
 
-    held = [asyncio.create_task(setting.reports.take(header_of(MODEL), half())) for _ in range(900)]
+    held = [asyncio.create_task(setting.reports.take(header_of(), half())) for _ in range(900)]
     ended, under_way = await asyncio.wait(held[:-1], timeout=60)
     assert not under_way
     assert {type(report.exception()) for report in ended} == {SupersededError}
@@ -339,7 +345,7 @@ def test_lists_that_are_longer_than_a_run_can_make_them_are_refused(setting: Set
 async def test_a_device_that_is_measured_twice_is_refused(setting: Setting) -> None:
     measured = rounds_pb2.Evaluation(device_id=IDS[0], correct=1, num_examples=2)
     with pytest.raises(PayloadError, match="expected one of each of its own devices"):
-        await setting.reports.take(header_of(MODEL, evaluations=[measured] * 2), parts_of(MODEL))
+        await setting.reports.take(header_of(evaluations=[measured] * 2), parts_of(MODEL))
 
 
 async def test_clusters_that_are_none_are_refused(setting: Setting) -> None:
@@ -351,7 +357,7 @@ async def test_a_report_that_is_still_coming_keeps_no_record_waiting(setting: Se
     run: Any = SimpleNamespace(experiment=setting.gps.experiment, reports=setting.reports, tell=lambda: None)
 
     async def half() -> AsyncIterator[pb.ReportPart]:
-        yield pb.ReportPart(header=header_of(MODEL, run_id=setting.gps.experiment.run_id))
+        yield pb.ReportPart(header=header_of(run_id=setting.gps.experiment.run_id))
         await asyncio.Event().wait()
 
     call = asyncio.create_task(GpsServicer(run).SubmitReport(half(), Mock()))

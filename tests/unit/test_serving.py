@@ -292,3 +292,24 @@ def test_while_all_lps_are_there_looking_for_one_that_is_away_costs_one_look_at_
     monkeypatch.setattr(Plans, "homes", property(look))
     assert setting.serving.adoptable() == {}
     looks.assert_called_once_with()
+
+
+def test_an_lps_that_is_refused_is_away_at_once_and_for_good(setting: Setting) -> None:
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    setting.serving.refuse("lps-1")
+    assert setting.serving.clusters_of("lps-1") == []
+    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
+    setting.adopt()
+    setting.pass_s(1, 0, 1, 2)  # whatever it says
+    assert setting.serving.adoptable() == setting.serving.returnable() == {}
+    assert setting.serving.clusters_of("lps-0") == ["lps-0", "lps-1"]
+
+
+def test_without_deadlines_nobody_adopts_from_an_lps_that_is_refused(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, "method.clusters=3")
+    setting.serving.listen()
+    setting.register(0, 1, 2)
+    setting.serving.refuse("lps-1")
+    assert setting.serving.clusters_of("lps-1") == []
+    assert setting.serving.adoptable() == {}

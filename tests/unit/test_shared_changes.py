@@ -106,7 +106,7 @@ async def test_shares_are_those_of_the_virtual_clock(
         jobs.append(asyncio.ensure_future(send(start_ns, bits, expected[-1].rate)))
     await clock.run(*jobs)
     for job, ends_ns in zip(jobs, fair_ends(expected, capacity), strict=True):
-        assert abs(job.result() - ends_ns) <= 100  # nanoseconds, of rounding
+        assert job.result() == ends_ns
 
 
 class Counted(Course):

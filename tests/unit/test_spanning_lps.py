@@ -139,10 +139,27 @@ def test_partial_sums_go_up_as_they_stand_with_the_weight_of_each_stream() -> No
 @pytest.mark.parametrize("encoding", ["float32", "int8"])
 def test_after_rounds_of_its_own_an_lps_sends_how_far_each_stream_has_moved(encoding: str) -> None:
     sums = sums_of(a=(1, 2, f32(127, 0, 0, 0, 254)))
-    upward = UpwardChanges(vector().moved(sums), vector(), sums.weights)
+    upward = UpwardChanges(vector().moved(sums), vector())
     codec = upward.codec(encoding)  # type: ignore[arg-type]
     assert upward.read(0, 7).tolist() == [127, 0, 0, 0, 0, 0, 254]
     assert codec.scales == (() if encoding == "float32" else (1.0, 0.0, 2.0))
+
+
+def test_a_stream_that_moved_in_one_of_several_lps_rounds_counts_by_those_who_moved_it() -> None:
+    first = sums_of(a=(0, 1, f32(4, 4, 4, 8, 8)), b=(0, 3, f32(0, 0, 0, 0, 4)))
+    second = sums_of(c=(1, 2, f32(1, 0, 0, 5, 5)))  # nobody of cluster 0
+    moved = vector().moved(first).moved(second)
+    assert moved.flat.tolist() == [3, 3, 4, 12, 16, 25, 26]
+    upward = UpwardChanges(moved, vector())
+    assert upward.read(0, 7).tolist() == [2, 1, 1, 2, 5, 5, 5]
+    header = upward.header(upward.codec("float32"), STREAMS.parts(2))
+    assert [(part.name, part.num_examples) for part in header.parts] == [("shared", 6), ("0/head", 4), ("1/head", 2)]
+
+
+def test_a_stream_that_nobody_moved_in_any_lps_round_has_no_weight() -> None:
+    nobody = sums_of()
+    moved = vector().moved(nobody).moved(nobody)
+    assert (moved.flat.tolist(), moved.weights) == (ALL.tolist(), [0, 0, 0])
 
 
 # --- members --------------------------------------------------------------------------------------
@@ -172,6 +189,23 @@ def test_of_many_members_those_take_part_that_are_drawn_and_all_measure() -> Non
     assert set().union(*drawn) == members.ids
     assert members.in_round(0, 7) == members.in_round(0, 7)
     assert len(members.in_global_round(0)) == 5
+
+
+def test_a_global_round_stands_for_the_examples_of_all_its_lps_rounds() -> None:
+    members, told = members_of(member(0), member(1, num_examples=30)), pb.ReportHeader()
+    for lps_round, examples in ((3, 99), (4, 10), (5, 30)):  # 3 is of the global round before
+        told.lps_rounds.add(lps_round=lps_round, num_examples=examples)
+    assert members.examples(told, 2, 2) == 40
+
+
+def test_an_lps_round_of_which_no_row_is_here_stands_for_the_devices_that_were_asked() -> None:
+    devices = [member(index, num_examples=10**index) for index in range(3)]
+    members = members_of(*devices, member(3, num_examples=1000, from_global_round=3), participation=1)
+    told = pb.ReportHeader()
+    told.lps_rounds.add(lps_round=8, num_examples=7)
+    (sixth,), (seventh,) = (members.in_round(2, number).values() for number in (6, 7))
+    assert sixth != seventh
+    assert members.examples(told, 2, 3) == sixth + seventh + 7
 
 
 def test_updates_go_to_the_streams_of_the_members_cluster_by_its_examples() -> None:

@@ -1,5 +1,6 @@
 """Streams: which tensors travel how far, where they lie, into which sums an update goes, and what is refused by key."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from gps_parts import TEXT
 
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import (
     Candidate,
@@ -159,8 +161,9 @@ class Fetching(Method):
     fetches_all = True
 
 
-def own(kind: type[Method]) -> Method:
-    return kind.of({"name": "own:method"}, Facts(device_count=2))
+def own(kind: type[Method], lps_rounds: int = 1) -> Method:
+    training = TrainingSettings(lps_rounds_per_global_round=lps_rounds)
+    return kind.of({"name": "own:method"}, Facts(device_count=2, training=training))
 
 
 BOTH = ((0,), (1,))
@@ -181,6 +184,21 @@ def test_a_plan_may_say_weights_for_all_streams_of_a_channel_and_parents_for_all
     plan: Plan, before: Plan | None
 ) -> None:
     STREAMS.check_plan(plan, own(Mixing), before)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(clusters=((0, 1),), rule=""), "1 clusters after 2"),
+        (Plan(clusters=BOTH, rule="", parents=(1, 0)), "with parents [1, 0]"),
+        (Plan(clusters=((0,), (1,), ()), rule="", parents=(0, 1, 1)), "3 clusters after 2"),
+    ],
+)
+def test_clusters_do_not_change_within_a_global_round_of_several_lps_rounds(plan: Plan, said: str) -> None:
+    with pytest.raises(PluginError, match=re.escape(said) + r".* 2 LPS rounds .* Say training\.lps_rounds_per_global"):
+        STREAMS.check_plan(plan, own(Method, lps_rounds=2), BEFORE)
+    for parents in ((), (0, 1)):
+        STREAMS.check_plan(Plan(clusters=((0, 1), ()), rule="", parents=parents), own(Method, lps_rounds=2), BEFORE)
 
 
 def test_some_clusters_streams_lie_in_a_vector_as_those_of_all_do() -> None:
@@ -369,6 +387,14 @@ def test_a_method_that_asks_twice_in_a_global_round_is_refused() -> None:
 
     with pytest.raises(ExperimentError, match="asks 2 questions in a global round; one can be asked"):
         check_streams(experiment("training.lps_rounds_per_global_round=1"), own(Curious))
+
+
+@pytest.mark.parametrize("flag", ["fetches_all", "withdraws"])
+def test_what_lpss_with_clusters_of_their_own_cannot_do_is_refused_before_the_run(flag: str) -> None:
+    method = own(type("Own", (Method,), {flag: True}))
+    with pytest.raises(ExperimentError, match=f"has {flag} = True, .* say topology"):
+        check_streams(experiment(), method)
+    check_streams(experiment("topology={lps: 2}"), method)
 
 
 def test_a_method_that_mixes_decides_over_every_update() -> None:

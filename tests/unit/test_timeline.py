@@ -8,8 +8,10 @@ from statistics import fmean
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_link_rates import fluid_ends
 
 from fedstrata.clock.before import Asked, before_training
+from fedstrata.clock.calendar import Flow
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
@@ -65,6 +67,30 @@ def test_a_shared_link_is_divided() -> None:
     times = lps_round(experiment, exchanged)
     assert times.ends_ns == 400 * MS  # 32,000 bits at 80 kbit/s: the first has 40 until 200 ms, the second the rest
     assert (times.up_ns, times.waiting_ns, times.slowest) == (600 * MS, 200 * MS, "device-1")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3_000), st.integers(1, 3_000), st.integers(1_000, 90_000)), min_size=1, max_size=5
+    ),
+    st.integers(1_000, 90_000),
+    st.integers(1_000, 90_000),
+)
+def test_rounds_over_shared_links_follow_each_other_as_exact_fractions_say(
+    devices: list[tuple[int, int, int]], down_rate: int, up_rate: int
+) -> None:
+    own = [f"{{devices: [{n}], up_rate: {rate}bit/s, down_rate: {rate}bit/s}}" for n, (*_, rate) in enumerate(devices)]
+    shared = f"{{device-lps: {{up_rate: {up_rate}bit/s, down_rate: {down_rate}bit/s}}}}"
+    experiment = timed(f"links={{overrides: [{', '.join(own)}], shared: {shared}}}")
+    exchanged = {f"device-{n}": sent(down, up) for n, (down, up, _) in enumerate(devices)}
+    begins = 0
+    for number in range(4):
+        models = [Flow(start_ns=begins, bits=8 * down, rate=rate) for down, _, rate in devices]
+        there = [math.ceil(end) for end in fluid_ends(models, down_rate)]
+        updates = [Flow(start_ns=at, bits=8 * up, rate=rate) for at, (_, up, rate) in zip(there, devices, strict=True)]
+        back = [math.ceil(end) for end in fluid_ends(updates, up_rate)]
+        begins = lps_round(experiment, exchanged, number, begins).ends_ns
+        assert begins == max(back)
 
 
 def test_a_broadcast_carries_each_model_once() -> None:

@@ -362,6 +362,21 @@ def test_a_key_counts_once_its_certificate_has_come(files: TlsFiles, authority: 
     assert now(files).cert == found["cert.pem"]
 
 
+def test_files_with_other_times_and_rights_alone_are_not_taken_again(
+    files: TlsFiles, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for mode in (0o640, 0o600, 0o440):  # what kubelet does to a Secret's files now and then
+        for name in FILES:
+            (files.folder / name).chmod(mode)
+        assert now(files) is files
+    assert [record.message for record in caplog.records] == []
+    (files.folder / "key.pem").chmod(0o600)
+    authority.issue([DEVICE], files.folder)
+    assert now(files) is not files
+    assert [record.message for record in caplog.records] == ["certificate_taken"]
+
+
 def test_files_that_failed_are_read_again_a_minute_later_and_told_of_once(
     files: TlsFiles, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,7 @@
 """Whom a run waits for: named in its status, metrics, log and Events, by the GPS's roster and the LPSs' own words."""
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from gps_parts import IDS, GpsParts
 from prometheus_client import generate_latest
 
+from fedstrata.errors import PayloadError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.trust.files import Revoked
@@ -126,7 +128,7 @@ async def test_names_are_in_metrics_log_and_one_event_a_minute(
     setting.group()
     events: list[str] = []
     run: Any = SimpleNamespace(
-        phase="training", roster=setting.gps.roster, tell=lambda: None,
+        phase="training", roster=setting.gps.roster, tell_soon=lambda: None,
         rounds=SimpleNamespace(global_round=3), reports=SimpleNamespace(latest_rounds={}),
     )  # fmt: skip
     wait = pb.Wait(name=IDS[4], what="its update of round 3 of lps-1", seconds=8.0)
@@ -235,3 +237,13 @@ async def test_the_gps_is_told_when_somebody_else_is_missing_and_not_each_second
     with pytest.raises((StopAsyncIteration, RuntimeError)):
         await waits.tell(ask)
     assert asked == [["device-003"]]
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, -1.0, 1e10])
+def test_a_time_that_is_none_is_refused_and_nothing_is_shown_of_it(seconds: float, tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    setting.group()
+    request = pb.FetchClustersRequest(lps_id="lps-0", waits=[pb.Wait(name=IDS[0], what="its update", seconds=seconds)])
+    with pytest.raises(PayloadError, match="'lps-0' says that it has waited for"), setting.waiting.call_of(request):
+        pass
+    assert IDS[0] not in setting.named("training")

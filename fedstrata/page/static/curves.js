@@ -179,7 +179,7 @@
     const rows = all.filter((row) => names.includes(row.lps_id));
     const options = {
       width, height: 70 + 24 * names.length, marginLeft: 84, marginRight: 60, marginBottom: 42,
-      x: { label: `Global round ${newest}: seconds`, grid: true },
+      x: { label: `Global round ${newest}: seconds of wall time`, grid: true },
       y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
       marks: [
         Plot.barX(rows, {

@@ -68,7 +68,7 @@
     new Section("Accuracy", { figures: [(view, look, width) => fedstrata.curve(view, look, width, accuracy)], texts: [notMeasured] }),
     new Section("Loss", { figures: [(view, look, width) => fedstrata.curve(view, look, width, loss)] }),
     new Section("Devices", { figures: [fedstrata.deviceSpread], texts: [spreadSaid] }),
-    new Section("Newest round", { figures: [(view, _, width) => fedstrata.timeline(view, width)] }),
+    new Section("Newest round by wall time", { figures: [(view, _, width) => fedstrata.timeline(view, width)] }),
     new Section("Bytes over rounds", { figures: [(view, _, width) => fedstrata.growth(view, width)] }),
     new Section("Bytes by link", { figures: [(view, _, width) => fedstrata.totals(view, width)] }),
     new Section("Relevance", { figures: [fedstrata.relevance], texts: [relevanceSaid], isWhole: true }),
@@ -189,7 +189,8 @@
     const facts = [
       ["Mean accuracy", percent(mean)],
       ["Adjusted Rand index", decimal(view.summary.adjusted_rand_index)],
-      ["Total time", seconds(view.live && !view.isOver ? Math.round(view.live.seconds + since) : view.summary.wall_seconds?.total)],
+      ...(view.isOver && view.summary.virtual ? [["Virtual time", seconds(view.summary.virtual.seconds)]] : []),
+      ["Wall time", seconds(view.live && !view.isOver ? Math.round(view.live.seconds + since) : view.summary.wall_seconds?.total)],
       ["Total bytes", total ? bytes(total) : fedstrata.NO_VALUE],
       ["Method", view.summary.method ?? ""], ["Devices", grouped(view.summary.devices)],
       ["Clusters", grouped(Object.keys(view.clusters).length)], ["Global rounds", grouped(view.summary.rounds)],

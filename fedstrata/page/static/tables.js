@@ -55,7 +55,7 @@
         sha ? element("code", { title: sha }, sha.slice(0, 12)) : NO_VALUE,
       ];
     });
-    const heads = ["Cluster", "Devices#", "True tasks", "Accuracy#", "Last loss#", "In rounds#", "Bytes down#", "Bytes up#", "Model SHA-256"];
+    const heads = ["Cluster", "Devices#", "True tasks", "Accuracy#", "Last loss#", "Wall time in rounds#", "Bytes down#", "Bytes up#", "Model SHA-256"];
     return table("Clusters", heads, rows.slice(0, MOST_ROWS));
   }
 

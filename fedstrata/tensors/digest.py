@@ -1,0 +1,23 @@
+"""One digest for what arrays hold: equal names, types, shapes and values give equal digests, wherever they lie."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+
+Bytes = bytes | memoryview
+
+
+def values_digest(arrays: Iterable[tuple[str, str, Sequence[int], Iterable[Bytes]]]) -> str:
+    """Return the SHA-256 of named arrays, in hexadecimal.
+
+    Each array is given as its name, its type as NumPy names it, its shape, and its bytes in consecutive pieces:
+    little-endian, row-major. The digest is of all arrays in ascending order of names, of each one first the line
+    `["fc1.weight", "float32", [32, 64]]`, JSON with a space after each comma, characters beyond ASCII escaped and a
+    line feed at its end, then its bytes.
+    """
+    digest = hashlib.sha256()
+    for name, dtype, shape, pieces in sorted(arrays, key=lambda array: array[0]):
+        digest.update(f"{json.dumps([name, dtype, list(shape)])}\n".encode())
+        for piece in pieces:
+            digest.update(piece)
+    return digest.hexdigest()

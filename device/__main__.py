@@ -33,7 +33,7 @@ from fedstrata.process.logs import EventLog  # noqa: E402
 from fedstrata.process.metrics import ProcessMetrics  # noqa: E402
 from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
 from fedstrata.streams.architectures import Architectures  # noqa: E402
-from fedstrata.trust.credentials import load_tls  # noqa: E402
+from fedstrata.trust.files import load_tls  # noqa: E402
 from fedstrata.trust.names import Name  # noqa: E402
 
 log = EventLog("device")
@@ -109,7 +109,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()
     names = [Name("device", ids[index]) for index in indexes]
-    tls = load_tls(options.tls, *names, revoked=options.revoked)
+    tls = load_tls(options, *names)
     metrics = ProcessMetrics("device")
     folder = Path(options.state) if options.state else None
     state = {"ready": False}

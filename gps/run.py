@@ -1,7 +1,6 @@
 """A run from its first device to its record: the phases in order, each entered again after a restart."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
-from fedstrata.trust.revoked import Revoked
+from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
@@ -49,7 +48,7 @@ class Run:
 
     def __init__(
         self, experiment: Experiment, *, state: Path, metrics: ProcessMetrics, backend: Backend, log: EventLog,
-        revoked: Callable[[], Revoked] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
         self.experiment = experiment
         self.epsilon = EpsilonSpent(experiment)
@@ -73,7 +72,7 @@ class Run:
         self.streams = streams_of(experiment, self.method, model)
         self.roster = Roster(experiment, self.journal)
         self.plan = Plans(experiment, self.method, self.roster, self.journal)
-        self.serving = Serving(experiment, self.plan, self.journal, revoked=revoked)
+        self.serving = Serving(experiment, self.plan, self.journal, tls=tls)
         self._operator = Operator(backend, serving=self.serving, journal=self.journal)
         self._open_enrolment()
         self._open_training(state, keeper_of(experiment, self.method, model, self.streams, self.plan))

@@ -12,7 +12,6 @@ from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.trust.guard import serial_shown
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
@@ -73,7 +72,7 @@ class GpsServicer(GpsServiceServicer):
 
     async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
         """Make an LPS and its address known."""
-        self._run.serving.register(request, serial_shown(context))
+        self._run.serving.register(request)
         self._run.heard_of(request)
         return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plan.is_made)
 
@@ -83,7 +82,7 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         answered = run.reports.call_began()
         context.add_done_callback(lambda _: answered())
-        run.serving.hear(request.lps_id, serial_shown(context))
+        run.serving.hear(request.lps_id)
         with run.waiting.call_of(request):
             await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.hold_s)
         self._check_going(request.run_id)

@@ -24,7 +24,7 @@ from fedstrata.process.process import (
 )
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.credentials import load_tls
+from fedstrata.trust.files import load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
@@ -69,7 +69,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""
-    tls = load_tls(options.tls, Name("lps", name), revoked=options.revoked)
+    tls = load_tls(options, Name("lps", name))
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)

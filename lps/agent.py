@@ -23,8 +23,7 @@ from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.streams.streams import UPDATE_PART, streams_of
-from fedstrata.trust.credentials import GPS
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import answers_pb2
@@ -135,8 +134,8 @@ class LpsAgent:
         """Tell devices and the GPS that this LPS cannot go on, and why.
 
         Raises:
-            NotAllowedError: the GPS hears this LPS no more, as one that is revoked; then it lets its devices go to
-                another, for which they ask the GPS.
+            NotAllowedError: the GPS hears this LPS no more; then it lets its devices go to another, for which they ask
+                the GPS.
         """
         if isinstance(error, NotAllowedError):
             for cluster_id in list(self._services):

@@ -22,7 +22,6 @@ from fedstrata.rpc.stream import Parts
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
-from fedstrata.trust.credentials import server_credentials
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Guard
 from fedstrata.trust.undecoded import check_decoded
@@ -250,7 +249,7 @@ class RpcServer:
             if self._tls is None:
                 port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(address, server_credentials(self._tls))
+                port = self._server.add_secure_port(address, self._tls.server_credentials())
         except RuntimeError:
             port = 0
         if not port:

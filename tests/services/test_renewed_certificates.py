@@ -13,9 +13,8 @@ from safetensors.numpy import load_file
 
 from emulator.commands.main import execute
 from fedstrata.rpc.client import plain_or_secure
-from fedstrata.trust.credentials import GPS
 from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from tests.support.programs import Program, events

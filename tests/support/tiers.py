@@ -92,7 +92,7 @@ class Tiers:
         tls = self.issued("gps", Name("gps"))
         self.run = Run(
             self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"),
-            revoked=tls.revoked if tls else None,
+            tls=tls,
         )  # fmt: skip
         guard = guard_of(tls, self.run.serving, self.metrics.refused, self.experiment.device_count)
         self.server = RpcServer(self.metrics.links, children=self.experiment.device_count, tls=tls, guard=guard)

@@ -1,11 +1,10 @@
-"""A channel that goes on over a new connection once the certificate of its process has been renewed.
+"""A channel with TLS that goes on over a new connection once the certificate of its process has been renewed.
 
-gRPC for Python gives a channel its certificate once and for all (grpc/grpc#41779), and whom it trusts. So here calls
-begin on the newest channel, and those under way end on the one that they began on.
+gRPC for Python gives a channel its certificate and its authorities once and for all (grpc/grpc#41779). So calls begin
+on the newest channel, and calls under way end on the channel that they began on.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,22 +12,19 @@ import grpc
 
 from fedstrata.errors import NotServedError
 from fedstrata.process.logs import EventLog
-from fedstrata.rpc.parent_certificate import ParentCertificate
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import TlsFiles, checked_as
 from fedstrata.trust.names import Name
 
 log = EventLog("rpc")
-Open = Callable[[TlsFiles, bytes], grpc.aio.Channel]  # to who has the one certificate, if there is one
+Options = tuple[tuple[str, Any], ...]
 
 
 class _Connection:
     """A channel with one certificate, and how many calls are under way on it."""
 
-    def __init__(self, tls: TlsFiles, only: bytes, open_channel: Open) -> None:
+    def __init__(self, address: str, tls: TlsFiles, options: Options) -> None:
         self.tls = tls
-        self.only = only
-        self.channel = open_channel(tls, only)
-        self.minding: asyncio.Task[None] | None = None
+        self.channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
         self._under_way = 0
         self._is_left = False
         self._closing: asyncio.Task[None] | None = None
@@ -44,15 +40,9 @@ class _Connection:
         call.add_done_callback(self._note_end)
         return call
 
-    def is_ready(self) -> bool:
-        """Whether the parent is connected to."""
-        return self.channel.get_state() is grpc.ChannelConnectivity.READY
-
     def leave(self) -> None:
         """Close the channel once no call is under way on it."""
         self._is_left = True
-        if self.minding is not None:
-            self.minding.cancel()
         self._close_if_idle()
 
     def _note_end(self, _: Any) -> None:
@@ -64,10 +54,10 @@ class _Connection:
             self._closing = asyncio.ensure_future(self.channel.close(None))
 
 
-class RenewedCall:
+class _Call:
     """One method of a parent, called on the newest connection."""
 
-    def __init__(self, channel: "RenewedChannel", kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def __init__(self, channel: "SecureChannel", kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> None:
         self._channel, self._kind, self._words, self._options = channel, kind, words, options
         self._connection: _Connection | None = None
         self._call: Any = None
@@ -84,15 +74,14 @@ class RenewedCall:
         return self._channel.newest()
 
 
-class RenewedChannel(grpc.aio.Channel):
-    """A channel of grpc.aio to one parent, whatever becomes of the certificate."""
+class SecureChannel(grpc.aio.Channel):
+    """A channel of grpc.aio to one parent and nobody else, whatever becomes of the certificate."""
 
-    def __init__(self, tls: TlsFiles, parent: Name, open_channel: Open, greet: Callable[[TlsFiles], bytes]) -> None:
-        """`greet` gives the certificate that the parent shows, in PEM, and blocks."""
+    def __init__(self, address: str, tls: TlsFiles, parent: Name, options: Options = ()) -> None:
+        self._address = address
         self._parent = parent
-        self._open = open_channel
-        self._certificate = ParentCertificate(parent, greet, self._follow)
-        self._connection = _Connection(tls, b"", open_channel)
+        self._options = (*options, *checked_as(parent))
+        self._connection = _Connection(address, tls, self._options)
         self._moved = asyncio.Event()  # set once there is another connection
         self._left: list[_Connection] = []
 
@@ -105,40 +94,22 @@ class RenewedChannel(grpc.aio.Channel):
         tls = self._connection.tls.newest()
         if tls.revoked().revokes((self._parent.role,), self._parent.id):
             raise NotServedError(f"{self._parent} is revoked, by the list of {tls.me}; nothing is said to it")
-        self._certificate.check(tls, self._connection.is_ready)
-        if not tls.is_shown_as(self._connection.tls) or self._certificate.only != self._connection.only:
+        if not tls.is_shown_as(self._connection.tls):
             self._move(tls)
         return self._connection
 
     def _move(self, tls: TlsFiles) -> None:
         """Open another connection, and leave the one there is."""
-        before, self._connection = self._connection, _Connection(tls, self._certificate.only, self._open)
+        before, self._connection = self._connection, _Connection(self._address, tls, self._options)
         self._left = [one for one in self._left if one.is_open]
         self._left.append(before)
         before.leave()
-        if self._connection.only:
-            self._connection.minding = asyncio.ensure_future(self._mind(self._connection))
         self._moved.set()
         self._moved = asyncio.Event()
         log.info("connection_renewed")
 
-    def _follow(self) -> None:
-        """Act on what has been seen of the parent's certificate."""
-        try:
-            self.newest()
-        except NotServedError as error:
-            log.warning("parent_revoked", reason=str(error))
-
-    async def _mind(self, connection: _Connection) -> None:
-        """Look at the parent's certificate again when it is not the one that a connection is bound to any more."""
-        while True:
-            state = connection.channel.get_state()
-            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                self._certificate.look(connection.tls.newest())
-            await connection.channel.wait_for_state_change(state)
-
     def _called(self, kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        return RenewedCall(self, kind, words, options)
+        return _Call(self, kind, words, options)
 
     def unary_unary(self, *words: Any, **options: Any) -> Any:
         """As of any channel."""
@@ -178,13 +149,10 @@ class RenewedChannel(grpc.aio.Channel):
 
     async def close(self, grace: float | None = None) -> None:
         """Close all connections."""
-        self._certificate.close()
         for connection in (*self._left, self._connection):
-            if connection.minding is not None:
-                connection.minding.cancel()
             await connection.channel.close(grace)
 
-    async def __aenter__(self) -> "RenewedChannel":
+    async def __aenter__(self) -> "SecureChannel":
         return self
 
     async def __aexit__(self, *_: object) -> None:

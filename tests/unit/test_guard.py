@@ -1,8 +1,9 @@
-"""Who may call what: every RPC of every service is tried by every identity, and docs/security.md shows the result."""
+"""Who may call what, by every identity, which docs/security.md shows; and whose certificates count no more."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,23 +16,29 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from fedstrata.errors import NotAllowedError
+from fedstrata.errors import NotAllowedError, OutdatedError, TooManyCallsError
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rpc.client import plain_or_secure
+from fedstrata.rpc.client import PASSING, plain_or_secure
 from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import Guard
+from fedstrata.trust.guard import RECENT_S, Caller, Guard, Lookout
 from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.outdated import Outdated
-from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.table import TABLE, Claim
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
-BEGIN, END = "<!-- who may call what: written by tests/unit/test_trust_table.py -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- who may call what: written by tests/unit/test_guard.py -->\n", "<!-- end -->\n"
 OWN, OTHERS = "lps-0", "lps-1"
+DEVICE, OPERATOR, ROW = Name("device", "device-000"), Name("operator"), Name("device", "device-000", "device-009")
+CHECK, ENROLL, ATTEND = (
+    "/grpc.health.v1.Health/Check",
+    "/fedstrata.v1.GpsService/Enroll",
+    "/fedstrata.v1.LpsService/Attend",
+)
+WATCH, RECORD = "/fedstrata.v1.RunService/WatchRun", "/fedstrata.v1.RunService/FetchRecord"
+ASSIGNMENT = "/fedstrata.v1.GpsService/FetchAssignment"
 # Who calls, and in whose name: a message says that its sender is a device or an LPS, of a cluster.
 CALLERS: dict[str, tuple[Name, str]] = {
     "the device": (Name("device", "device-000"), "device-000"),
@@ -68,15 +75,14 @@ class Served:
     authority: Authority
     metrics: ProcessMetrics = field(default_factory=lambda: ProcessMetrics("gps"))
     heard: list[Any] = field(default_factory=list)
+    late_s: float = 0.0  # by how much the guard's clock is ahead
 
     async def __aenter__(self) -> "Served":
         self.authority.issue([Name("gps")], self.folder / "server")
-        tls = TlsFiles.load(self.folder / "server")
+        self.tls = TlsFiles.load(self.folder / "server")
         told = self.metrics.refused
-        self.guard = Guard(
-            tls.me.domain, Clusters(), told, revoked=self._revoked, outdated=self._outdated(), look_every_s=0.05
-        )
-        self.server = RpcServer(self.metrics.links, tls=tls, guard=self.guard)
+        self.guard = Guard(self.tls, Clusters(), told, look_every_s=0.05, clock=self._now)
+        self.server = RpcServer(self.metrics.links, tls=self.tls, guard=self.guard)
         for service in SERVICES[:3]:  # health and reflection are there
             self.server.add(self._register, service, service.full_name)
         await self.server.start("127.0.0.1:0")
@@ -85,11 +91,21 @@ class Served:
     async def __aexit__(self, *_: object) -> None:
         await self.server.stop(0)
 
-    def _revoked(self) -> Revoked:
-        return Revoked()
+    def _now(self) -> float:
+        return time.time() + self.late_s
 
-    def _outdated(self) -> Outdated | None:
-        return None
+    def revoke(self, *names: str) -> None:
+        """Have the server's list name these; it looks once a second, and now."""
+        (self.folder / "server" / "revoked.txt").write_text("".join(f"{name}\n" for name in names))
+        self.tls.revoked(at_once=True)
+
+    def trust(self, authority: Authority) -> None:
+        """Have the server trust an authority, and show a certificate by it."""
+        authority.issue([Name("gps")], self.folder / "server")
+        self.tls.newest(at_once=True)
+
+    def refused(self, reason: str) -> float | None:
+        return self.metrics.registry.get_sample_value("fedstrata_refused_total", {"reason": reason})
 
     def _register(self, service: Any, server: Any) -> None:
         handlers = {name: self._handler(method) for name, method in service.methods_by_name.items()}
@@ -218,11 +234,7 @@ async def test_a_refusal_is_counted_by_why(served: Served) -> None:
         path = "/fedstrata.v1.GpsService/Enroll"
         assert "in the name of 'device-001'" in await called(channel, path, said_by(path, "device-001"))
         assert await called(channel, path, said_by(path, "")) == "device/device-000 does not say in whose name it calls"
-    counted = {
-        reason: served.metrics.registry.get_sample_value("fedstrata_refused_total", {"reason": reason})
-        for reason in ("role", "identity")
-    }
-    assert counted == {"role": 1, "identity": 2}
+    assert [served.refused("role"), served.refused("identity")] == [1, 2]
     assert not served.heard
 
 
@@ -237,9 +249,6 @@ def attended(device_id: str, *, then: str = "") -> Iterator[Any]:
     answer = rounds_pb2.RoundAnswer(child_id=device_id, cluster_id=OWN, then_fetch=then_fetch)
     yield rounds_pb2.UpdatePart(answer=answer)
     yield rounds_pb2.UpdatePart(announced=header)
-
-
-ATTEND = "/fedstrata.v1.LpsService/Attend"
 
 
 async def test_a_device_that_speaks_for_itself_is_heard_to_the_end(served: Served) -> None:
@@ -284,15 +293,45 @@ async def test_an_lps_speaks_for_its_own_cluster_in_its_own_term(
         assert (await called(channel, path, part) == "OK") is is_heard
 
 
+@dataclass
+class Guarded:
+    """A guard without a server, which is asked by hand, and a device that calls."""
+
+    folder: Path
+    authority: Authority = field(default_factory=lambda: Authority.new("run-1"))
+    refused: list[str] = field(default_factory=list)
+    now_s: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        self.authority.issue([Name("gps")], self.folder)
+        self.tls = TlsFiles.load(self.folder)
+        self.guard = Guard(self.tls, Clusters(), self.refused.append, clock=lambda: self.now_s)
+        self.caller = Caller(Peer("run-1", (DEVICE,)), self.authority.issued([DEVICE])["cert.pem"])
+
+    def revoke(self, *names: str) -> None:
+        (self.folder / "revoked.txt").write_text("".join(f"{name}\n" for name in names))
+        self.tls.revoked(at_once=True)
+
+    def drop_authority(self) -> None:
+        self.authority.succeeded().alone().issue([Name("gps")], self.folder)
+        self.tls.newest(at_once=True)
+
+    async def check(self, part: Any) -> None:
+        await self.guard.check(self.caller, ATTEND, TABLE[ATTEND], part)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Guarded:
+    return Guarded(tmp_path)
+
+
 @pytest.mark.parametrize("version", [None, b"TLSv1.2"])
-def test_a_caller_whose_tls_is_not_known_to_be_1_3_is_refused(version: bytes | None) -> None:
+def test_a_caller_whose_tls_is_not_known_to_be_1_3_is_refused(guarded: Guarded, version: bytes | None) -> None:
     auth = {"peer_uri": [b"spiffe://run-1/operator"], **({"ssl_tls_version": [version]} if version else {})}
-    refused: list[str] = []
-    guard = Guard("run-1", Clusters(), refused.append)
     context: Any = SimpleNamespace(auth_context=lambda: auth)
     with pytest.raises(NotAllowedError, match="speaks an older TLS than"):
-        guard.caller(context, "/fedstrata.v1.RunService/StopRun", TABLE["/fedstrata.v1.RunService/StopRun"])
-    assert refused == ["tls"]
+        guarded.guard.caller(context, "/fedstrata.v1.RunService/StopRun", TABLE["/fedstrata.v1.RunService/StopRun"])
+    assert guarded.refused == ["tls"]
 
 
 async def test_a_certificate_of_another_run_by_the_same_authority_is_refused(served: Served) -> None:
@@ -313,3 +352,216 @@ async def test_bytes_that_are_no_message_are_refused_in_one_line_once_it_is_know
         assert refused.value.code() is said
     assert [record.message for record in caplog.records] == ["call_refused"] * 2
     assert not served.heard
+
+
+# --- whose certificate counts no more ----------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[Callable[[Guarded], object], type[Exception], str, str]] = {
+    "revoked": (
+        lambda to: to.revoke("device/device-000"), NotAllowedError, "revoked", "device/device-000 is revoked; ask who"
+    ),
+    "of a dropped authority": (
+        lambda to: to.drop_authority(), OutdatedError, "outdated",
+        "device/device-000 is by an authority that counts no more; renew it",
+    ),
+    "run out": (
+        lambda to: setattr(to, "now_s", to.now_s + 366 * 86_400), OutdatedError, "outdated", "has run out on .* UTC"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "error", "reason", "text"), REFUSED.values(), ids=REFUSED)
+async def test_a_session_ends_at_the_next_message_in_the_name_of_who_counts_no_more(
+    guarded: Guarded, change: Callable[[Guarded], object], error: type[Exception], reason: str, text: str
+) -> None:
+    for part in attended("device-000"):
+        await guarded.check(part)
+    change(guarded)
+    parts = list(attended("device-000"))
+    for part in parts:
+        with pytest.raises(error, match=text):
+            await guarded.check(part)
+    assert guarded.refused == [reason] * len(parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_heard"), [(change, error is OutdatedError) for change, error, *_ in REFUSED.values()], ids=REFUSED
+)
+async def test_an_upload_that_has_begun_comes_to_its_end_unless_its_sender_is_revoked(
+    guarded: Guarded, change: Callable[[Guarded], object], is_heard: bool
+) -> None:
+    change(guarded)
+    data = rounds_pb2.UpdatePart(data=b"12")
+    if is_heard:
+        await guarded.check(data)
+    else:
+        with pytest.raises(NotAllowedError):
+            await guarded.check(data)
+
+
+async def test_who_was_refused_lately_is_shut_out_and_is_logged_once_a_minute(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded.drop_authority()
+    begin = guarded.now_s
+    assert not guarded.guard.shuts_out("device", "device-000")
+    for seconds in (0, 2, 4, 61):
+        guarded.now_s = begin + seconds
+        with pytest.raises(OutdatedError):
+            guarded.guard.check_sent(guarded.caller)
+    assert guarded.guard.shuts_out("device", "device-000")
+    assert not guarded.guard.shuts_out("device", "device-001")
+    guarded.now_s += RECENT_S + 1
+    assert not guarded.guard.shuts_out("device", "device-000")
+    assert [record.message for record in caplog.records].count("certificate_outdated") == 2
+
+
+@pytest.mark.parametrize("error", [OutdatedError, TooManyCallsError])
+def test_who_is_refused_for_a_while_tries_again(error: type[OutdatedError]) -> None:
+    assert error.status in PASSING
+
+
+@pytest.mark.parametrize("is_revoked", [True, False])
+async def test_a_call_that_is_in_nobodys_name_is_refused_too(served: Served, is_revoked: bool) -> None:
+    async with served.channel_of(DEVICE) as channel:
+        assert await called(channel, CHECK, said_by(CHECK, "")) == "OK"
+        if is_revoked:
+            served.revoke("device/device-000")
+        else:
+            served.late_s = 366 * 86_400
+        heard = await called(channel, CHECK, said_by(CHECK, ""))
+    assert ("is revoked" if is_revoked else "has run out on") in heard
+
+
+async def test_of_a_row_only_who_is_revoked_is_not_heard(served: Served) -> None:
+    served.revoke("device/device-004")
+    async with served.channel_of(ROW) as channel:
+        assert await called(channel, ENROLL, said_by(ENROLL, "device-003")) == "OK"
+        assert (await called(channel, ENROLL, said_by(ENROLL, "device-004"))).startswith("'device-004' is revoked")
+    assert served.refused("revoked") == 1
+
+
+async def test_over_an_open_connection_nobody_speaks_by_an_authority_that_is_dropped(served: Served) -> None:
+    new = served.authority.succeeded()
+    async with served.channel_of(DEVICE) as channel:
+        assert await called(channel, CHECK, said_by(CHECK, "")) == "OK"
+        served.trust(new)  # both count
+        assert await called(channel, ENROLL, said_by(ENROLL, "device-000")) == "OK"
+        served.trust(new.alone())
+        refused = await called(channel, ENROLL, said_by(ENROLL, "device-000"))
+        assert refused.startswith("the certificate of device/device-000 is by an authority that counts no more")
+        new.alone().issue([DEVICE], served.folder / str(DEVICE))
+        channel._connection.tls.newest(at_once=True)  # type: ignore[attr-defined]  # which it does once a second
+        assert await called(channel, ENROLL, said_by(ENROLL, "device-000")) == "OK"
+    assert served.refused("outdated") == 1
+    assert len(served.heard) == 2
+
+
+# --- calls under way ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Holding(Served):
+    """A server that holds all calls: streams after a first reply, but for FetchRecord, which has no end."""
+
+    is_held: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: list[str] = field(default_factory=list)
+
+    def _handler(self, method: Any) -> Any:
+        handler = super()._handler(method)
+        reply = GetMessageClass(method.output_type)
+
+        async def hold() -> None:
+            self.is_held.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.gone.append(method.name)
+
+        async def one(request: Any, context: Any) -> Any:
+            await hold()
+
+        async def several(request: Any, context: Any) -> AsyncIterator[Any]:
+            yield reply()
+            while method.name == "FetchRecord":
+                yield reply()
+            await hold()
+
+        kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+        kind = next(kind for kind in kinds if getattr(handler, kind))
+        return handler._replace(**{kind: several if method.server_streaming else one})
+
+
+@pytest.fixture
+async def holding(tmp_path: Path) -> AsyncIterator[Holding]:
+    async with Holding(tmp_path, Authority.new("run-1")) as server, asyncio.timeout(60):
+        yield server
+
+
+def begun(channel: grpc.aio.Channel, path: str, **fields: Any) -> Any:
+    method = ALL[path]
+    make = channel.unary_stream if method.server_streaming else channel.unary_unary
+    request, reply = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    return make(path, request.SerializeToString, reply.FromString)(request(**fields))
+
+
+async def read_to_the_end(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
+        pass
+
+
+@pytest.mark.parametrize(
+    ("path", "is_revoked", "code", "text"),
+    [
+        (WATCH, True, grpc.StatusCode.PERMISSION_DENIED, "operator is revoked; ask who runs this"),
+        (RECORD, True, grpc.StatusCode.PERMISSION_DENIED, "operator is revoked; ask who runs this"),
+        (RECORD, False, grpc.StatusCode.UNAUTHENTICATED, "the certificate of operator has run out"),
+    ],
+)
+async def test_nothing_more_is_sent_to_who_counts_no_more(
+    holding: Holding, path: str, is_revoked: bool, code: grpc.StatusCode, text: str
+) -> None:
+    async with holding.channel_of(OPERATOR) as channel:
+        call = begun(channel, path)
+        await call.read()
+        if is_revoked:
+            holding.revoke("operator")
+        else:
+            holding.late_s = 366 * 86_400
+        with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
+            await read_to_the_end(call)
+    assert caught.value.code() is code
+    assert holding.refused("revoked" if is_revoked else "outdated") == 1
+    assert holding.gone == ["WatchRun"][: path == WATCH]
+
+
+async def test_a_call_that_is_held_ends_and_those_of_others_go_on(holding: Holding) -> None:
+    async with holding.channel_of(DEVICE) as channel, holding.channel_of(Name("device", "device-001")) as other:
+        held = begun(other, ASSIGNMENT, device_id="device-001")
+        await holding.is_held.wait()
+        holding.is_held.clear()
+        call = begun(channel, ASSIGNMENT, device_id="device-000")
+        await holding.is_held.wait()
+        holding.revoke("device/device-000")
+        with pytest.raises(grpc.aio.AioRpcError, match="device/device-000 is revoked"):
+            await call
+        assert holding.gone == ["FetchAssignment"]
+        assert not held.done()
+        held.cancel()
+
+
+NOBODY = Caller(Peer("run-1", (DEVICE,)), b"")
+
+
+async def test_a_time_out_of_the_block_itself_stays_one() -> None:
+    lookout = Lookout(lambda who: True, lambda who: None)
+    with pytest.raises(TimeoutError, match="of its own"):
+        async with lookout.over(NOBODY):
+            raise TimeoutError("of its own")
+
+
+async def test_who_counts_again_meanwhile_may_try_again() -> None:
+    lookout = Lookout(lambda who: False, lambda who: None, every_s=0.0)
+    with pytest.raises(OutdatedError, match="did not count just now; try again"):
+        async with lookout.over(NOBODY):
+            await asyncio.Event().wait()

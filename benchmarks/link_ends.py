@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suite.programs import environment, python
-from fedstrata.clock.tier_links import WAYS, TierLinks, device_links
+from fedstrata.clock.tier_links import TierLinks, device_links
 from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
+from fedstrata.experiment.links import WAYS
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter, ProcessMetrics

@@ -1,17 +1,47 @@
-"""The real clock in the record: links.csv, what links were to do and what they did, and its sum in the summary."""
+"""The real clock in the record: links.csv, what links were to do and what they did, and `real` of summary.json."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from fedstrata.experiment.links import Link
+from fedstrata.record.tables import Amount, Table
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.record.csv_lines import csv_lines
 
-LINK_COLUMNS = (
-    "link", "direction", "child", "transfers", "bytes", "bits_per_s", "achieved_bits_per_s", "latency_s",
-    "achieved_latency_s", "outside",
-)  # fmt: skip
 WITHIN, WITHIN_NS = 0.02, 1_000_000  # of what was configured; for one transfer or computation a millisecond if more
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class Real:
+    """`real` of summary.json: how many rows links.csv has, and how many of them are outside of what was configured."""
+
+    links: NonNegativeInt
+    outside: NonNegativeInt
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class LinkRow:
+    """A child's link in one direction, or its computing: configured beside achieved.
+
+    Latencies and computing are means of a transfer. Rates are None for a link without a limit, and for computing.
+    """
+
+    link: Link
+    direction: Literal["down", "up", "compute"]
+    child: str
+    transfers: NonNegativeInt
+    bytes: NonNegativeInt
+    bits_per_s: NonNegativeInt | None
+    achieved_bits_per_s: NonNegativeInt | None
+    latency_s: Amount
+    achieved_latency_s: Amount
+    outside: str | None
+
+
+LINK_ROWS = Table(LinkRow)
 
 
 @dataclass(kw_only=True)
@@ -80,13 +110,12 @@ def link_sums(rounds: Iterable[Iterable[pb.Carried]]) -> list[LinkSum]:
 
 
 def links_csv(sums: Iterable[LinkSum], device_ids: Sequence[str]) -> Iterator[str]:
-    """links.csv: configured beside achieved, rates in bits a second, latencies and computing as means of a transfer."""
-    return csv_lines(
-        LINK_COLUMNS,
-        (each.cells(f"lps-{each.child}" if each.link == "lps-gps" else device_ids[each.child]) for each in sums),
+    """Return the lines of links.csv."""
+    return LINK_ROWS.lines(
+        each.cells(f"lps-{each.child}" if each.link == "lps-gps" else device_ids[each.child]) for each in sums
     )
 
 
-def real_summary(sums: Sequence[LinkSum]) -> dict[str, Any]:
-    """What the summary says: how many links and devices there are to a direction, and how many were outside."""
-    return {"links": len(sums), "outside": sum(bool(each.outside) for each in sums)}
+def real_summary(sums: Sequence[LinkSum]) -> Real:
+    """Return how many links and devices there are to a direction, and how many were outside."""
+    return Real(links=len(sums), outside=sum(bool(each.outside) for each in sums))

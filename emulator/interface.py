@@ -174,7 +174,7 @@ class Record:
     @cached_property
     def rounds(self) -> Table:
         """One row an LPS round of a cluster: the columns of rounds.csv."""
-        rows = [dict(zip(ROUNDS.columns, row.values, strict=True)) for row in self._record.rounds]
+        rows = [dict(zip(ROUNDS.columns, ROUNDS.values(row), strict=True)) for row in self._record.rounds]
         return table_of(rows, ROUNDS.types)
 
     @cached_property

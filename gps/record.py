@@ -198,11 +198,10 @@ def _bytes(counts: Mapping[LinkKey, int]) -> dict[Link, LinkBytes]:
 
 
 def _bytes_by_kind(counts: Mapping[LinkKey, int]) -> dict[Link, dict[str, LinkBytes]]:
-    kinds = {(key.link, key.kind) for key in counts}
     return {
         link: {
             kind: _bytes({key: n for key, n in counts.items() if key.kind == kind})[link]
-            for kind in sorted(kind for of, kind in kinds if of == link)
+            for kind in sorted({key.kind for key in counts if key.link == link})
         }
         for link in LINKS
     }

@@ -14,9 +14,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.schedule import Entries, changes_who_trains
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
-from fedstrata.record.flows import FLOWS, FlowRow
 from fedstrata.record.summary import Summary
-from fedstrata.record.timeline import RunTimes
+from fedstrata.record.timeline import FLOWS, FlowRow, RunTimes
 from fedstrata.record.timing import Timing
 from fedstrata.streams.streams import asks_in_training
 from fedstrata.v1 import rounds_pb2 as pb

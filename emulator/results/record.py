@@ -1,11 +1,10 @@
 """A finished run's folder as values: summary, tables and relevance. All that is drawn comes from here."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from fedstrata.errors import DataError
 from fedstrata.experiment.yaml_files import read_yaml
@@ -77,8 +76,3 @@ def _parse_experiment(text: str, path: Path) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise DataError(f"{path} must be a mapping of keys to values, not {type(document).__name__}")
     return document
-
-
-def is_number(value: float | None) -> TypeGuard[float]:
-    """Whether a value is there and finite, so that it can be drawn."""
-    return value is not None and math.isfinite(value)

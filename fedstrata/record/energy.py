@@ -58,31 +58,25 @@ def spent_by(
     times: RunTimes,
     carried_before: Iterable[pb.Carried] = (),
 ) -> list[Spent]:
-    """Of the questions before training, then round by round; on the real clock of what was measured."""
+    """Return what was spent on questions before training, then round by round; on the real clock as measured."""
     model = DeviceEnergy(experiment)
-    found = [*_of_flows(model, None, times.before), *_of_carried(model, None, carried_before)]
+    found = _spent(model, None, times.before, carried_before)
     for row in rows:
-        found += _of_row(model, row)
+        found += _spent(model, row, row.times, row.times.carried)
     return found
 
 
-def _of_row(model: DeviceEnergy, row: pb.LpsRound) -> list[Spent]:
-    return [*_of_flows(model, row, row.times), *_of_carried(model, row, row.times.carried)]
-
-
-def _of_flows(model: DeviceEnergy, row: pb.LpsRound | None, times: pb.RoundTimes) -> Iterator[Spent]:
-    for flow in times.flows:
-        yield Spent(row=row, device=flow.child, energy=model.of(flow))
-    for flow in times.late:
-        yield Spent(row=row, device=flow.child, energy=model.of(flow), is_late=True)
-
-
-def _of_carried(model: DeviceEnergy, row: pb.LpsRound | None, carried: Iterable[pb.Carried]) -> Iterator[Spent]:
+def _spent(
+    model: DeviceEnergy, row: pb.LpsRound | None, times: pb.RoundTimes, carried: Iterable[pb.Carried]
+) -> list[Spent]:
     by_device: dict[int, Energy] = {}
     for each in carried:
         by_device[each.child] = by_device.get(each.child, NONE) + model.carried(each)
-    for device, energy in sorted(by_device.items()):
-        yield Spent(row=row, device=device, energy=energy)
+    return [
+        *(Spent(row=row, device=flow.child, energy=model.of(flow)) for flow in times.flows),
+        *(Spent(row=row, device=flow.child, energy=model.of(flow), is_late=True) for flow in times.late),
+        *(Spent(row=row, device=device, energy=energy) for device, energy in sorted(by_device.items())),
+    ]
 
 
 def energy_csv(spent: Iterable[Spent], device_ids: Sequence[str]) -> Iterator[str]:
@@ -131,7 +125,7 @@ class EnergySoFar:
         """Return the joules of all devices by now; 0 if the experiment does not count them."""
         for place, data in self._rows_after(self._seen) if self._is_on else ():
             row = pb.LpsRound.FromString(data)
-            spent_fj = sum(each.energy.total for each in _of_row(self._model, row))
+            spent_fj = sum(each.energy.total for each in _spent(self._model, row, row.times, row.times.carried))
             key = row.cluster_id, row.lps_round
             self._total_fj += spent_fj - self._by_round.get(key, 0)
             self._by_round[key], self._seen = spent_fj, place

@@ -1,8 +1,9 @@
 """The real clock in the record: links.csv, what links were to do and what they did, and `real` of summary.json."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -11,6 +12,7 @@ from fedstrata.experiment.links import Link
 from fedstrata.record.tables import Amount, Table
 from fedstrata.v1 import rounds_pb2 as pb
 
+SUMMED = ("bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns")
 WITHIN, WITHIN_NS = 0.02, 1_000_000  # of what was configured; for one transfer or computation a millisecond if more
 
 
@@ -44,78 +46,56 @@ class LinkRow:
 LINK_ROWS = Table(LinkRow)
 
 
-@dataclass(kw_only=True)
-class LinkSum:
-    """All that a link has carried in one direction, or a device computed."""
-
-    link: str
-    direction: str
-    child: int
-    transfers: int = 0
-    bytes: int = 0
-    link_ns: int = 0
-    achieved_link_ns: int = 0
-    latency_ns: int = 0
-    achieved_latency_ns: int = 0
-
-    def add(self, carried: pb.Carried) -> None:
-        """Add one transfer."""
-        self.transfers += 1
-        self.bytes += carried.bytes
-        self.link_ns += carried.link_ns
-        self.achieved_link_ns += carried.achieved_link_ns
-        self.latency_ns += carried.latency_ns
-        self.achieved_latency_ns += carried.achieved_latency_ns
-
-    @property
-    def outside(self) -> list[str]:
-        """What differs by more than it may from what was configured: nothing where nothing was."""
-        found = []
-        if self.link_ns and self._is_off(self.link_ns, self.achieved_link_ns):
-            found.append("compute" if self.direction == "compute" else "rate")
-        if (self.link_ns or self.latency_ns) and self._is_off(self.latency_ns, self.achieved_latency_ns):
-            found.append("latency")
-        return found
-
-    def _is_off(self, configured_ns: int, achieved_ns: int) -> bool:
-        return abs(achieved_ns - configured_ns) > max(WITHIN * configured_ns, WITHIN_NS * self.transfers)
-
-    def cells(self, name: str) -> list[object]:
-        """The row of links.csv, with the child's name."""
-        is_link = self.direction != "compute"
-        configured, achieved = (
-            (self.latency_ns, self.achieved_latency_ns) if is_link else (self.link_ns, self.achieved_link_ns)
-        )
-        rates = [_rate(self.bytes, took_ns) if is_link and self.link_ns else "" for took_ns in self._link_times]
-        means = [f"{took_ns / self.transfers / 1e9:.6f}" for took_ns in (configured, achieved)]
-        return [self.link, self.direction, name, self.transfers, self.bytes, *rates, *means, " ".join(self.outside)]
-
-    @property
-    def _link_times(self) -> tuple[int, int]:
-        return self.link_ns, self.achieved_link_ns
+def link_rows(rounds: Iterable[Iterable[pb.Carried]], device_ids: Sequence[str]) -> list[LinkRow]:
+    """Return a row for each link in each direction, in the order of links, directions and children."""
+    sums: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
+    for each in chain.from_iterable(rounds):
+        carried = {name: getattr(each, name) for name in SUMMED}
+        sums[each.link, each.direction, each.child].update(carried, transfers=1)
+    return [_row(key, sums[key], device_ids) for key in sorted(sums)]
 
 
-def _rate(size: int, took_ns: int) -> str:
-    return str(round(float(f"{8e9 * size / max(1, took_ns):.6g}")))  # times are whole nanoseconds, which rates show
-
-
-def link_sums(rounds: Iterable[Iterable[pb.Carried]]) -> list[LinkSum]:
-    """What each link has carried in each direction, in the order of links, directions and children."""
-    sums: dict[tuple[str, str, int], LinkSum] = {}
-    for carried in rounds:
-        for each in carried:
-            key = (each.link, each.direction, each.child)
-            sums.setdefault(key, LinkSum(link=each.link, direction=each.direction, child=each.child)).add(each)
-    return [sums[key] for key in sorted(sums)]
-
-
-def links_csv(sums: Iterable[LinkSum], device_ids: Sequence[str]) -> Iterator[str]:
-    """Return the lines of links.csv."""
-    return LINK_ROWS.lines(
-        each.cells(f"lps-{each.child}" if each.link == "lps-gps" else device_ids[each.child]) for each in sums
+def _row(of: tuple[Any, Any, int], total: Mapping[str, int], device_ids: Sequence[str]) -> LinkRow:
+    link, direction, child = of
+    size, transfers = total["bytes"], total["transfers"]
+    on_link, latency = ((total[name], total[f"achieved_{name}"]) for name in ("link_ns", "latency_ns"))
+    is_computing = direction == "compute"
+    outside = []
+    if on_link[0] and _is_off(*on_link, transfers):
+        outside.append("compute" if is_computing else "rate")
+    if (on_link[0] or latency[0]) and _is_off(*latency, transfers):
+        outside.append("latency")
+    has_rate = on_link[0] and not is_computing
+    bits_per_s, achieved_bits_per_s = (_rate(size, took_ns) if has_rate else None for took_ns in on_link)
+    latency_s, achieved_latency_s = (took_ns / transfers / 1e9 for took_ns in (on_link if is_computing else latency))
+    return LinkRow(
+        link=link,
+        direction=direction,
+        child=f"lps-{child}" if link == "lps-gps" else device_ids[child],
+        transfers=transfers,
+        bytes=size,
+        bits_per_s=bits_per_s,
+        achieved_bits_per_s=achieved_bits_per_s,
+        latency_s=latency_s,
+        achieved_latency_s=achieved_latency_s,
+        outside=" ".join(outside) or None,
     )
 
 
-def real_summary(sums: Sequence[LinkSum]) -> Real:
-    """Return how many links and devices there are to a direction, and how many were outside."""
-    return Real(links=len(sums), outside=sum(bool(each.outside) for each in sums))
+def _is_off(configured_ns: int, achieved_ns: int, transfers: int) -> bool:
+    return abs(achieved_ns - configured_ns) > max(WITHIN * configured_ns, WITHIN_NS * transfers)
+
+
+def _rate(size: int, took_ns: int) -> int:
+    return round(float(f"{8e9 * size / max(1, took_ns):.6g}"))  # times are whole nanoseconds, which rates show
+
+
+def links_csv(rows: Iterable[LinkRow]) -> Iterator[str]:
+    """Return the lines of links.csv."""
+    values = map(LINK_ROWS.values, rows)
+    return LINK_ROWS.lines([f"{value:.6f}" if isinstance(value, float) else value for value in row] for row in values)
+
+
+def real_summary(rows: Sequence[LinkRow]) -> Real:
+    """Return how many rows there are, and how many of them are outside."""
+    return Real(links=len(rows), outside=sum(row.outside is not None for row in rows))

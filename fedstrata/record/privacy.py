@@ -12,17 +12,6 @@ from fedstrata.record.tables import Amount
 
 
 @checked_dataclass(frozen=True, kw_only=True)
-class NoisedProfiles:
-    """Noise on profiles, as the experiment asked for it."""
-
-    epsilon: Amount
-    delta: Amount
-    clip: Amount
-    min_examples: NonNegativeInt
-    unit: str
-
-
-@checked_dataclass(frozen=True, kw_only=True)
 class NoisedUpdates:
     """Noise on updates: ε of the whole run, and ε by when the run ended."""
 
@@ -46,7 +35,7 @@ class Privacy:
     noise: Literal["research", "protection"]
     is_protection: bool
     is_repeatable: bool
-    profiles: NoisedProfiles | None
+    profiles: dict[str, float | int | str] | None  # the keys of the experiment's section, and `unit`
     not_covered: tuple[str, ...]
     updates: NoisedUpdates | None = None
 
@@ -60,7 +49,7 @@ def privacy_summary(experiment: Experiment, spent: float | None = None) -> Priva
         noise=privacy.noise,
         is_protection=privacy.noise == "protection",
         is_repeatable=privacy.noise == "research",
-        profiles=None if privacy.profiles is None else NoisedProfiles(**privacy.profiles.model_dump(), unit=EXAMPLE),
+        profiles=None if privacy.profiles is None else {**privacy.profiles.model_dump(), "unit": EXAMPLE},
         not_covered=not_covered(experiment),
         updates=None if budget is None else _updates(experiment, budget, spent),
     )

@@ -8,8 +8,6 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from fedstrata.record.tables import Amount, Ratio, Table
 from fedstrata.v1 import rounds_pb2 as pb
 
-RoundValues = list[str | int | float | None]  # a row as the page's document has it
-
 
 @checked_dataclass(frozen=True, kw_only=True)
 class RoundRow:
@@ -27,11 +25,6 @@ class RoundRow:
     bytes_down: NonNegativeInt
     lowest_accuracy: Ratio | None
     highest_accuracy: Ratio | None
-
-    @property
-    def values(self) -> RoundValues:
-        """In the order of the columns."""
-        return [getattr(self, name) for name in ROUNDS.columns]
 
     @property
     def key(self) -> tuple[int, str]:
@@ -71,7 +64,7 @@ def round_row(row: pb.LpsRound) -> RoundRow:
 
 def rounds_csv(rows: Iterable[pb.LpsRound]) -> Iterator[str]:
     """Return the lines of rounds.csv."""
-    return ROUNDS.lines(map(_text_of, ROUNDS.columns, round_row(row).values) for row in rows)
+    return ROUNDS.lines(map(_text_of, ROUNDS.columns, ROUNDS.values(round_row(row))) for row in rows)
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:

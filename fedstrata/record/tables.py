@@ -43,6 +43,10 @@ class Table(Generic[R]):
         kinds = {name: get_args(hints[name]) or (hints[name],) for name in self.columns}
         return {name: next(each for each in kinds[name] if each is not NoneType) for name in self.columns}
 
+    def values(self, row: R) -> list[Any]:
+        """Return the values of a row in the order of the columns."""
+        return [getattr(row, name) for name in self.columns]
+
     def lines(self, rows: Iterable[Iterable[object]]) -> Iterator[str]:
         """Return the lines of the file; each row has its cells in the order of the columns."""
         return csv_lines(self.columns, rows)

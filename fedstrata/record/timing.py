@@ -9,9 +9,8 @@ from typing import Any
 from fedstrata.clock.energy import counts_energy
 from fedstrata.experiment import Experiment
 from fedstrata.record.energy import Spent, energy_csv, energy_summary, spent_by
-from fedstrata.record.flows import flows_csv
-from fedstrata.record.links import LinkSum, link_sums, links_csv, real_summary
-from fedstrata.record.timeline import RunTimes, timeline_csv, virtual_summary
+from fedstrata.record.links import LinkRow, link_rows, links_csv, real_summary
+from fedstrata.record.timeline import RunTimes, flows_csv, timeline_csv, virtual_summary
 from fedstrata.record.waits import waits_csv
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -34,7 +33,7 @@ class Timing:
         if self.experiment.clock != "none":
             found["waits.csv"] = waits_csv(self.rows, self.times, ids)
         if self.experiment.clock == "real":
-            found["links.csv"] = links_csv(self._links, ids)
+            found["links.csv"] = links_csv(self._links)
         if counts_energy(self.experiment):
             found["energy.csv"] = energy_csv(self._spent, ids)
         return found
@@ -53,6 +52,7 @@ class Timing:
         return spent_by(self.experiment, self.rows, self.times, self.carried_before)
 
     @cached_property
-    def _links(self) -> list[LinkSum]:
+    def _links(self) -> list[LinkRow]:
         times = chain((row.times for row in self.rows), self.times.global_rounds.values())
-        return link_sums(chain([self.carried_before], (each.carried for each in times)))
+        carried = chain([self.carried_before], (each.carried for each in times))
+        return link_rows(carried, self.experiment.device_ids())

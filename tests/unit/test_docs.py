@@ -29,11 +29,10 @@ from fedstrata.methods import NAMES
 from fedstrata.methods.registry import DEFAULT, method_class
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.record.energy import ENERGY
-from fedstrata.record.flows import FLOWS
 from fedstrata.record.links import LINK_ROWS
 from fedstrata.record.rounds import ROUNDS
 from fedstrata.record.summary import Summary
-from fedstrata.record.timeline import TIMELINE
+from fedstrata.record.timeline import FLOWS, TIMELINE
 from fedstrata.record.waits import WAITS
 from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS

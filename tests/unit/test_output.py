@@ -1,8 +1,10 @@
 """The folder of a run that is to go on: refused where it was altered, and a record that is cut made again."""
 
+import json
 from pathlib import Path
 
 import pytest
+from record_files import SUMMARY
 
 from emulator.results.output import prepare_folder, resume_folder
 from fedstrata.errors import ExperimentError
@@ -44,6 +46,6 @@ def test_a_record_that_is_cut_or_of_a_failed_end_is_made_again(
 
 
 def test_the_record_of_a_completed_run_stays(tmp_path: Path, experiment: Experiment) -> None:
-    summary_of(tmp_path, experiment).write_text('{"status": "completed"}', encoding="utf-8")
+    summary_of(tmp_path, experiment).write_text(json.dumps(SUMMARY), encoding="utf-8")
     resume_folder(tmp_path)
     assert summary_of(tmp_path, experiment).exists()

@@ -200,6 +200,6 @@ def test_the_record_says_epsilon_and_whether_it_protects() -> None:
         said = privacy_summary(asked)
         assert said is not None
         assert said.profiles is not None
-        assert said.profiles.epsilon == 4
+        assert said.profiles["epsilon"] == 4
         assert said.is_protection is (noise == "protection") is not said.is_repeatable
         assert any("no protection" in line for line in privacy_lines(asked)) is (noise == "research")

@@ -11,6 +11,7 @@ from emulator.results.report.virtual_time import accuracy_over_time
 from emulator.results.waits import parts_by_tier, picture
 from fedstrata.errors import OutputError
 from fedstrata.page import page_with, relevance_part
+from fedstrata.record.rounds import ROUNDS
 
 
 def write_report(folder: Path, global_round: int | None = None) -> Path:
@@ -44,7 +45,7 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
             "real_parts": parts_by_tier(waits) if waits and not record.timeline else None,
             "real_links": [dataclasses.asdict(row) for row in record.links] or None,
         },
-        "rounds": [row.values for row in record.rounds],
+        "rounds": [ROUNDS.values(row) for row in record.rounds],
     }
 
 

@@ -120,7 +120,7 @@ def summary(result: RunResult) -> Summary:
         lost_state=tuple(result.lost_state),
         personal_sha256={e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
         model_sha256={name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},
-        privacy=privacy_summary(experiment, _epsilon(result)) if experiment.privacy is not None else None,
+        privacy=privacy_summary(experiment, _epsilon(result)),
     )
 
 

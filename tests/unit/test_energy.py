@@ -1,6 +1,7 @@
 """What devices take in energy: numbers to redo by hand, what is refused, and where it is said."""
 
 import csv
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.record.energy import EnergySoFar, EnergySummary, energy_csv, energy_summary, spent_by
+from fedstrata.record.energy import ENERGY, EnergySoFar, EnergySummary, energy_csv, energy_summary, spent_by
 from fedstrata.record.timeline import RunTimes
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -127,9 +128,14 @@ BEFORE = RunTimes(before=pb.RoundTimes(flows=[pb.Flow(child=0, up_bytes=125_000,
 IDS = ["device-000", "device-001", "device-002"]
 
 
-def test_the_record_has_a_row_a_device_and_round_and_their_sums() -> None:
+def test_the_record_has_a_row_a_device_and_round_and_their_sums(tmp_path: Path) -> None:
     spent = spent_by(energy(), [ROW], BEFORE)
     rows = list(csv.DictReader(energy_csv(spent, IDS)))
+    (tmp_path / "energy.csv").write_text("".join(energy_csv(spent, IDS)))
+    read = ENERGY.read(tmp_path / "energy.csv")
+    assert [(row.tier, row.lps_round, row.device, row.late, row.compute_j) for row in read[2:]] == [
+        ("lps", 3, "device-001", "0", 21.6), ("lps", 3, "device-002", "1", 15.0),
+    ]  # fmt: skip
     assert [(row["tier"], row["global_round"], row["lps_round"], row["lps_id"], row["device"]) for row in rows] == [
         ("before", "", "", "", "device-000"),
         ("lps", "2", "3", "lps-1", "device-000"),

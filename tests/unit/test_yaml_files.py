@@ -1,8 +1,10 @@
 """YAML of others: plain values, and no more of them than can be walked through."""
 
+import json
 from pathlib import Path
 
 import pytest
+from record_files import SUMMARY
 
 from emulator.results.record import load_record
 from fedstrata.errors import DataError, ExperimentError
@@ -41,9 +43,7 @@ def test_tabs_and_keys_that_stand_twice_are_told_with_their_line() -> None:
 def test_an_experiment_and_a_record_with_a_bomb_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="experiment stands for more than"):
         parse_experiment(BOMB)
-    (tmp_path / "summary.json").write_text(
-        '{"run_id": "r", "seed": 0, "method": "m", "status": "failed", "devices": 1}', encoding="utf-8"
-    )
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY), encoding="utf-8")
     (tmp_path / "experiment.yaml").write_text(BOMB, encoding="utf-8")
     with pytest.raises(DataError, match=r"experiment\.yaml stands for more than"):
         load_record(tmp_path)

@@ -79,7 +79,7 @@ def masks_of(options: argparse.Namespace) -> "Masks":
     from device.masking.masks import Masks
     from device.masking.proofs import Proofs
 
-    devices = f"{{kind: iid, devices: {options.devices}, examples_per_device: 1}}"
+    devices = f"{{kind: iid, devices: {options.devices}, examples_per_device: {EXAMPLES}}}"
     experiment = parse_experiment(f"{{name: echo, partition: {devices}, secure_aggregation: {{min_devices: 3}}}}")
     return Masks(experiment, f"device-{options.index:03d}", Proofs(RUN, certificate("device")))
 
@@ -101,7 +101,11 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve all rounds; print the address first and the times last."""
     layout, log, metrics = layout_of(options), EventLog("echo"), ProcessMetrics("lps")
     executor = ThreadPoolExecutor(1)
-    keys = KeyRing(lambda device_id: True, 3) if MASKED in os.environ else None
+    keys = None
+    if MASKED in os.environ:
+        from fedstrata.trust.key_check import KeyCheck
+
+        keys = KeyRing(lambda device_id: True, 3, KeyCheck(RUN, certificate("server")).check)
     exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline(), keys=keys)
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()

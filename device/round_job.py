@@ -184,7 +184,15 @@ class RoundJob:
             evaluations=(measured,) if measured is not None else (),
             base_digest=received.digest,
             work=await self._worked(),
+            trained_from=await self._trained_from(),
         )
+
+    async def _trained_from(self) -> bytes:
+        """Return the digest of what this round's training began with; empty if updates are not masked."""
+        if self._host.proofs is None:
+            return b""
+        of_whom = (self._client.identity.cluster_id, self.work.cluster)
+        return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
         """An update as it may leave the device: shortened and noised, where updates are private."""

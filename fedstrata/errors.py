@@ -74,6 +74,12 @@ class OutdatedError(FedstrataError):
     status = grpc.StatusCode.UNAUTHENTICATED
 
 
+class RosterError(FedstrataError):
+    """A roster that a device does not mask its update for: it waits for another roster."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
+
+
 class TooManyCallsError(FedstrataError):
     """More calls by one identity than its share; the same call will go through later."""
 

@@ -3,7 +3,8 @@
 `load_experiment` reads it, fills in defaults and checks it whole. `experiment_schema` describes it to editors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,24 @@ def parse_experiment(
     if not isinstance(document, dict):
         found = "it is empty" if document is None else f"not a {type(document).__name__}"
         raise ExperimentError(f"{where} must be a mapping of keys to values; {found}")
-    for override in overrides:
-        _override(document, override)
+    changed = overridden(document, overrides)
     try:
-        document = with_traces_read(document, Path(where).parent)
+        return checked(changed, Path(where).parent, seed)
     except ExperimentError as error:
-        raise type(error)(f"{where}: {error}") from None
+
+        def is_fine(others: Sequence[str]) -> bool:
+            try:
+                checked(overridden(document, others), Path(where).parent, seed)
+            except ExperimentError:
+                return False
+            return True
+
+        raise type(error)(f"{_culprits(str(error), overrides, is_fine) or where}: {error}") from None
+
+
+def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experiment:
+    """The experiment of a document. Raises ExperimentError, without the name of its file."""
+    document = with_traces_read(document, folder)
     if seed is not None:
         document["seed"] = seed
     try:
@@ -64,12 +77,36 @@ def parse_experiment(
         check_experiment(experiment)
     except ValidationError as error:
         schema = Experiment.model_json_schema(by_alias=True)
-        raise ExperimentError(f"{where}: {one_line(error, schema)}") from None
-    except ExperimentError as error:
-        raise type(error)(f"{where}: {error}") from None
+        raise ExperimentError(one_line(error, schema)) from None
+    except ExperimentError:
+        raise
     except ValueError as error:
-        raise ExperimentError(f"{where}: experiment: {error}") from None
+        raise ExperimentError(f"experiment: {error}") from None
     return experiment
+
+
+def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
+    """The `--set` that is to blame for what is wrong; nothing where it is the file.
+
+    It is the one that sets the key that the message begins with; or each without which all would be fine; or all of
+    them, where the file is fine by itself.
+    """
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    found = [each for key, each in zip(keys, overrides, strict=True) if message.startswith((f"{key}:", f"{key}."))][-1:]
+    found = found or [
+        each for number, each in enumerate(overrides) if is_fine([*overrides[:number], *overrides[number + 1 :]])
+    ]
+    if not found and overrides and is_fine(()):
+        found = list(overrides)
+    return " ".join(f"--set {each:.80}" for each in found)
+
+
+def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy with each `key.path=value` set. Raises ExperimentError for one that cannot be set."""
+    changed = deepcopy(document)
+    for override in overrides:
+        _override(changed, override)
+    return changed
 
 
 def _override(document: dict[str, Any], override: str) -> None:

@@ -50,7 +50,7 @@ class LivePage:
         """Publish each state, until nobody reads."""
         try:
             while not self.feed.forget():
-                changed = self._run.changes.next
+                changed = self._run.news.next
                 await self._tell()
                 await wait_until(changed, changed.is_set, LOOK_S)
                 await Changes().wait_until(lambda: False, PAUSE_S)

@@ -59,9 +59,10 @@ class Run:
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
         self.is_over = self.has_record  # nothing more is wanted of devices and LPSs
-        self.changes = Changes()
+        self.changes = Changes()  # what held calls wait for: clusters, LPSs, phases
+        self.news = Changes()  # what is shown, too: how many devices are there, and how they do
         self._own_models: dict[str, str] = {}  # SHA-256 by cluster, of the final models that the GPS has itself
-        self._telling: asyncio.TimerHandle | None = None
+        self._showing: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._newcomers_are_in = False  # whether the round has begun in which they join
 
@@ -120,16 +121,20 @@ class Run:
         return max(self.streams.whole.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
-        """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(NEWS_S, self.tell)
+        """Show soon what devices say: those who watch look again once for all that changes within a moment."""
+        if self._showing is None:
+            self._showing = asyncio.get_running_loop().call_later(NEWS_S, self._show)
 
     def tell(self) -> None:
-        """Let everybody who watches look again."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        """Let every held call look again, and everybody who watches."""
         self.changes.tell()
+        self._show()
+
+    def _show(self) -> None:
+        if self._showing is not None:
+            self._showing.cancel()
+            self._showing = None
+        self.news.tell()
         self._metrics.devices(self.roster.states())
         self._metrics.phase(self.phase)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
-from fedstrata.process.sleeping import HOLD_S
+from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
@@ -67,7 +67,7 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
             is_known = lambda: run.serving.assignment(device).is_assigned or run.phase == "failed"  # noqa: E731
-            await run.changes.wait_until(is_known, HOLD_S)
+            await run.changes.wait_until(is_known, hold_s(run.experiment.device_count))
             self._check_going(request.run_id)
             return run.serving.assignment(device)
 
@@ -75,7 +75,7 @@ class GpsServicer(GpsServiceServicer):
         """Make an LPS and its address known."""
         self._run.serving.register(request, serial_shown(context))
         self._run.heard_of(request)
-        return pb.RegisterLpsResponse(run_id=self._run_id)
+        return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plan.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
         """Name an LPS's clusters once the devices are grouped, and again when there is something new."""
@@ -232,7 +232,7 @@ class RunServicer(RunServiceServicer):
         """Stream the run's state, at once and at every change, until its record can be fetched."""
         run = self._run
         while True:
-            changed, status = run.changes.next, self._status.now()
+            changed, status = run.news.next, self._status.now()
             yield status
             if status.has_record:
                 return

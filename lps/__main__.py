@@ -87,9 +87,12 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         uploads=uploads,
         refused=metrics.refused,
     )
-    server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters, uploads), SERVICE)
+    servicer = LpsServicer(agent.clusters, agent.knows_clusters, uploads, agent.held_s)
+    server.add(add_LpsServiceServicer_to_server, servicer, SERVICE)
     names = options.http_names.split(",")
-    with StatusServer(options.http, metrics.registry, lambda: server.is_ready, names=names) as status:
+    with StatusServer(
+        options.http, metrics.registry, lambda: server.is_ready and agent.has_its_models, names=names
+    ) as status:
         await server.start(options.listen)
         spare_what_is_loaded()
         say_listening(grpc=server.address, http=status.address)

@@ -16,8 +16,9 @@ from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import CALL_S, HOLD_S, Changes, payload_timeout_s
+from fedstrata.process.sleeping import CALL_S, HOLD_S, PATIENCE_S, Changes, hold_s, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, RoundServer
+from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
@@ -71,9 +72,10 @@ class LpsAgent:
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
-            authorities=lambda: tls.newest().authorities if tls else frozenset(),
+            check_key=_check_of(experiment, tls),
         )
         self._services: dict[str, _Service] = {}
+        self.held_s = hold_s(experiment.device_count)  # how long devices' calls are held back
         self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S
         self._plan_version = 0
         self._planned = 0, 0  # how many global rounds have a plan of what devices answered in them; when the newest was
@@ -82,11 +84,21 @@ class LpsAgent:
         self.clusters: dict[str, RoundServer | ModelSearch] = {}
         self.waits = Waits(self.clusters)
         self.knows_clusters = asyncio.Event()
+        self._has_heard = False  # of its clusters, or that there are none yet
+        self._is_over = False
 
     @property
     def model_bytes(self) -> int:
         """The size of a model as float32."""
         return self._around.streams.travelling.float32_bytes
+
+    @property
+    def has_its_models(self) -> bool:
+        """Whether a round of each of its clusters is open here; until then only the devices may hold their models.
+
+        True as well before the devices are grouped, and when the run is over.
+        """
+        return self._is_over or (self._has_heard and all(service.is_open for service in self._services.values()))
 
     async def close(self) -> None:
         """Give up the connection to the GPS and the folding thread."""
@@ -97,11 +109,12 @@ class LpsAgent:
         """Make this LPS and its address known to the GPS. Raises HandshakeError where they do not trust each other."""
         await self._until_gps_reached()
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
-        await call_through_upgrade(
-            lambda: self._gps.RegisterLps(request, timeout=CALL_S + HOLD_S, wait_for_ready=True),
+        reply = await call_through_upgrade(
+            lambda: self._gps.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True),
             self._log,
             "RegisterLps",
         )
+        self._has_heard = not reply.is_grouped
         self._log.info("registered", lps_id=self._lps_id, address=address)
 
     async def run(self) -> None:
@@ -116,6 +129,7 @@ class LpsAgent:
             await self._give_up(errors.exceptions[0])
         finally:
             telling.cancel()
+            self._is_over = True
 
     async def _give_up(self, error: BaseException) -> None:
         """Tell devices and the GPS that this LPS cannot go on, and why.
@@ -158,6 +172,7 @@ class LpsAgent:
                 self._told = reply.told if reply.HasField("told") else None
                 yield list(reply.clusters)
                 self._plan_version, self._planned = reply.plan_version, (reply.planned_rounds, reply.planned_ns)
+                self._has_heard = True
                 self.knows_clusters.set()
                 self._plan_changes.tell()
 
@@ -184,7 +199,7 @@ class LpsAgent:
 
         True where there is no such cluster here: the servicer has its own word for that.
         """
-        return await self._plan_changes.wait_until(lambda: self._has_member(claim), HOLD_S if claim.id else 0)
+        return await self._plan_changes.wait_until(lambda: self._has_member(claim), self.held_s if claim.id else 0)
 
     def _has_member(self, claim: Claim) -> bool:
         service = self._services.get(claim.cluster_id or "")
@@ -303,7 +318,7 @@ class LpsAgent:
     ) -> None:
         """Tell the GPS what the devices of an LPS have answered in a global round, and when on the virtual clock."""
         size = bytes_of(answers)
-        timeout_s = payload_timeout_s(size)
+        timeout_s = payload_timeout_s(size, PATIENCE_S)
         if self._experiment.is_paced:
             links = lps_links(self._experiment)
             timeout_s += links.slowest_s(links.index_of(who.child_id) or 0, size, 1)
@@ -317,7 +332,7 @@ class LpsAgent:
 
     async def _report(self, report: pb.ReportHeader, model: Path | None) -> None:
         """Tell the GPS how a cluster has ended, with its model unless the GPS has that."""
-        timeout_s = payload_timeout_s(model.stat().st_size if model else 0)
+        timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
         await call_until_answered(
             lambda: self._gps.SubmitReport(
                 report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
@@ -326,6 +341,15 @@ class LpsAgent:
             "SubmitReport",
         )
         self._log.info("reported", cluster=report.cluster_id)
+
+
+def _check_of(experiment: Experiment, tls: TlsFiles | None) -> CheckKey:
+    """Return what checks devices' keys for masks; the package that it needs is loaded for secure aggregation alone."""
+    if experiment.secure_aggregation is None:
+        return lambda device_id, key: None
+    from fedstrata.trust.key_check import KeyCheck
+
+    return KeyCheck(experiment.run_id, tls).check
 
 
 def _has(reply: pb.FetchClustersResponse, cluster_id: str, term: int) -> bool:

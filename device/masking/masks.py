@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from device.masking.proofs import Proofs
-from fedstrata.errors import PayloadError
+from fedstrata.errors import OutdatedError, PayloadError, RosterError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import MOST_MASKED
+from fedstrata.privacy.updates import weight_of
 from fedstrata.process.quoting import quoted
 from fedstrata.rounds import Update
 from fedstrata.rounds.mask_keys import KEY_BYTES, roster_digest
@@ -41,6 +42,8 @@ class Masks:
         self._min_devices = settings.min_devices if settings else 0
         self._run_id, self._device_id = experiment.run_id, device_id
         self._known_devices = frozenset(experiment.device_ids())
+        most_devices = min(experiment.device_count, MOST_MASKED)  # of a round, with those that drop out of it
+        self._most_examples = most_devices * weight_of(experiment, experiment.most_examples)
         self._proofs = proofs
         self._secret = X25519PrivateKey.generate()
         self._public_key = self._secret.public_key().public_bytes_raw()
@@ -48,6 +51,10 @@ class Masks:
         self._shared: dict[bytes, bytes] = {}  # secrets by others' keys
         self._others: dict[str, bytes] = {}  # keys by device
         self._hidden: dict[bytes, bytes] = {}  # the digest of what was masked, by what its masks are of
+        deadline = experiment.deadlines.lps
+        self._may_shrink = deadline.deadline_s is not None or deadline.quorum_ratio < 1
+        self._masked_for: dict[int, bytes] = {}  # by round, the digest of the devices that it masked for first
+        self._devices = b""
         self._max_examples = 0
         self.digest = b""  # of the roster known
 
@@ -61,6 +68,7 @@ class Masks:
 
         Raises:
             PayloadError: it is none that this device can hide in.
+            RosterError: a key in it is not its device's, or not vouched for now; this device waits for another.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
@@ -70,12 +78,23 @@ class Masks:
             )
         if strangers := sorted(keys.keys() - self._known_devices):
             raise PayloadError(f"asked to mask an update among {quoted(*strangers)}, who are not of this experiment")
-        if keys.pop(self._device_id, None) != self._public_key or not roster.max_examples > 0:
+        if not 0 < roster.max_examples <= self._most_examples:
+            raise PayloadError(
+                f"asked to mask an update for a sum over {roster.max_examples} examples, where the devices of a round "
+                f"have at most {self._most_examples}: this LPS lies"
+            )
+        if keys.pop(self._device_id, None) != self._public_key:
             raise PayloadError(f"asked to mask an update among {len(roster.members)} devices without this one's key")
         for member in roster.members:
             if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
                 raise PayloadError(f"the key for masks of {quoted(member.device_id)} is none")
-            self._proofs.check(member, roster.certificates[member.certificate])
+            certificate = roster.certificates[member.certificate]
+            key = pb.MaskKey(public_key=member.public_key, signature=member.signature, certificate=certificate)
+            try:
+                self._proofs.check(member.device_id, key)
+            except (PayloadError, OutdatedError) as error:
+                raise RosterError(f"{error}; this device waits for a roster without it") from None
+        self._devices = sha256("\n".join(sorted((*keys, self._device_id))).encode()).digest()
         self._others, self._max_examples, self.digest = keys, roster.max_examples, roster_digest(roster)
         self._shared = {key: self._shared[key] for key in keys.values() if key in self._shared}
 
@@ -84,20 +103,28 @@ class Masks:
 
         Raises:
             PayloadError: its masks have hidden another update, which the difference of the two would show.
+            RosterError: it was masked for other devices in this round, and the experiment lets nobody be left out: the
+                two sums would show it.
         """
+        if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
+            raise RosterError(
+                f"asked to mask the update of round {update.round + 1} for other devices than before, where "
+                "deadlines.lps lets none be left out: the two sums would tell it; this device waits for the others"
+            )
         codec = PayloadCodec(update.codec.layout, "exact")
+        total = ExactSum(codec.layout.size, self._max_examples)
         try:
-            total = ExactSum(codec.layout.size, self._max_examples)
             total.add(as_received(update), update.num_examples)
-        except PayloadError as error:
-            return replace(update, codec=codec, roster_digest=self.digest, unfit=str(error))
+        except PayloadError:  # which values these are would tell of the update
+            unfit = f"values beyond ±{total.limit:g}, or not finite; training has diverged"
+            return replace(update, codec=codec, roster_digest=self.digest, unfit=unfit)
         sums = total.sums()
         del total
         self._add_masks(sums.view(np.uint64), update)
         return replace(update, codec=codec, read=lambda start, stop: sums[start:stop], roster_digest=self.digest)
 
     def _add_masks(self, words: Words, update: Update) -> None:
-        about = f"{self._run_id}\0{update.round}\0".encode() + update.base_digest
+        about = f"{self._run_id}\0{update.round}\0".encode() + update.trained_from
         found = sha256(words.tobytes()).digest()
         if self._hidden.setdefault(self.digest + about, found) != found:
             raise PayloadError(
@@ -112,14 +139,10 @@ class Masks:
                 fold(here, drawn, out=here)
 
     def _key_with(self, public_key: bytes, about: bytes) -> bytes:
-        """The key that this device and another have in common for one round and roster. Raises PayloadError."""
+        """The key that this device and another have in common for one round and roster."""
         shared = self._shared.get(public_key)
         if shared is None:
-            try:
-                shared = self._secret.exchange(X25519PublicKey.from_public_bytes(public_key))
-            except ValueError:
-                raise PayloadError("a key for masks is a point of low order, which hides nothing") from None
-            self._shared[public_key] = shared
+            shared = self._shared[public_key] = self._secret.exchange(X25519PublicKey.from_public_bytes(public_key))
         return HKDF(SHA256(), 32, salt=self.digest, info=b"fedstrata masks\0" + about).derive(shared)
 
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.units import counted, grouped, human_bytes
-from emulator.estimates.check_times import Payloads, print_times
+from emulator.estimates.check_times import Payloads, check_deadline, print_times
 from emulator.estimates.sizing import device_memory, lps_memory
 from fedstrata.datasets import DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
@@ -97,10 +97,17 @@ def lps_wanted(experiment: Experiment, method: Method) -> str:
 
 
 def check_data(experiment: Experiment) -> None:
-    """Raise a DataError where the data set is missing or holds less than the partition asks for."""
+    """Raise what ends a run before it begins.
+
+    Raises:
+        DataError: the data set is missing or holds less than the partition asks for.
+        ExperimentError: a deadline that is certain to be missed.
+    """
     # with a local partition each device has data of its own, which is not seen from here
     if not isinstance(experiment.partition, LocalPartition):
         check_partition(experiment, load_dataset(experiment.data))
+        if experiment.clock != "none" and experiment.deadlines.lps.deadline_s is not None:
+            check_deadlines(experiment)
 
 
 def check(experiment: Experiment, console: Console) -> None:
@@ -119,6 +126,11 @@ def check(experiment: Experiment, console: Console) -> None:
     console.print(_bytes_table(experiment, model))
     if experiment.clock != "none":
         print_times(experiment, payloads_of(experiment, model), console)
+
+
+def check_deadlines(experiment: Experiment) -> None:
+    """Refuse deadlines that too few devices can make. Raises ExperimentError."""
+    check_deadline(experiment, payloads_of(experiment, model_size(experiment, dataset_info(experiment.data))))
 
 
 def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:

@@ -9,8 +9,10 @@ from rich.text import Text
 
 from emulator.console.units import counted, human_joules, human_seconds
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
+from fedstrata.clock.presence import Presence
 from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
 from fedstrata.datasets import load_dataset
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, LinkTimes
 from fedstrata.experiment.quantities import written_devices, written_duration, written_rate
@@ -20,7 +22,7 @@ from fedstrata.partitions import example_counts
 from fedstrata.record.timeline import PARTS
 from fedstrata.streams.cohort import cohort
 from fedstrata.streams.homes import homes_of
-from fedstrata.streams.streams import asks_in_training, spans_lps
+from fedstrata.streams.streams import are_placed_by_index, asks_in_training, spans_lps
 from fedstrata.v1 import rounds_pb2 as pb
 
 ROUNDS_MAX = 20  # LPS rounds whose draws are looked at
@@ -81,6 +83,60 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
         rounds=rounds,
         total_ns=training.global_rounds * globally.ends_ns,
         device_fj=sum(spent) // max(1, len(spent)),
+    )
+
+
+def check_deadline(experiment: Experiment, payloads: Payloads) -> None:
+    """Refuse a deadline that too few devices make in the first LPS round, even if each has all links to itself.
+
+    Where the method finds the clusters it is not known whose quorum a device belongs to: one in time is enough then.
+
+    Raises:
+        ExperimentError: with how long the device takes that would complete the quorum.
+    """
+    wait, method, everybody = experiment.deadlines.lps, make_method(experiment), range(experiment.device_count)
+    if wait.deadline_s is None:
+        return
+    uplinks = LpsTimeline(experiment)
+    knows_homes = are_placed_by_index(experiment, method) or method.clusters_known == 1
+    for number, home in enumerate(_homes(experiment) if knows_homes else [everybody]):
+        begins_ns = uplinks.arrival_ns(f"lps-{number}", 0, 0, payloads.lps_down)
+        there = Presence(experiment.schedule).there(home, begins_ns)
+        asked = cohort(list(there), experiment.training.participation if knows_homes else None, experiment.seed, 0)
+        took = _alone(experiment, payloads, {index: max(begins_ns, there[index]) for index in asked})
+        quorum = wait.quorum(len(asked)) if knows_homes else 1
+        _check_quorum(took, quorum, f"lps-{number}" if knows_homes else "all LPSs", wait.deadline_s)
+
+
+def _alone(experiment: Experiment, payloads: Payloads, begins_ns: Mapping[int, int]) -> list[tuple[int, str]]:
+    """How long devices take in an LPS round that begins for them at a time, each with all links to itself, ascending.
+
+    Where devices are asked in the round, it is how long they take for the answer.
+    """
+    timeline, ids, moment = (
+        DeviceTimeline(experiment),
+        experiment.device_ids(),
+        asks_in_training(make_method(experiment)),
+    )
+    comes_back = timeline.missed if moment is None else timeline.missed_answer
+    sent, found = _sent(experiment, payloads, moment), []
+    for index, at_ns in begins_ns.items():
+        name, each = ids[index], sent[index]
+        (there_ns,) = timeline.arrivals(0, at_ns, {name: each}, {}, {name: index}).values()
+        back_ns, _ = comes_back(0, at_ns, index, each, free_ns=0, there_ns=there_ns)
+        found.append((back_ns - at_ns, name))
+    return sorted(found)
+
+
+def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, deadline_s: float) -> None:
+    """Raise ExperimentError unless so many of these devices, which are in order, make the deadline."""
+    if not fastest or fastest[needed - 1][0] <= round(deadline_s * 1e9):
+        return
+    took_ns, name = fastest[needed - 1]
+    in_time = sum(1 for each, _ in fastest if each <= round(deadline_s * 1e9))
+    raise ExperimentError(
+        f"deadlines.lps.deadline_s is {deadline_s:g}, and of {len(fastest)} devices of {whose} at most {in_time} can "
+        f"make it in the first round, of {needed} that are needed: {name} takes {took_ns / 1e9:.4g} s; raise it"
     )
 
 

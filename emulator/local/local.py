@@ -20,7 +20,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 if TYPE_CHECKING:
     from emulator.local.certificates import RunCertificates
 
-STARTUP_DEADLINE_S = 180.0  # a process that dies is noticed at once; one that is starved comes up late
+STARTUP_DEADLINE_S = 1_800.0  # a process that dies is noticed at once; one that is starved comes up late
 SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
 DEVICE_ENDPOINTS = {"http": "--http"}
 

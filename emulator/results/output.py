@@ -1,6 +1,8 @@
 """The folder that a run writes to: a new one, or that of a run that is to go on."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
 from fedstrata.process.private_files import make_private
 from fedstrata.record.summary import read_summary
+from fedstrata.store import claimed
 
 
 def check_unused(folder: Path) -> None:
@@ -53,6 +56,21 @@ def prepare_folder(folder: Path, experiment: Experiment) -> None:
         raise _unusable(folder, error) from None
 
 
+@contextmanager
+def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experiment]:
+    """The experiment of a run, its folder prepared for it, or (None) to go on in; nobody else's while the block lasts.
+
+    Raises:
+        OutputError, ExperimentError: as `prepare_folder` and `resume_folder` do; StateError: another has the folder.
+    """
+    if experiment is not None:
+        prepare_folder(folder, experiment)
+    elif not (folder / "state").is_dir():
+        raise OutputError(f"{folder} has no state/ to go on from; start a run with --out")
+    with claimed(folder / "state"):
+        yield experiment or resume_folder(folder)
+
+
 def resume_folder(folder: Path) -> Experiment:
     """The experiment of a run that was interrupted or failed, its folder made ready to go on in.
 
@@ -60,11 +78,9 @@ def resume_folder(folder: Path) -> Experiment:
     tries again from its state.
 
     Raises:
-        OutputError: the folder is not a run's. ExperimentError: its experiment file was altered.
+        OutputError: the folder cannot be written. ExperimentError: its experiment file was altered.
     """
     try:
-        if not (folder / "state").is_dir():
-            raise OutputError(f"{folder} has no state/ to go on from; start a run with --out")
         experiment = load_experiment(folder / "experiment.yaml", ["faults=[]"])
         _check_unaltered(folder, experiment)
         summary = folder / "state" / "gps" / experiment.run_id / "record" / "summary.json"

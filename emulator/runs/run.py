@@ -1,6 +1,8 @@
 """One run from an experiment file to a finished record, on this machine."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +11,7 @@ from emulator.console.browser import show_page
 from emulator.console.interrupts import run_interruptibly
 from emulator.estimates.check import check_data
 from emulator.local.local import LocalBackend
-from emulator.results.output import check_unused, prepare_folder, resume_folder
+from emulator.results.output import check_unused, run_folder
 from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, Quiet, can_draw_over, print_json
@@ -57,23 +59,23 @@ def execute(request: RunRequest, display: Display) -> Outcome:
 
     raise_limit()
     loopback()  # told now if there is none
-    experiment = _prepared(request)
-    outcome = run_interruptibly(on_this_machine(request, experiment, display))
+    with _prepared(request) as experiment:
+        outcome = run_interruptibly(on_this_machine(request, experiment, display))
     if outcome.status.has_record:
         write_report(request.out)
     return outcome
 
 
-def _prepared(request: RunRequest) -> Experiment:
-    """The experiment, checked, with its folder ready."""
-    if request.experiment is None:
-        experiment = resume_folder(request.out)
-        check_data(experiment)
-        return experiment
-    check_unused(request.out)
-    check_data(request.experiment)
-    prepare_folder(request.out, request.experiment)
-    return request.experiment
+@contextmanager
+def _prepared(request: RunRequest) -> Iterator[Experiment]:
+    """The experiment, checked, with its folder ready and held."""
+    if request.experiment is not None:
+        check_unused(request.out)
+        check_data(request.experiment)
+    with run_folder(request.out, request.experiment) as experiment:
+        if request.experiment is None:
+            check_data(experiment)
+        yield experiment
 
 
 async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:

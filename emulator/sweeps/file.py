@@ -16,8 +16,8 @@ from emulator.shipped.examples import find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import Settings
-from fedstrata.experiment.yaml_files import EachKeyOnce
-from fedstrata.experiment_file import parse_experiment
+from fedstrata.experiment.yaml_files import EachKeyOnce, read_yaml
+from fedstrata.experiment_file import checked, overridden
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")  # of cells, axes and choices: they name folders
 BASE_CELL = "base"  # the one cell of a sweep that names none
@@ -201,10 +201,11 @@ def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, An
 def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:
     overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in own.items()]  # JSON is YAML
     try:
-        return parse_experiment(yaml.safe_dump(base), overrides=overrides, seed=seed, where=where)
+        return checked(overridden(read_yaml(yaml.safe_dump(base)), overrides), Path(where).parent, seed)
     except ExperimentError as error:
-        said = str(error).removeprefix(f"{where}: ").removeprefix("--set ")
-        raise type(error)(f"{where}: {said}") from None
+        raise type(error)(f"{where}: {str(error).removeprefix('--set ')}") from None
+    except ValueError as error:  # of aliases of aliases
+        raise ExperimentError(f"{where} {error}") from None
 
 
 def _refuse_equal(runs: Sequence[SweepRun], where: str) -> None:

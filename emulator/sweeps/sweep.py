@@ -10,7 +10,7 @@ from pathlib import Path
 from emulator.console.interrupts import run_interruptibly
 from emulator.local.local import usable_cores
 from emulator.local.processes import Restart
-from emulator.results.output import prepare_folder, resume_folder
+from emulator.results.output import run_folder
 from emulator.runs.progress import Quiet
 from emulator.runs.run import RunRequest, on_this_machine
 from emulator.sweeps.check import check_runs
@@ -19,7 +19,6 @@ from emulator.sweeps.folder import RoundStart, clear, completed_record, held, re
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import FedstrataError, RunStoppedError
-from fedstrata.experiment import Experiment
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -143,9 +142,12 @@ class _Work:
     async def _run(self, run: SweepRun, there: RoundStart, folder: Path) -> FedstrataError | None:
         from emulator.results.report import write_report
 
-        experiment = _prepared(run, there, folder)
-        request = RunRequest(experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs))
-        outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display))
+        is_new = there is not RoundStart.HALF
+        if is_new:
+            clear(folder)
+        with run_folder(folder, run.experiment if is_new else None) as experiment:
+            request = RunRequest(experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs))
+            outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display))
         if outcome.status.has_record:
             async with self._drawing:
                 await asyncio.to_thread(write_report, folder)
@@ -163,15 +165,6 @@ class _OneOfMany(Quiet):
 
     def restarted(self, restart: Restart) -> None:
         self._display.restarted(self._run, restart)
-
-
-def _prepared(run: SweepRun, there: RoundStart, folder: Path) -> Experiment:
-    """The run's experiment, its folder made ready to go on or to begin in."""
-    if there is RoundStart.HALF:
-        return resume_folder(folder)
-    clear(folder)
-    prepare_folder(folder, run.experiment)
-    return run.experiment
 
 
 def jobs_for(cores: int) -> int:

@@ -29,6 +29,4 @@ def _check_virtual(experiment: Experiment) -> None:
         raise ValueError("clock: virtual models the time that boards take, and those of partition.kind local are real")
     for tier in ("enrolment", "gps"):
         if getattr(experiment.deadlines, tier).deadline_s is not None:
-            raise ValueError(
-                f"clock: virtual has deadlines of LPS rounds only; leave deadlines.{tier}.deadline_s out, or say none"
-            )
+            raise ValueError(f"clock: virtual has deadlines of LPS rounds only; leave deadlines.{tier}.deadline_s out")

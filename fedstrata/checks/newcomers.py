@@ -36,6 +36,8 @@ def _why_not_these(experiment: Experiment, settings: NewcomerSettings) -> str | 
 
 
 def _why_not_here(experiment: Experiment, method: Method) -> str | None:
+    if not method.places_late() or method.mixes or asks_in_training(method) is not None:
+        return f"method {experiment.method.name} has nothing to place them by; choose another method"
     newcomers, clusters = experiment.newcomer_indexes, max(1, method.clusters_known)
     founders = experiment.device_count - len(newcomers)
     if founders < clusters:
@@ -47,8 +49,6 @@ def _why_not_here(experiment: Experiment, method: Method) -> str | None:
         homes = homes_of(experiment, method, [[i for i in range(experiment.device_count) if i not in newcomers]])
         if not all(homes):
             return f"all devices of lps-{homes.index(())} are newcomers; leave it a founder"
-    if not method.places_late() or method.mixes or asks_in_training(method) is not None:
-        return f"method {experiment.method.name} has nothing to place them by; choose another method"
     if experiment.clock != "none":
         return "on a clock nobody says when they come; leave clock out, or newcomers"
     return None

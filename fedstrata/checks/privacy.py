@@ -28,14 +28,23 @@ def check_secure_aggregation(experiment: Experiment, method: Method) -> None:
         return
     if (why := _why_not(experiment, method)) is not None:
         raise ExperimentError(f"secure_aggregation: {why}")
-    there = experiment.device_count - len(experiment.newcomer_indexes)
-    asked = cohort_size(there, experiment.training.participation)
-    if asked < settings.min_devices:
-        raise ExperimentError(
-            f"secure_aggregation: at most {asked} devices are asked in a round, and a sum of fewer than min_devices, "
-            f"{settings.min_devices}, says too much of each; have more devices, or leave it out"
-        )
+    _check_not_too_few(experiment, method.clusters_known, settings.min_devices)
     _check_not_too_many(experiment, method.clusters_known)
+
+
+def _check_not_too_few(experiment: Experiment, clusters: int, min_devices: int) -> None:
+    """Refuse rounds that are certain to ask too few: the smallest of some clusters has at most their mean.
+
+    If the method finds out how many clusters there are, at least the round of a single cluster is checked.
+    """
+    there = experiment.device_count - len(experiment.newcomer_indexes)
+    asked = cohort_size(there // max(1, clusters), experiment.training.participation)
+    if asked < min_devices:
+        of = f"of {clusters} clusters one asks" if clusters > 1 else "a round asks"
+        raise ExperimentError(
+            f"secure_aggregation: {of} at most {asked} devices, and a sum of fewer than min_devices, {min_devices}, "
+            "says too much of each; have more devices, form fewer clusters, or leave it out"
+        )
 
 
 def _check_not_too_many(experiment: Experiment, clusters: int) -> None:

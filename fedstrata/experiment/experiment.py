@@ -36,6 +36,10 @@ from fedstrata.experiment.sections import (
     TrainingSettings,
 )
 
+# Of all devices together: the exact sum takes updates of up to ±1 then, and of fewer examples larger ones. One device
+# that claims more would have the updates of all others refused.
+MOST_EXAMPLES = 1 << 30
+
 
 class Experiment(Settings):
     """All a run is a function of."""
@@ -99,15 +103,24 @@ class Experiment(Settings):
         return bounds.model_copy(update={"max_examples": self.partition.most_examples})
 
     @property
+    def most_examples(self) -> int:
+        """How many examples to train on a device may claim at most."""
+        return self.limits.max_examples or max(1 << 20, MOST_EXAMPLES // self.device_count)
+
+    @property
     def device_count(self) -> int:
         return self.partition.device_count
 
     def device_ids(self) -> list[str]:
         """The ids in index order: `device-000` …, or the names that a local partition gives."""
+        return list(self._ids)
+
+    @cached_property
+    def _ids(self) -> tuple[str, ...]:
         if isinstance(self.partition, LocalPartition):
-            return list(self.partition.names)
+            return self.partition.names
         width = max(3, len(str(self.device_count - 1)))
-        return [f"device-{index:0{width}d}" for index in range(self.device_count)]
+        return tuple(f"device-{index:0{width}d}" for index in range(self.device_count))
 
     @cached_property
     def newcomer_indexes(self) -> frozenset[int]:
@@ -138,7 +151,7 @@ class Experiment(Settings):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, whose digest is its own."""
         copy = super().model_copy(update=update, deep=deep)
-        for derived in ("digest", "newcomer_indexes"):
+        for derived in ("digest", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)
         return copy
 

@@ -1,7 +1,7 @@
 """What is wrong with an experiment file, in one line: key, value, what is allowed, and what was perhaps meant."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any
@@ -11,8 +11,8 @@ from pydantic import ValidationError
 # What others call our keys; the last part of a key alone.
 ELSEWHERE = {
     "bs": "batch_size", "clients": "devices", "dataset": "data", "lr": "learning_rate",
-    "nodes": "devices", "num_clients": "devices", "num_rounds": "global_rounds",
-    "workers": "devices",
+    "epochs": "local_epochs", "nodes": "devices", "num_clients": "devices", "num_rounds": "global_rounds",
+    "rounds": "global_rounds", "workers": "devices",
 }  # fmt: skip
 Schema = Mapping[str, Any]
 
@@ -82,14 +82,29 @@ def _unknown(key: str, kind: str | None, schema: Schema) -> str:
     return f"{fault}; {_near(key, known)}"
 
 
-def _near(key: str, known: Iterable[str]) -> str:
-    """A hint at up to three keys whose last part reads like that of this one, those nearest to it in the file."""
+def _near(key: str, known: Sequence[str]) -> str:
+    """A hint at up to three keys, those nearest to this one in the file.
+
+    Their last part is the same, or what others call so; else, in the key's own section, it reads like this one's.
+    """
+    section, _, _ = key.rpartition(".")
     last = key.rpartition(".")[2]
-    names = get_close_matches(ELSEWHERE.get(last, last), {path.rpartition(".")[2] for path in known}, n=6)
-    near = [path for path in known if path.rpartition(".")[2] in names]
+    name, first = ELSEWHERE.get(last, last), section.partition(".")[0]
+    here = [path for path in known if (path.partition(".")[0] == first if section else "." not in path)]
+    near = _called(name, here) or _called(name, known) or _like(name, here) or ([] if section else _like(name, known))
     most = max((_shared(path, key) for path in near), default=0)
     best = [path for path in near if _shared(path, key) == most]
     return f"did you mean {' or '.join(best[:3])}? " if near else ""
+
+
+def _like(name: str, known: Sequence[str]) -> list[str]:
+    """The keys whose last part reads like a name."""
+    names = get_close_matches(name, {path.rpartition(".")[2] for path in known}, n=6)
+    return [path for path in known if path.rpartition(".")[2] in names]
+
+
+def _called(name: str, known: Sequence[str]) -> list[str]:
+    return [path for path in known if path.rpartition(".")[2] == name]
 
 
 def _shared(path: str, key: str) -> int:

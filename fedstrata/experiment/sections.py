@@ -3,6 +3,7 @@
 The names of keys are the names of the fields below.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -221,6 +222,11 @@ class TrainingSettings(Settings):
             return (self.local_epochs or 1) * examples
         return examples_of_steps(self.local_steps, examples, self.batch_size)
 
+    def asks_all(self, devices: int) -> bool:
+        """Whether an LPS with up to so many devices asks each of them in every round."""
+        share = self.participation
+        return share is None or (share == 1.0 if isinstance(share, float) else share >= devices)
+
     @property
     def lps_rounds(self) -> int:
         """LPS rounds of the whole run."""
@@ -232,6 +238,10 @@ class TierDeadline(Settings):
 
     deadline_s: float | None = Field(default=None, gt=0)
     quorum_ratio: float = Field(default=1.0, gt=0, le=1)  # share of the children without which the run stops
+
+    def quorum(self, children: int) -> int:
+        """How many of so many children have to be there: the share rounded up, at least one."""
+        return max(1, math.ceil(self.quorum_ratio * children - 1e-9))
 
 
 class Bounds(Settings):

@@ -249,6 +249,11 @@ class Method:
         return 1
 
     @property
+    def needs_everybody(self) -> bool:
+        """Whether what it computes holds only where every device takes part in every round."""
+        return False
+
+    @property
     def most_offered(self) -> int | None:
         """Of how many clusters a device receives the models at most, where it fetches them; None: of all."""
         return None

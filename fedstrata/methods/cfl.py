@@ -5,8 +5,10 @@ largest is not, the cluster stands still while its devices still want to move, a
 their updates. This round's updates then count for the new clusters already, as in the authors' program.
 
 Departures: their two absolute thresholds (‖mean‖ < ε₁, max ‖·‖ > ε₂) do not carry over between models, so the condition
-is relative, ‖mean‖ < ratio · max ‖·‖; their optional check of a bipartition, by the largest cosine across it, is left
-out as in their program; and devices send sketches of their updates, which keep cosines and norms (`sketch.py`).
+is relative, ‖mean‖ < ratio · max ‖·‖; an update longer than twice the median of its cluster counts there as one of
+twice that length, so that no device decides alone by the length that it says its update has; their optional check of a
+bipartition, by the largest cosine across it, is left out as in their program; and devices send sketches of their
+updates, which keep cosines and norms (`sketch.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedstrata.errors import PayloadError
 from fedstrata.methods.base import (
     Answers,
     Arrays,
@@ -30,12 +31,13 @@ from fedstrata.methods.base import (
     Work,
     all_layers,
 )
-from fedstrata.methods.clusters import cut
-from fedstrata.methods.sketch import sketch_of
+from fedstrata.methods.clusters import cut, lower_median
+from fedstrata.methods.sketch import check_sketch, sketch_of
 from fedstrata.models import Model
 
 UPDATE = "update_sketch"
 SMALLEST = 3  # devices of a cluster that may be split, as in the authors' program
+LONGEST = 2.0  # median norms of a cluster's updates, which a longer update is shortened to before it decides
 
 
 class Cfl(Method):
@@ -69,8 +71,7 @@ class Cfl(Method):
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """A sketch of as many numbers as asked for."""
-        if len(arrays["sketch"]) != self.options.sketch:
-            raise PayloadError(f"a sketch of {len(arrays['sketch'])} numbers, expected {self.options.sketch}")
+        check_sketch(arrays["sketch"], self.options.sketch)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Each cluster as it is, or in two: the larger part keeps its number, the other begins with the same model.
@@ -98,6 +99,9 @@ class Cfl(Method):
         examples = [device.num_examples for device in answers.devices if device.device_index in given]
         updates = np.stack(list(given.values()))
         norms = np.linalg.norm(updates, axis=1)
+        longest = LONGEST * lower_median(norms)
+        updates *= (longest / np.maximum(norms, max(longest, np.finfo(float).tiny)))[:, None]
+        norms = np.minimum(norms, longest)
         mean = np.average(updates, axis=0, weights=examples)  # what the cluster's model would move by
         if np.linalg.norm(mean) >= self.options.mean_ratio * norms.max():
             return ()

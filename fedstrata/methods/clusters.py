@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedstrata.errors import ExperimentError
@@ -29,6 +30,11 @@ def check_clusters(clusters: int | str, facts: Facts) -> None:
     """Raise ExperimentError where there would be more clusters than devices."""
     if isinstance(clusters, int) and clusters > facts.device_count:
         raise ExperimentError(f"method.clusters is {clusters}, more than the {facts.device_count} devices; lower it")
+
+
+def lower_median(values: NDArray[np.float64]) -> float:
+    """The middle one of some numbers, the lower of two: fewer liars than honest devices move it to an honest number."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def merge_heights(affinity: Matrix) -> Matrix:

@@ -6,7 +6,8 @@ Device k keeps g_k, the gradient of its loss where it last arrived, from 0 on. I
 
 and the server gives w^(t+1) = mean w_k − h / alpha, where h ← h − alpha · mean (w_k − w^t). As h and all g_k begin at
 0, h is the mean of the g_k. So here each device sends w_k − g_k / alpha, and the mean of those is w^(t+1): the server
-keeps nothing of its own. It holds where every device takes part in every round, and fewer are refused. Means are by
+keeps nothing of its own. It holds where every device takes part in every round: of one that is away the paper's h keeps
+g_k, and this mean has none. So participation, devices that leave and newcomers are refused. Means are by
 examples, and so is the sum of losses that is minimised; with as many examples everywhere it is the paper's.
 """
 
@@ -48,18 +49,22 @@ class FedDyn(FedAvg):
     has_personal_state = True
     bears_noise = False  # the mean of what devices keep would no longer be what the model has of them
 
+    @property
+    def needs_everybody(self) -> bool:
+        """The mean of all g_k is what the server's h would be."""
+        return True
+
     def check(self) -> None:
-        """Everybody in every round, and every round in the cloud."""
+        """Every round in the cloud, and no other rule than this one."""
         training = self.facts.training
-        if training.participation is not None:
-            raise ExperimentError("method feddyn needs every device in every round; leave training.participation out")
         if training.lps_rounds_per_global_round > 1:
             raise ExperimentError(
                 f"training.lps_rounds_per_global_round is {training.lps_rounds_per_global_round}, and method feddyn "
                 "has one server; say 1"
             )
-        if training.gps_optimiser.name != "none":
-            raise ExperimentError("method feddyn is the server's rule itself; leave training.gps_optimiser out")
+        for key in ("gps_optimiser", "lps_optimiser"):
+            if getattr(training, key).name != "none":
+                raise ExperimentError(f"method feddyn is the server's rule itself; leave training.{key} out")
 
     async def local(self, work: Work) -> Outcome:
         """Gradient descent on the tilted loss; what leaves the device is trained weights minus g_k / alpha."""

@@ -33,7 +33,7 @@ from fedstrata.methods.base import (
     Reach,
     Work,
 )
-from fedstrata.methods.sketch import sketch_of
+from fedstrata.methods.sketch import check_sketch, sketch_of
 from fedstrata.methods.two_stages import groups_within, hopkins, jensen_shannon, softmax
 from fedstrata.models import Model
 
@@ -74,7 +74,7 @@ class FedTsdp(Method):
             )
         if batch > there:
             raise ExperimentError(f"method.batch is {batch}, more than the {there} of partition.public.examples")
-        if self.facts.training.participation is not None:
+        if not self.facts.training.asks_all(self.facts.device_count):
             raise ExperimentError("method fedtsdp groups all devices; leave training.participation out")
 
     @property
@@ -126,12 +126,10 @@ class FedTsdp(Method):
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """A distribution over the classes for every example of the batch, and a whole sketch."""
-        outputs, sketch = arrays["outputs"], arrays["weights"]
-        if len(outputs) != self.options.batch or len(sketch) != self.options.sketch:
-            raise PayloadError(
-                f"outputs on {len(outputs)} examples and a sketch of {len(sketch)} numbers, expected "
-                f"{self.options.batch} and {self.options.sketch}"
-            )
+        check_sketch(arrays["weights"], self.options.sketch)
+        outputs = arrays["outputs"]
+        if len(outputs) != self.options.batch:
+            raise PayloadError(f"outputs on {len(outputs)} examples, expected {self.options.batch}")
         if outputs.min() < 0 or np.abs(outputs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-3:
             raise PayloadError("outputs that are no distribution: each row has shares from 0 up, and sums to 1")
 

@@ -80,9 +80,11 @@ class Ifca(Method):
         return {"losses": np.nan_to_num(losses, nan=LARGEST, posinf=LARGEST)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """A loss for every cluster."""
+        """A loss, from 0 up, for every cluster."""
         if len(arrays["losses"]) != self.options.clusters:
             raise PayloadError(f"{len(arrays['losses'])} losses of the models of {self.options.clusters} clusters")
+        if arrays["losses"].min() < 0:
+            raise PayloadError(f"a loss of {arrays['losses'].min():g}; expected 0 or more")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Each device that has answered where its loss is least, the first among equals; the others where they were."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.methods.base import (
     Answers,
     Arrays,
@@ -36,7 +36,7 @@ from fedstrata.methods.base import (
 )
 from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by
 from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
-from fedstrata.methods.profiles.relevance import check_eigenvectors
+from fedstrata.methods.profiles.relevance import check_eigenvectors, check_profile
 from fedstrata.models import Model
 
 Vectors = NDArray[np.float64]
@@ -87,6 +87,15 @@ class Pacfl(Method):
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """The vectors are of length one."""
         check_eigenvectors(arrays["vectors"])
+
+    def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """Besides, there are no more than examples; where not by label, all that there are, and orthonormal."""
+        self.check_answer(question, arrays, relayed_by)
+        vectors, (most, dim) = arrays["vectors"], question.arrays["vectors"][1]
+        if not self.options.by_label:
+            check_profile(vectors, min(most, device.num_examples, dim))
+        if len(vectors) > device.num_examples:
+            raise PayloadError(f"{len(vectors)} vectors of a device with {device.num_examples} examples")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Average linkage of the angles, as shares of a right angle."""

@@ -93,8 +93,11 @@ class Scores(Method):
                 "method.measure table tells of public examples only: say partition.public.tests: true, and "
                 "labelled: true"
             )
-        if self._exchanges and not options.normalised and facts.training.participation is not None:
-            raise ExperimentError("method.normalised false adds up all devices; leave training.participation out")
+
+    @property
+    def needs_everybody(self) -> bool:
+        """Whether devices' tables are added up, of all of them."""
+        return self._exchanges and not self.options.normalised
 
     @property
     def _exchanges(self) -> bool:

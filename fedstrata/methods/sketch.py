@@ -5,12 +5,16 @@ is linear, unbiased, and for vectors u and v the standard deviation of its ⟨u,
 All devices draw signs and places by the experiment's seed; what a sketch gives away of its vector is not bounded here.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.errors import PayloadError
 from fedstrata.tensors.layout import Flat
 
 SKETCH_ADDRESS = 0x5CE7_C4  # keeps these draws apart from every other use of the seed
+LARGEST = 1e30  # of a number of a sketch: squares and sums of these are finite, and no update that a sum takes has one
 
 
 def sketch_of(vector: Flat, length: int, seed: int) -> NDArray[np.float64]:
@@ -19,3 +23,11 @@ def sketch_of(vector: Flat, length: int, seed: int) -> NDArray[np.float64]:
     places = rng.integers(length, size=len(vector))
     signs = rng.choice(np.array([-1.0, 1.0]), size=len(vector))
     return np.bincount(places, weights=vector * signs, minlength=length).astype(np.float64)
+
+
+def check_sketch(sketch: NDArray[Any], length: int) -> None:
+    """Raise PayloadError for a sketch of another length, or with a number that no update's sketch has."""
+    if len(sketch) != length:
+        raise PayloadError(f"a sketch of {len(sketch)} numbers, expected {length}")
+    if np.abs(sketch).max() > LARGEST:
+        raise PayloadError(f"a sketch with numbers beyond {LARGEST:g} either way")

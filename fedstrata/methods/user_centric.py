@@ -5,8 +5,10 @@ differs from it, σ_i² = (1/K) Σ_k ‖g_i^k − g_i‖² (their Eq. 7). With �
 w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6), in every round. To save downloads the rows of W
 are clustered by k-means, and the devices of a cluster share one model, the mix by their centroid (section III-B).
 
-Departures: examples are shuffled before they are cut into batches, which the paper leaves open; and a device may send a
-sketch of its gradient, which keeps distances up to noise (`fedstrata.methods.sketch`).
+Departures: examples are shuffled before they are cut into batches, which the paper leaves open; a device may send a
+sketch of its gradient, which keeps distances up to noise (`fedstrata.methods.sketch`); and σ_i counts for at most three
+times what is usual among the devices for batches of that size (`capped`), so that no device is like all others because
+it says that its σ is large.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,12 +33,15 @@ from fedstrata.methods.base import (
     Work,
     all_layers,
 )
+from fedstrata.methods.clusters import lower_median
 from fedstrata.methods.gradients import Gradient, gradient_at
 from fedstrata.methods.row_groups import row_groups
 from fedstrata.methods.sketch import sketch_of
 from fedstrata.models import Model
 
 GRADIENT = "gradient"
+WIDEST = 9.0  # median variances of a single example's gradient: σ up to three times the usual is believed
+LARGEST = 1e30  # of a variance and of a gradient's numbers: sums and products of these are finite
 BATCHES_ADDRESS = 0x0C_E7_12  # keeps the draws of the batches apart from every other use of the seed
 
 
@@ -90,12 +95,16 @@ class UserCentric(Method):
         return {"gradient": sent.astype(np.float32), "variance": np.array([variance])}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """A whole gradient, and a variance that is none below zero."""
+        """A whole gradient, and a variance that is none below zero; `plan` believes a large one only in part."""
         (length,) = question.arrays["gradient"][1]
         if len(arrays["gradient"]) != length:
             raise PayloadError(f"a gradient of {len(arrays['gradient'])} numbers, expected {length}")
-        if len(arrays["variance"]) != 1 or arrays["variance"][0] < 0:
-            raise PayloadError(f"a gradient's variance of {arrays['variance'].tolist()}, expected one number from 0 up")
+        if len(arrays["variance"]) != 1 or not 0 <= arrays["variance"][0] <= LARGEST:
+            raise PayloadError(
+                f"a gradient's variance of {arrays['variance'].tolist()}, expected one number from 0 to {LARGEST:g}"
+            )
+        if np.abs(arrays["gradient"]).max() > LARGEST:
+            raise PayloadError(f"a gradient with numbers beyond {LARGEST:g} either way")
 
     # --- the plan -------------------------------------------------------------------------------
 
@@ -104,11 +113,13 @@ class UserCentric(Method):
         given = answers.of(GRADIENT)
         devices = sorted(answers.devices, key=lambda device: device.device_index)
         indexes = [device.device_index for device in devices]
+        examples = np.array([device.num_examples for device in devices], np.float64)
+        variances = np.array([given[index]["variance"][0] for index in indexes])
         alike = likeness(
             np.stack([given[index]["gradient"] for index in indexes]),
-            np.array([given[index]["variance"][0] for index in indexes]),
+            capped(variances, np.maximum(examples / self.options.batches, 1.0)),
         )
-        rows = alike * np.array([device.num_examples for device in devices], np.float64)
+        rows = alike * examples
         rows /= rows.sum(axis=1, keepdims=True)
         groups, rule = row_groups(rows, self.options.streams, self.options.most_streams)
         mixes = [dict(zip(indexes, rows[group].mean(axis=0).tolist(), strict=True)) for group in groups]
@@ -127,6 +138,18 @@ def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.
     mean = sum(gradient * len(part) for gradient, part in zip(gradients, parts, strict=True))
     mean = np.asarray(mean) / sum(len(part) for part in parts)
     return mean, float(np.mean([np.sum((gradient - mean) ** 2) for gradient in gradients]))
+
+
+def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """σ² of devices with batches of these sizes, as far as it is believed, shape (N,).
+
+    A batch of b examples has a b-th of a single example's variance. That of a single example, b σ², counts up to nine
+    times the lower median of the devices that have any.
+    """
+    of_one = variances * batch_sizes
+    if not of_one.any():
+        return variances
+    return np.minimum(variances, WIDEST * lower_median(of_one[of_one > 0]) / batch_sizes)
 
 
 def likeness(gradients: NDArray[Any], variances: NDArray[np.float64]) -> Matrix:

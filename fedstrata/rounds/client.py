@@ -40,7 +40,7 @@ class RoundClient:
         self._models: dict[tuple[int | str, ...], Acceptance] = {}  # by how many clusters, and what of them is in it
         self._codec: PayloadCodec | None = None  # without scales, of the layout that went up last
         self._log = log
-        self._timeout_s = payload_timeout_s(layout.float32_bytes)
+        self._timeout_s = payload_timeout_s(layout.float32_bytes, calls.held_s)
         self._piece_bytes = CHUNK_BYTES
         self._partial: Download | None = None
         self._payload: tensors_pb2.PayloadHeader | None = None  # announced last, and of which layout
@@ -94,7 +94,7 @@ class RoundClient:
     def mask_by(self, masks: Masker) -> None:
         """Have updates go up masked, on the grid of sums: twice as large as they would be."""
         self.masks = masks
-        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes)
+        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes, self._calls.held_s)
 
     def close(self) -> None:
         """Nothing more is asked of the parent."""

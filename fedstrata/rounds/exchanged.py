@@ -1,11 +1,14 @@
 """What a child of a parent in rounds is, receives and sends."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from fedstrata.process.sleeping import HOLD_S
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
@@ -20,6 +23,7 @@ class ParentCalls:
     locate: Any
     exchange: Any = None  # submit and fetch in one, where the parent has it
     close: Callable[[], None] = lambda: None  # gives up what stays open between calls
+    held_s: float = HOLD_S  # how long the parent may hold a call back
     patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
 
 
@@ -43,6 +47,18 @@ class ReceivedModel:
     told: answers_pb2.Answer | None = None  # what the GPS tells all devices with it
     begins_ns: int = 0  # of an LPS, on the virtual clock: when the global round began
     whole_bytes: int = 0  # header and payload, as they are when nothing is resumed
+
+    def trained_from(self, cluster_id: str, cluster: int) -> bytes:
+        """Return the SHA-256 of all that was received and that training depends on, by a device in this cluster.
+
+        The values themselves are hashed, not the digest that the parent claims for them.
+        """
+        numbers = (self.round, self.global_round, self.plan_version, self.cluster, self.clusters, self.begins_ns)
+        lists = (self.offered, self.offers, self.withdrawn)
+        told = self.told.SerializeToString(deterministic=True) if self.told is not None else b""
+        found = sha256(json.dumps([cluster_id, cluster, numbers, lists, len(told)]).encode() + b"\n" + told)
+        found.update(self.flat.data)
+        return found.digest()
 
 
 Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
@@ -76,6 +92,7 @@ class Update:
     base_digest: bytes = b""  # of the model that it is against; empty where the parent's round alone says which
     payload: tensors_pb2.PayloadHeader | None = None  # where it has more than one part
     work: pb.Work | None = None  # on the virtual clock: what has been done for it
+    trained_from: bytes = b""  # under secure aggregation: the digest of what was received for it
     roster_digest: bytes = b""  # under secure aggregation: for whom it is masked
     unfit: str = ""  # under secure aggregation: why it cannot be
 

@@ -6,7 +6,6 @@ a restart of the parent.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -53,7 +52,7 @@ class Intake:
         self._children = {child_id: Child() for child_id in children}
         self._awaited = len(self._children)  # how many: counted, since every update asks
         self.sums = sums
-        self._quorum = max(1, math.ceil(wait.quorum_ratio * len(self._children) - 1e-9))
+        self._quorum = wait.quorum(len(self._children))
         self._executor = executor
         self.limits = limits
         self._notes = Notes()
@@ -87,8 +86,8 @@ class Intake:
 
     @property
     def _are_too_few(self) -> bool:
-        """Whether those who are left cannot hide each other's updates."""
-        return bool(self._masked_by) and len(self.going_on) < self._masked_by
+        """Whether those who are left cannot hide each other's updates, or have masks for a sum that is not wanted."""
+        return bool(self._masked_by) and len(self.going_on) < max(self._masked_by, self._quorum)
 
     @property
     def going_on(self) -> tuple[str, ...]:
@@ -100,12 +99,14 @@ class Intake:
 
         With `still_awaited` those count, too, who still can.
         """
-        if self._are_too_few:
+        if len(self.going_on) < self._masked_by:
             raise RunStoppedError(
                 f"{len(self.going_on)} of {len(self._children)} devices are left in the round, too few to mask their "
                 f"updates: secure_aggregation.min_devices is {self._masked_by}{_why(refusals)}"
             )
-        enough = {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited else {ChildState.ACCEPTED}
+        enough = (
+            {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited or self._are_too_few else {ChildState.ACCEPTED}
+        )
         reported = [name for name, child in self._children.items() if child.state in enough]
         if len(reported) < self._quorum:
             absent = sorted(set(self._children) - set(reported))

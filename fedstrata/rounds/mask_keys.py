@@ -8,7 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.errors import OutdatedError, PayloadError, RunStoppedError
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
@@ -18,7 +18,7 @@ from fedstrata.rounds.intake import Intake
 from fedstrata.v1 import rounds_pb2 as pb
 
 log = EventLog("rounds")
-Authorities = frozenset[bytes]  # certificates in PEM
+CheckKey = Callable[[str, pb.MaskKey], None]
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 MOST_CERTIFICATE_BYTES = 3 << 10
@@ -45,40 +45,43 @@ def check_key(child_id: str, key: pb.MaskKey) -> None:
 
 
 class KeyRing:
-    """The keys that children have shown; a child has the one that it showed last.
+    """The keys that children have shown; a child has the one that it showed last, as long as that is vouched for."""
 
-    When one of this parent's own authorities counts no more all have to be shown anew: a key that is vouched for by a
-    certificate of before would be refused by all others, and whose that is this parent cannot tell.
-    """
+    def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
+        """`has_member` says whose keys are kept; a sum of fewer than `min_devices` is none.
 
-    def __init__(
-        self, has_member: Callable[[str], bool], min_devices: int, authorities: Callable[[], Authorities] = frozenset
-    ) -> None:
-        """`has_member` says whose keys are kept; a sum of fewer than `min_devices` is none; `authorities` are those by
-        which this parent's children have their certificates now."""
+        `check` raises PayloadError for a key that no honest child shows, and OutdatedError for a key that is not
+        vouched for now.
+        """
         self._has_member = has_member
-        self._authorities, self._trusted = authorities, authorities()
+        self._check = check
         self._keys: dict[str, pb.MaskKey] = {}
         self.min_devices = min_devices
 
     def show(self, child_id: str, key: pb.MaskKey) -> None:
         """Keep a child's key. Raises PayloadError for what is none."""
         check_key(child_id, key)
-        self._forget_dropped()
+        try:
+            self._check(child_id, key)
+        except OutdatedError as error:
+            log.warning("key_not_taken", child=child_id, reason=str(error))
+            return
         if self._has_member(child_id):
             self._keys[child_id] = kept = pb.MaskKey()
             kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
 
     def of(self, child_id: str) -> pb.MaskKey | None:
-        """A child's key, if it has shown one."""
-        self._forget_dropped()
-        return self._keys.get(child_id)
-
-    def _forget_dropped(self) -> None:
-        before, self._trusted = self._trusted, self._authorities()
-        if before - self._trusted:
-            log.info("keys_forgotten", children=len(self._keys))
-            self._keys.clear()
+        """A child's key, if it has shown one that is vouched for now."""
+        key = self._keys.get(child_id)
+        if key is None:
+            return None
+        try:
+            self._check(child_id, key)
+        except OutdatedError as error:
+            log.info("key_forgotten", child=child_id, reason=str(error))
+            del self._keys[child_id]
+            return None
+        return key
 
     def check_size(self, children: int) -> None:
         """Refuse a round of so many. Raises RunStoppedError."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.process.sleeping import HOLD_S
 from fedstrata.rounds.mask_keys import KeyRing
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import Layout
@@ -21,6 +22,7 @@ class RoundTerms:
     is_timed: bool = False  # whether updates say what their senders have done, for a timeline
     transfers: Transfers | None = None  # on the real clock
     keys: KeyRing | None = None  # under secure aggregation
+    held_s: float = HOLD_S  # how long a child's call is held back
     moving: frozenset[int] = frozenset()  # the devices of which a child says until when they are busy
 
     @property

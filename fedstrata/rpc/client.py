@@ -26,7 +26,7 @@ from fedstrata.process.address import split_address
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.quoting import brief
-from fedstrata.process.sleeping import CALL_S, HOLD_S, UPGRADE_S, Backoff
+from fedstrata.process.sleeping import PATIENCE_S, UPGRADE_S, Backoff
 from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.renewed_channel import RenewedChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
@@ -157,7 +157,7 @@ async def call_until_answered(
 async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
     """The answer to a small call that the parent may hold back, for as long as it takes. Raises the refusal."""
     call = getattr(stub, name)
-    return await call_until_answered(lambda: call(request, timeout=CALL_S + HOLD_S, wait_for_ready=True), log, name)
+    return await call_until_answered(lambda: call(request, timeout=PATIENCE_S, wait_for_ready=True), log, name)
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:

@@ -1,7 +1,6 @@
 """State on disk: written aside, flushed, renamed, checksummed."""
 
-from fedstrata.process.private_files import make_private
-from fedstrata.store.files import claim, clear_asides, read_sealed, write_aside, write_sealed
+from fedstrata.store.files import claim, claimed, clear_asides, read_sealed, write_aside, write_sealed
 from fedstrata.store.model_file import AnyModel, ModelFile, ModelInMemory, write_model
 
 __all__ = [
@@ -9,6 +8,7 @@ __all__ = [
     "ModelFile",
     "ModelInMemory",
     "claim",
+    "claimed",
     "clear_asides",
     "read_sealed",
     "write_aside",

@@ -74,19 +74,31 @@ def claim(folder: Path) -> None:
     Raises:
         StateError: another process of this machine holds it, or nothing can be written there.
     """
+    _CLAIMS.append(_locked(folder))
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold a folder of state while the block lasts. Raises StateError as `claim` does."""
+    with _locked(folder):
+        yield
+
+
+def _locked(folder: Path) -> TextIO:
+    """The folder's lock file, held for as long as it is open."""
     path = folder / ".lock"
     try:
         lock = open(path, "w", opener=only_the_owner)  # noqa: SIM115  # kept open
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror}; choose another folder") from None
-    _CLAIMS.append(lock)
     for _ in range(CLAIM_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pass_time(CLAIM_PAUSE_S)
         else:
-            return
+            return lock
+    lock.close()
     raise StateError(f"{folder} is in use by another process; stop that, or give another")
 
 

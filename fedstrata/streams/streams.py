@@ -330,6 +330,8 @@ def check_streams(experiment: Experiment, method: Method) -> None:
             f"method {name} has {ignored} = True, and LPSs with clusters of their own cannot do that; say topology, so "
             "that clusters span LPSs"
         )
+    if method.needs_everybody and (absent := _absent(experiment)) is not None:
+        raise ExperimentError(f"method {name} needs every device in every round; leave {absent} out")
     if spans_lps(experiment, method) and experiment.training.lps_optimiser.name != "none":
         raise ExperimentError(
             "training.lps_optimiser: where clusters span LPSs the GPS moves them; say training.gps_optimiser instead"
@@ -349,3 +351,14 @@ def check_streams(experiment: Experiment, method: Method) -> None:
             f"links.lps-gps.up is {experiment.links.lps_gps.up}: where clusters span LPSs partial sums travel, "
             "which are exact; say float32"
         )
+
+
+def _absent(experiment: Experiment) -> str | None:
+    """The key by which some device takes no part in some round, if there is one."""
+    if not experiment.training.asks_all(experiment.device_count):
+        return "training.participation"
+    if experiment.newcomers is not None and experiment.newcomers.from_global_round <= experiment.training.global_rounds:
+        return "newcomers"
+    leaves = (number for number, entry in enumerate(experiment.schedule) if entry.leave is not None)
+    number = next(leaves, None) if experiment.clock != "none" else None
+    return None if number is None else f"schedule.{number}.leave"

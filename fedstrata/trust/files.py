@@ -71,7 +71,7 @@ class TlsFiles:
 
         Files that cannot be used, or name somebody else, are passed over: a process goes on with what it has.
         """
-        return self.renewal.newest(self, lambda: seen(self.folder), self._renewed, at_once=at_once)
+        return self.renewal.newest(self, lambda: seen(self.folder), self._renewed, _tell, at_once=at_once)
 
     def revoked(self, *, at_once: bool = False) -> Revoked:
         """Whose certificates count no more, by the list beside these files as it is now; looked at like them."""
@@ -92,7 +92,6 @@ class TlsFiles:
         if files.me.domain != self.me.domain:
             raise CertificateError(f"{self.folder / CERT} is now of run {files.me.domain!r}, not {self.me.domain!r}")
         files.require(*self.me.names)
-        log.info("certificate_taken", certificate=_fingerprint(files.cert), authority=_fingerprint(files.ca))
         return replace(files, renewal=self.renewal, revoked_file=self.revoked_file)
 
     @classmethod
@@ -119,6 +118,10 @@ class TlsFiles:
         context = _checked(ssl.PROTOCOL_TLS_CLIENT, self.folder)
         context.set_alpn_protocols(["h2"])
         return context
+
+
+def _tell(files: TlsFiles) -> None:
+    log.info("certificate_taken", certificate=_fingerprint(files.cert), authority=_fingerprint(files.ca))
 
 
 def _fingerprint(content: bytes) -> str:

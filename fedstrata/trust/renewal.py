@@ -34,26 +34,35 @@ class Renewal(Generic[Files]):
         self._newest, self._seen = files, seen
         self._next_look = time.monotonic() + LOOK_S
 
-    def newest(self, given: Files, look: Callable[[], Seen], read: Callable[[], Files], *, at_once: bool) -> Files:
-        """The newest files that could be used; `given` as long as none were read."""
+    def newest(
+        self, given: Files, look: Callable[[], Seen], read: Callable[[], Files], tell: Callable[[Files], None], *,
+        at_once: bool,
+    ) -> Files:  # fmt: skip
+        """The newest files that could be used; `given` as long as none were read. `tell` is told of others than before.
+
+        Files whose times or rights alone have changed, as kubelet changes them every minute, are the ones before.
+        """
         if self._seen is None:
             return given
         if at_once or time.monotonic() >= self._next_look:
             with self._lock:
-                self._look(look, read)
+                self._look(look, read, tell)
         return self._newest or given
 
-    def _look(self, look: Callable[[], Seen], read: Callable[[], Files]) -> None:
+    def _look(self, look: Callable[[], Seen], read: Callable[[], Files], tell: Callable[[Files], None]) -> None:
         now = time.monotonic()
         self._next_look = now + LOOK_S
         if (seen := look()) == self._seen and now < self._read_again:
             return
         self._seen = seen
         try:
-            self._newest = read()
+            found = read()
         except CertificateError as error:
             self._note(str(error))
         else:
+            if found != self._newest or self._reason:
+                self._newest = found
+                tell(found)
             self._read_again, self._reason = float("inf"), ""
 
     def _note(self, reason: str) -> None:

@@ -26,7 +26,7 @@ class RevokedFile:
 
         One that cannot be read is passed over, and so is one that is empty or gone where there was one.
         """
-        return self._renewal.newest(self._first, self._seen, self._renewed, at_once=at_once)
+        return self._renewal.newest(self._first, self._seen, self._renewed, _tell, at_once=at_once)
 
     def _seen(self) -> Seen:
         return (stamp(self.path),)
@@ -44,8 +44,11 @@ class RevokedFile:
                 "write a line with a remark alone, such as # nobody, where nobody is revoked any more"
             )
         self._last = revoked
-        log.info("revoked_taken", entries=revoked.entries)
         return revoked
+
+
+def _tell(revoked: Revoked) -> None:
+    log.info("revoked_taken", entries=revoked.entries)
 
 
 def read_revoked(folder: Path) -> Revoked:

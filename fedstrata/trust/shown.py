@@ -1,6 +1,6 @@
 """What a certificate says that TLS has checked: its serial number, its end, and whose key has signed it.
 
-Services have no `cryptography`; the few elements that are wanted are found by walking over the others.
+Only services that mask load `cryptography`; the few elements that are wanted are found by walking over the others.
 """
 
 import ssl

@@ -1,7 +1,6 @@
 """Before training: devices enrol and answer what they are asked; who is waited for, and until when."""
 
 import asyncio
-import math
 from collections.abc import Callable
 
 from fedstrata.errors import ExcludedError, RunStoppedError
@@ -66,6 +65,8 @@ class Enrolment:
         return max(0.0, self._closes_at - asyncio.get_running_loop().time())
 
     def _all_there(self) -> bool:
+        if len(self._roster.devices) < self._roster.expected:  # asked whenever a device enrols
+            return False
         devices = self._roster.founders
         return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
 
@@ -92,7 +93,7 @@ class Enrolment:
         self._journal.exclude(device_id, "enrolment", reason)
 
     def _check_quorum(self, devices: list[Device]) -> None:
-        quorum = max(1, math.ceil(self._wait.quorum_ratio * self._roster.expected - 1e-9))
+        quorum = self._wait.quorum(self._roster.expected)
         if len(devices) < quorum:
             there = {device.device_id for device in devices}
             newcomers = self._roster.newcomers

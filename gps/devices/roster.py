@@ -22,9 +22,6 @@ from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal.journal import Journal
 
-# Of all devices together: the exact sum takes updates of up to ±1 then, and of fewer examples larger ones. One device
-# that claims more would have the updates of all others refused.
-MOST_EXAMPLES = 1 << 30
 MOST_HELD_OUT = 1 << 20  # unless the experiment says
 NEVER_JOINED = "a newcomer that was not there by the deadline"
 POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
@@ -137,10 +134,9 @@ class Roster:
         if request.num_examples < 1:
             raise PayloadError(f"{request.device_id} has no examples to train on; give it data or leave it out")
         limits = self._experiment.limits
-        most = limits.max_examples or max(1 << 20, MOST_EXAMPLES // len(self._ids))
         most_held_out = MOST_HELD_OUT if limits.max_held_out is None else limits.max_held_out
         for what, number, bound, key in (
-            ("train", request.num_examples, most, "max_examples"),
+            ("train", request.num_examples, self._experiment.most_examples, "max_examples"),
             ("measure", request.num_held_out, most_held_out, "max_held_out"),
         ):
             if not 0 <= number <= bound:

@@ -21,6 +21,7 @@ from fedstrata.models import Model
 from fedstrata.optimisers.server import server_optimiser
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
     Intake,
     KeyRing,
@@ -32,6 +33,7 @@ from fedstrata.rounds import (
     RoundTerms,
     Update,
 )
+from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, Sums, taken
@@ -62,7 +64,7 @@ class LpsParts:
     state_folder: Path
     metrics: ProcessMetrics
     executor: Executor
-    authorities: Callable[[], frozenset[bytes]] = frozenset  # by which devices have their certificates now
+    check_key: CheckKey  # under secure aggregation, of a device's key for masks
 
 
 class ClusterSession:
@@ -100,13 +102,14 @@ class ClusterSession:
         )
         self._writing = Writing(self._state)
         secure = self._experiment.secure_aggregation
-        self._keys = KeyRing(self.has_member, secure.min_devices, around.authorities) if secure is not None else None
+        self._keys = KeyRing(self.has_member, secure.min_devices, around.check_key) if secure is not None else None
         exchange = RoundTerms(
             run_id=uplink.identity.run_id,
             layout=self._layout,
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=lps_wait(self._experiment),
+            held_s=hold_s(self._experiment.device_count),
             is_timed=self._experiment.clock != "none",
             transfers=transfers_of(self._experiment, device_links(self._experiment), cluster.began_unix_ns),
             keys=self._keys,

@@ -15,6 +15,7 @@ from fedstrata.clock.transfers import transfers_of
 from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.methods import Moment
 from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
@@ -61,6 +62,7 @@ class SpanningSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=lps_wait(self._experiment),
+            held_s=hold_s(self._experiment.device_count),
             is_timed=self._experiment.clock != "none",
             transfers=transfers_of(self._experiment, device_links(self._experiment), home.began_unix_ns),
         )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,31 @@ def test_the_pod_of_a_test_is_there_when_helm_3_reads_its_words() -> None:
     }
 
 
+def budgets(values: Mapping[str, Any]) -> dict[str, tuple[list[str], Any]]:
+    """By name the tiers that each budget covers, and how many of their pods a drain may take at once."""
+    found = [item for item in render(values) if item["kind"] == "PodDisruptionBudget"]
+    return {
+        item["metadata"]["name"].rpartition("-")[2]: (
+            item["spec"]["selector"]["matchExpressions"][0]["values"],
+            item["spec"]["maxUnavailable"],
+        )
+        for item in found
+    }
+
+
+def test_lpss_have_volumes_unless_told_otherwise() -> None:
+    lps = one(render(), "StatefulSet", "demo-fedstrata-lps")["spec"]
+    assert [claim["metadata"]["name"] for claim in lps["volumeClaimTemplates"]] == ["state"]
+
+
+def test_one_budget_covers_an_lps_without_a_volume_and_the_devices_that_it_gets_its_model_back_from() -> None:
+    apart = {"gps": (["gps"], 1), "lps": (["lps"], 1), "device": (["device"], "20%")}
+    bare: dict[str, Any] = {"persistence": {"enabled": False}}
+    assert budgets({}) == apart
+    assert budgets({"lps": bare}) == {"gps": (["gps"], 1), "lps": (["lps", "device"], 1)}
+    assert budgets({"lps": {**bare, "podDisruptionBudget": {"enabled": False}}}).keys() == {"gps", "device"}
+
+
 def test_budgets_use_the_api_that_the_server_has() -> None:
     def versions(version: str) -> set[str]:
         return {item["apiVersion"] for item in render(version=version) if item["kind"] == "PodDisruptionBudget"}
@@ -227,6 +253,14 @@ def test_every_name_carries_the_release_and_leaves_room_for_ordinals() -> None:
             assert item["metadata"]["name"].startswith(release[:31]), identity(item)
             if item["kind"] == "StatefulSet":
                 assert len(item["metadata"]["name"]) <= 52, "the pods' revision label adds 11 characters, up to 63"
+
+
+def test_a_release_that_begins_with_a_digit_has_names_that_a_service_may_have() -> None:
+    services = [item["metadata"]["name"] for item in render(release="2nd") if item["kind"] == "Service"]
+    assert services == ["r2nd-fedstrata-gps", "r2nd-fedstrata-lps"]
+    lps = one(render(release="2nd"), "StatefulSet", "r2nd-fedstrata-lps")["spec"]
+    assert lps["serviceName"] in services
+    assert "--gps=r2nd-fedstrata-gps.lab.svc:50051" in lps["template"]["spec"]["containers"][0]["args"]
 
 
 def test_two_long_releases_alike_in_the_beginning_have_different_names() -> None:

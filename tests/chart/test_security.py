@@ -136,6 +136,8 @@ def test_rights_can_be_withheld() -> None:
     }
     kinds = {item["kind"] for item in render({**values, "gps": {"rbac": {"create": False}}})}
     assert not kinds & {"Role", "RoleBinding"}
+    (role,) = (item for item in render({"gps": {"rbac": {"recordEvents": False}}}) if item["kind"] == "Role")
+    assert all("events" not in rule["resources"] for rule in role["rules"])
 
 
 def test_probes_ask_for_health_and_readiness_over_http() -> None:

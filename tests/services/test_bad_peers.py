@@ -315,7 +315,7 @@ async def test_an_lps_that_has_waited_for_ever_is_refused(tiers: Tiers) -> None:
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         error = await refused(GpsServiceStub(gps).FetchClusters(request))
     assert isinstance(error, PayloadError)
-    assert str(error) == "'lps-0' says that it has waited for inf; expected a number from 0 to 1e+09"
+    assert str(error) == "'lps-0' says that it has waited for inf; expected a finite number from 0 to 1e+09"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from test_against_plain_pytorch import Weights, initial_weights, trained_by, wei
 from tiers import run_in_process
 
 from fedstrata.datasets import load_dataset
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
 
 # Seven devices of 20 to 90 examples, drawn by the seed, in two clusters that share fc1.

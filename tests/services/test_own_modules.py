@@ -20,7 +20,8 @@ from torch.nn.functional import cross_entropy, dropout
 from device.training import DROPOUT
 from emulator.results.record import RunRecord
 from fedstrata.datasets import load_dataset
-from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import device_data
 
 OWN = """

@@ -149,7 +149,7 @@ def test_the_notebook_of_own_data_from_top_to_bottom(tmp_path: Path) -> None:
 def test_a_method_in_fifty_lines(tmp_path: Path, check_refusals: Callable[[Path], int]) -> None:
     page = DOCS / "tutorial" / "own-method.md"
     follow(page, tmp_path)
-    means, one_shot, random = (fedstrata.load(tmp_path / name) for name in ("means", "one_shot", "random"))
+    means, one_shot, random = (fedstrata.load(tmp_path / name) for name in ("means", "one_shot", "by-chance"))
     assert means.summary["method"].tolist() == ["means:Means"]
     assert (means.adjusted_rand_index, means.accuracy) == (1.0, pytest.approx(one_shot.accuracy, abs=0.01))
     assert random.accuracy < means.accuracy
@@ -158,6 +158,14 @@ def test_a_method_in_fifty_lines(tmp_path: Path, check_refusals: Callable[[Path]
     ]
     assert 10 * by_link[0]["device-gps"] < by_link[1]["device-gps"]
     assert check_refusals(page) == 4
+
+
+@pytest.mark.timeout(600)  # all of their runs, one after the other
+def test_the_tutorials_one_after_the_other_in_one_folder(tmp_path: Path) -> None:
+    for page in ("first-run", "own-data", "own-method", "boards"):
+        follow(DOCS / "tutorial" / f"{page}.md", tmp_path)
+    runs = [tmp_path / name for name in ("first", "random", "wine", "means", "one_shot", "by-chance", "rehearsal")]
+    assert {fedstrata.load(run).status for run in runs} == {"completed"}
 
 
 def test_from_the_laptop_to_boards(tmp_path: Path) -> None:

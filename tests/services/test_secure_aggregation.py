@@ -1,19 +1,25 @@
 """Runs whose updates are masked: the models of runs without, and nothing of a single update at the LPS."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
+from device.masking.masks import Masks
+from device.work import DeviceProcess
 from emulator.results.record import RunRecord
-from fedstrata.errors import ExcludedError
+from fedstrata.errors import ExcludedError, PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
+from fedstrata.rpc.stream import write_all
 from fedstrata.tensors import ExactSum
 from fedstrata.trust.authority import Authority
 from fedstrata.v1 import rounds_pb2 as pb
@@ -126,6 +132,52 @@ async def test_an_lps_hears_stores_and_logs_nothing_of_a_single_update(
     assert all(len(heard[name]) > 2 * 8 * size for name, size in sizes.items())
 
 
+class Lying(LpsServicer):
+    """An LPS that gives its first device the true model, all others zeros as the same, and keeps what they send."""
+
+    sums: ClassVar[list[np.ndarray]]
+
+    async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:
+        parts = (await self._cluster(request.cluster_id)).fetch(request)
+        await write_all(parts if request.child_id == "device-000" else _zeroed(parts), context)
+
+    async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
+        await super().Attend(self._kept(requests), context)
+
+    async def _kept(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for part in requests:
+            if part.HasField("header"):
+                self.sums.append(np.frombuffer(part.chunk.data, "<i8").copy())
+            yield part
+
+
+async def _zeroed(parts: AsyncIterator[pb.ModelPart | bytes]) -> AsyncIterator[pb.ModelPart]:
+    async for part in parts:
+        said = pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
+        said.small = bytes(len(said.small))
+        yield said
+
+
+async def test_an_lps_that_gives_one_device_another_model_recovers_nothing_and_the_run_stops(tmp_path: Path) -> None:
+    asked = experiment(MASKED, "method=fedavg")
+
+    class Lps(Lying):
+        sums: ClassVar = []
+
+    class Seen(Open):
+        updates: ClassVar = {name: [] for name in asked.device_ids()}
+
+    record = await whole_run(asked, tmp_path, lps_servicer=Lps, liars=dict.fromkeys(range(7), Seen))
+    first = Seen.updates["device-000"][0]
+    total = ExactSum(first.codec.layout.size, 1 << 12)
+    total.add(first.read(0, first.codec.layout.size), first.num_examples)
+    recovered = sum(Lps.sums[:7]) == total.sums()  # the others' updates of a model of zeros are zero but for 10 biases
+    assert np.count_nonzero(total.sums()) > 800  # of 1,210
+    assert np.count_nonzero(recovered) == 0
+    assert record.summary.status == "failed"
+    assert "masked updates cannot be one" in (record.summary.reason or "")
+
+
 async def test_the_search_finds_single_updates_where_they_are_not_masked(tmp_path: Path) -> None:
     updates, heard = await watched_run(tmp_path)
     kept = b"\0".join(map(bytes, heard.values()))
@@ -148,6 +200,54 @@ async def test_with_certificates_keys_are_signed_and_the_models_the_same(tmp_pat
         await tiers.start_devices()
         masked = await tiers.ended()
     assert models(plain) == models(masked)
+
+
+def _forged(key: pb.MaskKey) -> pb.MaskKey:
+    return pb.MaskKey(public_key=key.public_key, signature=bytes(64), certificate=key.certificate)
+
+
+def _missing(key: pb.MaskKey) -> pb.MaskKey:
+    return pb.MaskKey(public_key=key.public_key)
+
+
+def _of_low_order(key: pb.MaskKey) -> pb.MaskKey:
+    return pb.MaskKey(public_key=bytes(32), signature=key.signature, certificate=key.certificate)
+
+
+def _off_its_curve(key: pb.MaskKey) -> pb.MaskKey:
+    """A certificate whose own point on P-256 is none: its second coordinate is another."""
+    found = bytearray(key.certificate)
+    point = x509.load_der_x509_certificate(key.certificate).public_key().public_bytes(
+        Encoding.X962, PublicFormat.UncompressedPoint
+    )  # fmt: skip
+    found[found.index(point) + len(point) - 1] ^= 1
+    return pb.MaskKey(public_key=key.public_key, signature=key.signature, certificate=bytes(found))
+
+
+@pytest.mark.parametrize("lie", [_forged, _missing, _of_low_order, _off_its_curve])
+async def test_a_device_with_a_certificate_and_a_false_key_is_refused_alone(
+    tmp_path: Path, lie: Callable[[pb.MaskKey], pb.MaskKey]
+) -> None:
+    class Lying(Masks):
+        @property
+        def key(self) -> pb.MaskKey:
+            return lie(super().key)
+
+    class Liar(DeviceAgent):
+        def __init__(self, host: DeviceProcess, device_index: int) -> None:
+            super().__init__(host, device_index)
+            assert host.proofs is not None
+            self._masks = Lying(host.experiment, self.device_id, host.proofs)
+
+    asked = experiment("method=fedavg", MASKED, "deadlines.lps={quorum_ratio: 0.8}")
+    async with Tiers(asked, tmp_path, authority=Authority.new("run-1")) as tiers:
+        host = await tiers.host()
+        devices = [tiers.start_device(host, index, Liar if index == 6 else DeviceAgent) for index in range(7)]
+        record = await tiers.ended()
+        ends = await asyncio.gather(*devices, return_exceptions=True)
+    assert record.summary.status == "completed"
+    assert {gone.device for gone in record.summary.excluded} == {"device-006"}
+    assert [type(end) for end in ends] == [type(None)] * 6 + [PayloadError]
 
 
 class Leaving(DeviceAgent):
@@ -173,8 +273,9 @@ async def test_a_device_that_leaves_in_a_round_is_left_out_as_without_masks(tmp_
 
 
 async def test_a_cluster_too_small_to_hide_in_stops_the_run_in_one_line(tmp_path: Path) -> None:
-    record = await whole_run(experiment("secure_aggregation={min_devices: 4}"), tmp_path)
+    uneven = FILE.replace("devices: 4", "devices: 5").replace("devices: 3", "devices: 2")
+    record = await whole_run(parse_experiment(uneven, overrides=[MASKED]), tmp_path)
     assert record.summary.status == "failed"
-    assert "3 devices are asked in a round, and secure_aggregation takes 4 (min_devices)" in (
+    assert "2 devices are asked in a round, and secure_aggregation takes 3 (min_devices)" in (
         record.summary.reason or ""
     )

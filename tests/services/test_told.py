@@ -9,7 +9,7 @@ from disturbed import disturbed
 from safetensors.numpy import load_file
 from tiers import run_in_process
 
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
 
 # Weights begin at 0 and grow in each LPS round by the step that the plan tells.
 OWN = """

@@ -174,8 +174,8 @@ class Tiers:
         return host
 
     async def until(self, is_true: Callable[[], bool]) -> None:
-        """Wait until something holds of the run at the GPS, which tells of every change, or the run has failed."""
-        await self.run.changes.wait_until(lambda: is_true() or self.run.phase == "failed", None)
+        """Wait until something holds of the run at the GPS, which shows every change, or the run has failed."""
+        await self.run.news.wait_until(lambda: is_true() or self.run.phase == "failed", None)
         assert is_true(), self.run.reason
 
     async def ended(self) -> RunRecord:

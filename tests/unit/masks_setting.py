@@ -20,14 +20,16 @@ from fedstrata.trust.names import Name, device_names
 from fedstrata.v1 import rounds_pb2 as pb
 
 LAYOUT = Layout.of({"fc1.weight": (3, 2), "fc1.bias": (2,)})
-MAX_EXAMPLES = 4096
+MOST_EXAMPLES = 512  # of a device
+MAX_EXAMPLES = 8 * MOST_EXAMPLES
 PRIME, BASE = 2**255 - 19, 9  # of Curve25519
 
 
-def masked_experiment(devices: int, min_devices: int = 3) -> Experiment:
+def masked_experiment(devices: int, min_devices: int = 3, *, quorum_ratio: float = 0.5) -> Experiment:
     return parse_experiment(
-        f"{{name: masked, partition: {{kind: iid, devices: {devices}, examples_per_device: 8}}, method: fedavg, "
-        f"secure_aggregation: {{min_devices: {min_devices}}}}}"
+        f"{{name: masked, partition: {{kind: iid, devices: {devices}, examples_per_device: {MOST_EXAMPLES}}}, "
+        f"method: fedavg, secure_aggregation: {{min_devices: {min_devices}}}, "
+        f"deadlines: {{lps: {{quorum_ratio: {quorum_ratio}}}}}}}"
     )
 
 
@@ -42,9 +44,10 @@ def masks_of(experiment: Experiment, tls: TlsFiles | None = None) -> dict[str, M
     return {device_id: Masks(experiment, device_id, proofs) for device_id in experiment.device_ids()}
 
 
-def roster_of(masks: Sequence[tuple[str, pb.MaskKey]], max_examples: int = MAX_EXAMPLES) -> pb.Roster:
+def roster_of(masks: Sequence[tuple[str, pb.MaskKey]], max_examples: int | None = None) -> pb.Roster:
     """A roster as a parent would make it, with a certificate a member."""
-    roster = pb.Roster(max_examples=max_examples, certificates=[key.certificate for _, key in masks])
+    most = len(masks) * MOST_EXAMPLES if max_examples is None else max_examples
+    roster = pb.Roster(max_examples=most, certificates=[key.certificate for _, key in masks])
     for place, (device_id, key) in enumerate(masks):
         roster.members.add(device_id=device_id, public_key=key.public_key, signature=key.signature, certificate=place)
     return roster
@@ -53,8 +56,9 @@ def roster_of(masks: Sequence[tuple[str, pb.MaskKey]], max_examples: int = MAX_E
 def update_of(flat: Flat, num_examples: int = 2, *, round_number: int = 0, layout: Layout = LAYOUT) -> Update:
     codec = PayloadCodec(layout, "float32")
     return Update(
-        round=round_number, num_examples=num_examples, codec=codec, read=lambda a, b: flat[a:b], base_digest=b"model"
-    )
+        round=round_number, num_examples=num_examples, codec=codec, read=lambda a, b: flat[a:b], base_digest=b"model",
+        trained_from=b"what was received",
+    )  # fmt: skip
 
 
 def grid(flat: Flat, num_examples: int) -> np.ndarray:

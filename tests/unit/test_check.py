@@ -103,3 +103,68 @@ def test_check_says_what_a_method_makes_of_the_tiers(
     told = " ".join(capsys.readouterr().out.split())
     for text in shown:
         assert text in told, told
+
+
+# 50 examples of 10 ms are 0.5 s; 1,210 float32 at 100 kbit/s are 0.3872 s, down and up; twice 10 ms: 1.2944 s together
+TIMED = """
+name: timed
+data: {name: digits}
+partition: {kind: iid, devices: 4, examples_per_device: 50}
+model: {name: mlp, hidden: [16]}
+method: fedavg
+clock: virtual
+compute: {per_example: 10ms}
+links: {device-lps: {up_rate: 100kbit/s, down_rate: 100kbit/s, latency: 10ms}}
+training: {global_rounds: 1, lps_rounds_per_global_round: 1}
+"""
+SLOW = "links.overrides=[{devices: [3], latency: 2s}]"  # 5.2744 s
+
+
+def deadline(seconds: float, quorum: float = 1.0) -> str:
+    return f"deadlines.lps={{deadline_s: {seconds}, quorum_ratio: {quorum}}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([deadline(1.29, 0.5)], "of 4 devices of lps-0 at most 0 can make it in the first round, of 2 that are needed"),
+        ([deadline(1.29), "clock=real"], "device-003 takes 1.294 s; raise it"),
+        (
+            [deadline(2), SLOW],
+            "at most 3 can make it in the first round, of 4 that are needed: device-003 takes 5.274 s",
+        ),
+        ([deadline(2), SLOW, "topology={lps: 2}"], "of 2 devices of lps-1 at most 1"),
+        ([deadline(1.29, 0.1), "method=one_shot"], "of 4 devices of all LPSs at most 0"),
+        ([deadline(0.4, 0.5), "method={name: ifca, clusters: 2}"], "device-001 takes 0.7"),  # two models down
+    ],
+)
+def test_a_deadline_that_is_certain_to_be_missed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], said: str
+) -> None:
+    path = tmp_path / "timed.yaml"
+    path.write_text(TIMED, encoding="utf-8")
+    words = [str(path), *(word for override in overrides for word in ("--set", override))]
+    for command in (["check", *words], ["run", *words, "--out", str(tmp_path / "run")]):
+        assert cli.execute(command) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.startswith("error: deadlines.lps.deadline_s is ")
+        assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [deadline(1.3)],
+        [deadline(1.3), "clock=real"],
+        [deadline(2, 0.75), SLOW],
+        [deadline(2), SLOW, "method=one_shot"],  # by itself, or with others: nobody knows yet
+        [deadline(2), SLOW, "schedule=[{at: 0s, leave: {devices: [3]}}]"],
+        [deadline(0.001), "clock=none"],
+    ],
+)
+def test_a_deadline_that_may_be_made_is_not_refused(tmp_path: Path, overrides: list[str]) -> None:
+    path = tmp_path / "timed.yaml"
+    path.write_text(TIMED, encoding="utf-8")
+    assert cli.execute(["check", str(path), *(word for said in overrides for word in ("--set", said))]) == 0

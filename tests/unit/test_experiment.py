@@ -41,6 +41,39 @@ def refusal(*overrides: str) -> str:
     return str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["training.rounds=3"], "--set training.rounds=3: training.rounds: unknown key"),
+        (["seed=4", "model.hidden=16", "training.global_rounds=2"], "--set model.hidden=16: model.hidden: Input"),
+        (["method={name: fedprox, mu: -1}"], "--set method={name: fedprox, mu: -1}: method.mu: "),
+        (["seed=4", "method={name: one_shot, clusters: 9}"], "--set method={name: one_shot, clusters: 9}: method.clus"),
+        # training.lps_rounds_per_global_round is 2 in the file by default: what set the method is to blame
+        (["seed=4", "method=fedfomo"], "--set method=fedfomo: training.lps_rounds_per_global_round is 2"),
+        (["training.lps_rounds_per_global_round=1", "method=feddyn", "training.participation=2"],
+         "--set method=feddyn --set training.participation=2: method feddyn needs every device"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_set_is_said_of_set_and_not_of_the_file(
+    tmp_path: Path, overrides: list[str], said: str
+) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    with pytest.raises(ExperimentError) as raised:
+        load_experiment(path, overrides)
+    assert str(raised.value).startswith(said)
+    assert str(path) not in str(raised.value)
+
+
+def test_what_is_wrong_with_the_file_is_said_of_the_file_whatever_is_set(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL + "colour: red\n", encoding="utf-8")
+    for overrides in ([], ["seed=4"], ["seed=4", "training.global_rounds=2"]):
+        with pytest.raises(ExperimentError) as raised:
+            load_experiment(path, overrides)
+        assert str(raised.value).startswith(f"{path}: colour: unknown key")
+
+
 def test_what_is_left_out_has_its_default() -> None:
     experiment = small()
     assert (experiment.data.name, experiment.model.name, experiment.method.name) == ("digits", "mlp", "one_shot")
@@ -64,6 +97,12 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
     ("override", "message"),
     [
         ("colour=red", "colour: unknown key; fedstrata schema prints all keys"),
+        ("partition.alpha=0.1", "partition.alpha: unknown key; fedstrata schema prints all keys"),
+        ("training.latncy=1ms", "training.latncy: unknown key; fedstrata schema prints all keys"),
+        ("training.lateness=1ms", "training.lateness: unknown key; fedstrata schema prints all keys"),
+        ("training.up_rate=1Mbit/s", "unknown key; did you mean links.device-lps.up_rate or "),
+        ("rounds=3", "rounds: unknown key; did you mean training.global_rounds?"),
+        ("traning.global_rounds=3", "traning: unknown key; did you mean training?"),
         ("training.rounds=3", "training.rounds: unknown key; did you mean training.global_rounds?"),
         ("training.learning_rate=1", "did you mean training.optimiser.learning_rate or training.lps_optimiser."),
         ("partition.tasks.0.label=[1]", "did you mean partition.tasks.N.labels?"),

@@ -187,6 +187,11 @@ def test_nonsense_is_refused_in_one_line(override: str, message: str) -> None:
     assert message in refusal(TIMED, override)
 
 
+def test_a_deadline_that_the_clock_has_not_is_left_out_and_not_said_to_be_none() -> None:
+    assert refusal(TIMED, "deadlines.gps.deadline_s=3").endswith("leave deadlines.gps.deadline_s out")
+    assert "valid number" in refusal(TIMED, "deadlines.gps.deadline_s=none")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -87,6 +87,7 @@ async def test_a_lost_state_is_lost_where_devices_cannot_tell_the_time(tmp_path:
     method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
     around = LpsParts(
         experiment=experiment, method=method, streams=streams_of(experiment, method, model), model=model,
+        check_key=lambda device_id, key: None,
         state_folder=tmp_path, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
     )  # fmt: skip
     gps = SimpleNamespace(identity=SimpleNamespace(run_id=experiment.run_id))
@@ -105,6 +106,7 @@ async def test_so_it_is_where_clusters_span_lpss(tmp_path: Path, term: int) -> N
     method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
     around = LpsParts(
         experiment=experiment, method=method, streams=streams_of(experiment, method, model), model=model,
+        check_key=lambda device_id, key: None,
         state_folder=tmp_path, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
     )  # fmt: skip
     third = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(1, np.float32))

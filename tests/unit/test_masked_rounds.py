@@ -15,7 +15,7 @@ from rounds_setting import PART, RUN_ID, Wire, vector
 
 from device.masking.masks import Masks
 from device.masking.proofs import Proofs
-from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
+from fedstrata.errors import ExcludedError, OutdatedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
@@ -36,6 +36,7 @@ from fedstrata.rounds.announcing import Announcing
 from fedstrata.rounds.mask_keys import MOST_KEYS
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, MaskedSum
+from fedstrata.trust.key_check import KeyCheck
 from fedstrata.v1 import rounds_pb2 as pb
 
 EXPERIMENT = masked_experiment(5)
@@ -53,7 +54,7 @@ class Parent:
 
     @classmethod
     def of(cls, folder: Path, children: Sequence[str] = IDS, wait: TierDeadline = FOREVER) -> "Parent":
-        keys = KeyRing(lambda child_id: child_id in IDS, 3)
+        keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
         terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=wait, keys=keys)
         server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
         parent = cls(server, None)  # type: ignore[arg-type]
@@ -99,6 +100,7 @@ class Child:
             codec=self.client.codec_for(flat),
             read=lambda start, stop: flat[start:stop],
             base_digest=received.digest,
+            trained_from=received.trained_from("lps-0", 0),
         )
         await self.send_again()
 
@@ -239,7 +241,7 @@ async def test_an_update_masked_for_others_is_late_and_asked_for_again(tmp_path:
     assert isinstance(received, ReceivedModel)
     update = Update(
         round=0, num_examples=2, codec=children[0].client.codec_for(vector(1.0)), read=lambda a, b: vector(1.0)[a:b],
-        base_digest=received.digest,
+        base_digest=received.digest, trained_from=received.trained_from("lps-0", 0),
     )  # fmt: skip
     masked = children[0].masks.masked(update)
     parent.server.ban(IDS[4], "a test")
@@ -275,9 +277,13 @@ async def test_a_device_that_cannot_mask_is_refused_and_the_others_mask_anew(tmp
     diverged = asyncio.ensure_future(children[4].send(vector(float("nan"))))
     mean = await mean_of(parent, *(child.take_part(vector(1.0)) for child in children[:4]))
     assert mean[0] == 1.0
-    with pytest.raises(PayloadError, match="finite and within"):
+    with pytest.raises(PayloadError, match="not finite"):
         await diverged
     assert parent.server.has_refused(IDS[4])
+
+
+def no_check(child_id: str, key: pb.MaskKey) -> None:
+    """Take every key."""
 
 
 def replace_quorum(ratio: float) -> TierDeadline:
@@ -296,6 +302,18 @@ async def test_a_round_stops_where_too_few_are_left_to_hide_among(tmp_path: Path
         await asyncio.wait_for(gathering, 60)
 
 
+async def test_a_masked_round_stops_at_once_where_a_device_is_refused_that_may_not_be_left_out(tmp_path: Path) -> None:
+    """The others would not mask for those who are left, so nobody waits for that."""
+    parent = Parent.of(tmp_path)
+    children = [Child(parent, name) for name in IDS]
+    await asyncio.gather(children[4].client.fetch(-1), *(child.send(vector(1.0)) for child in children[:4]))
+    gathering = asyncio.create_task(parent.server.gather())
+    await asyncio.sleep(0)
+    parent.server.ban(IDS[4], "a test")
+    with pytest.raises(RunStoppedError, match=r"4 of 5 reported, the quorum is 5; absent: device-004 .*a test"):
+        await asyncio.wait_for(gathering, 60)
+
+
 async def test_a_sum_in_which_masks_do_not_cancel_stops_the_run_and_is_no_model(tmp_path: Path) -> None:
     parent = Parent.of(tmp_path, IDS[:3])
     children = [Child(parent, name) for name in IDS[:3]]
@@ -303,7 +321,7 @@ async def test_a_sum_in_which_masks_do_not_cancel_stops_the_run_and_is_no_model(
     masked = liar.masks.masked
 
     def for_others(update: Update) -> Update:
-        return replace(masked(replace(update, base_digest=b"another")), base_digest=update.base_digest)
+        return masked(replace(update, trained_from=b"another"))
 
     liar.masks.masked = for_others  # type: ignore[method-assign]
     with pytest.raises(RunStoppedError, match="nobody can tell which"):
@@ -346,7 +364,7 @@ async def test_a_device_that_masks_is_refused_by_a_parent_that_does_not_know_of_
 
 
 async def test_keys_of_strangers_are_not_kept() -> None:
-    keys = KeyRing(lambda child_id: child_id in IDS, 3)
+    keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
     shown = Masks(EXPERIMENT, IDS[0], Proofs(EXPERIMENT.run_id, None)).key
     keys.show("a-stranger", shown)
     keys.show(IDS[0], shown)
@@ -357,24 +375,39 @@ async def test_keys_of_strangers_are_not_kept() -> None:
 @pytest.mark.parametrize(("children", "says"), [(2, "form fewer clusters"), (MOST_MASKED + 1, "say participation")])
 def test_a_round_of_too_few_or_too_many_does_not_begin(children: int, says: str) -> None:
     with pytest.raises(RunStoppedError, match=says):
-        KeyRing(lambda child_id: True, 3).check_size(children)
+        KeyRing(lambda child_id: True, 3, no_check).check_size(children)
 
 
-async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have_shown_their_keys_anew(
-    tmp_path: Path,
-) -> None:
-    trusted = frozenset({b"old"})
-    keys = KeyRing(lambda child_id: child_id in IDS, 3, lambda: trusted)
-    shown = {device_id: Masks(EXPERIMENT, device_id, Proofs(EXPERIMENT.run_id, None)).key for device_id in IDS}
-    for device_id, key in shown.items():
+class Vouching:
+    """Says of keys that these certificates vouch for them, and no other."""
+
+    def __init__(self, *certificates: bytes) -> None:
+        self.by = certificates
+
+    def check(self, child_id: str, key: pb.MaskKey) -> None:
+        if key.certificate not in self.by:
+            raise OutdatedError("a test")
+
+
+def keys_by(certificate: bytes) -> dict[str, pb.MaskKey]:
+    return {
+        device_id: pb.MaskKey(public_key=bytes([number]) * 32, signature=bytes(64), certificate=certificate)
+        for number, device_id in enumerate(IDS)
+    }
+
+
+async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have_shown_their_keys_anew() -> None:
+    vouching = Vouching(b"old")
+    keys = KeyRing(lambda child_id: child_id in IDS, 3, vouching.check)
+    for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
     intake = Intake(children=most, sums=MaskedSum(LAYOUT.size, most), wait=FOREVER, masked_by=3)
-    trusted = frozenset({b"old", b"new"})
+    vouching.by = (b"old", b"new")
     assert Masking(keys, intake, 20).is_formed
-    trusted = frozenset({b"new"})
+    vouching.by = (b"new",)
     masking = Masking(keys, intake, 20)
-    for device_id, key in shown.items():
+    for device_id, key in keys_by(b"new").items():
         assert not masking.is_formed
         keys.show(device_id, key)
         masking.heard(device_id)
@@ -382,19 +415,25 @@ async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have
 
 
 async def test_a_roster_that_is_out_stays_until_all_have_shown_their_keys_by_the_other_authority() -> None:
-    trusted = frozenset({b"old"})
-    keys = KeyRing(lambda child_id: child_id in IDS, 3, lambda: trusted)
-    shown = {device_id: pb.MaskKey(public_key=bytes([number]) * 32) for number, device_id in enumerate(IDS)}
-    for device_id, key in shown.items():
+    vouching = Vouching(b"old")
+    keys = KeyRing(lambda child_id: child_id in IDS, 3, vouching.check)
+    for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
     masking = Masking(keys, Intake(children=most, sums=MaskedSum(LAYOUT.size, most), wait=FOREVER, masked_by=3), 20)
     digest, roster = masking.digest, masking.part.roster
-    trusted = frozenset({b"new"})
-    for device_id, key in shown.items():
+    vouching.by = (b"new",)
+    for device_id, key in keys_by(b"new").items():
         assert (masking.digest, masking.part.roster) == (digest, roster)
-        again = pb.MaskKey(public_key=key.public_key, signature=bytes(64), certificate=b"by the new one")
-        keys.show(device_id, again)
+        keys.show(device_id, key)
         masking.heard(device_id)
     assert masking.digest == digest
-    assert list(masking.part.roster.certificates) == [b"by the new one"]
+    assert list(masking.part.roster.certificates) == [b"new"]
+
+
+async def test_a_key_that_is_not_vouched_for_now_is_as_none_and_its_device_may_show_another() -> None:
+    keys, (name, *_) = KeyRing(lambda child_id: True, 3, Vouching(b"new").check), IDS
+    keys.show(name, keys_by(b"old")[name])
+    assert keys.of(name) is None
+    keys.show(name, keys_by(b"new")[name])
+    assert keys.of(name) == keys_by(b"new")[name]

@@ -1,7 +1,9 @@
 """Masks: they cancel in the sum of all, and in no less; keys are vouched for where there are certificates."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from masks_setting import (
     BASE,
     LAYOUT,
-    MAX_EXAMPLES,
+    MOST_EXAMPLES,
     chacha20,
     grid,
     hkdf_sha256,
@@ -26,11 +28,14 @@ from masks_setting import (
 
 from device.masking.masks import PIECE, Masks, stream
 from device.masking.proofs import Proofs
-from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, RosterError
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.mask_keys import roster_digest
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
 from fedstrata.trust.authority import Authority
+from fedstrata.trust.key_check import KeyCheck
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 EXPERIMENT = masked_experiment(8)
@@ -106,7 +111,7 @@ def test_a_mask_is_what_x25519_hkdf_and_chacha20_say() -> None:
     names = EXPERIMENT.device_ids()[:3]
     roster = with_roster(names, masks)
     flat, me = np.linspace(-1, 1, SIZE, dtype=np.float32), masks[names[1]]
-    about = f"{EXPERIMENT.run_id}\x007\0".encode() + b"model"
+    about = f"{EXPERIMENT.run_id}\x007\0".encode() + b"what was received"
     mask = np.zeros(SIZE, np.uint64)
     for name, sign in ((names[0], -1), (names[2], 1)):
         shared = x25519(me._secret.private_bytes_raw(), masks[name].key.public_key)
@@ -133,7 +138,7 @@ def test_another_round_model_or_roster_has_other_masks_and_the_same_the_same() -
     update = update_of(flat)
     first = me.masked(update).read(0, SIZE)
     assert np.array_equal(me.masked(update).read(0, SIZE), first)
-    others = [replace(update, round=1), replace(update, base_digest=b"another")]
+    others = [replace(update, round=1), replace(update, trained_from=b"another")]
     assert not any(np.any(me.masked(other).read(0, SIZE) == first) for other in others)
     with_roster(names[:3], masks)
     assert not np.any(me.masked(update).read(0, SIZE) == first)
@@ -148,6 +153,22 @@ def test_no_mask_hides_two_updates_whatever_model_they_are_of() -> None:
     masks[names[0]].masked(update_of(flat))
     with pytest.raises(PayloadError, match="another update under the same masks"):
         masks[names[0]].masked(update_of(0 * flat))
+
+
+def test_where_nobody_may_be_left_out_a_device_masks_for_one_set_of_devices_a_round() -> None:
+    """An LPS that says that a device has dropped out would have the sum with that device and the sum without."""
+    experiment = masked_experiment(8, quorum_ratio=1.0)
+    names, masks = experiment.device_ids(), masks_of(experiment)
+    with_roster(names[:4], masks)
+    update, me = update_of(np.ones(SIZE, np.float32)), masks[names[0]]
+    first = me.masked(update).read(0, SIZE)
+    with_roster(names[:3], masks)
+    with pytest.raises(RosterError, match="for other devices than before"):
+        me.masked(update)
+    me.masked(replace(update, round=1))
+    masks[names[3]] = Masks(experiment, names[3], Proofs(experiment.run_id, None))  # killed, and there again
+    with_roster(names[:4], masks)
+    assert not np.any(me.masked(update).read(0, SIZE) == first)
 
 
 def test_a_device_that_shows_anothers_key_as_its_own_takes_no_mask_away(tmp_path: Path) -> None:
@@ -181,9 +202,9 @@ def test_an_update_beyond_the_grid_says_why_it_cannot_go_up() -> None:
     masks = masks_of(EXPERIMENT)
     with_roster(names, masks)
     sent = masks[names[0]].masked(update_of(np.full(SIZE, np.inf, np.float32)))
-    assert "finite and within" in sent.unfit
-    large = masks[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / MAX_EXAMPLES * 1.01, np.float32)))
-    assert "finite and within" in large.unfit
+    assert "not finite" in sent.unfit
+    large = masks[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / (3 * MOST_EXAMPLES) * 1.01, np.float32)))
+    assert large.unfit == sent.unfit  # which values they are is not said: that would tell of the update
 
 
 def test_a_large_update_is_masked_piece_by_piece() -> None:
@@ -194,6 +215,47 @@ def test_a_large_update_is_masked_piece_by_piece() -> None:
     flat = np.random.default_rng(1).normal(size=layout.size).astype(np.float32)
     sums = sum(masks[name].masked(update_of(flat, layout=layout)).read(0, layout.size) for name in names)
     assert np.array_equal(sums, 3 * grid(flat, 2))
+
+
+def test_an_lps_that_gives_one_device_another_model_under_the_same_digest_recovers_nothing() -> None:
+    masks, names = masks_of(EXPERIMENT), EXPERIMENT.device_ids()[:6]
+    with_roster(names, masks)
+    models = {name: received(np.full(SIZE, 1.0 if name == names[0] else 0.0, np.float32)) for name in names}
+    updates = {name: np.linspace(1, 2, SIZE, dtype=np.float32) * (1 + index) for index, name in enumerate(names)}
+    sums = np.zeros(SIZE, np.int64)
+    for name, flat in updates.items():
+        trained_from = models[name].trained_from("lps-0", 0)
+        sums += masks[name].masked(replace(update_of(flat), trained_from=trained_from)).read(0, SIZE)
+    of_others = sum(grid(updates[name], 2) for name in names[1:])
+    assert not np.any(sums - of_others == grid(updates[names[0]], 2))
+
+
+def received(flat: Flat) -> ReceivedModel:
+    """A model with a digest that its parent claims for it."""
+    numbers = {"round": 3, "global_round": 1, "plan_version": 0}
+    return ReceivedModel(evaluate_only=False, flat=flat, digest=b"the true model", **numbers)
+
+
+def test_masks_depend_on_all_that_was_received_and_changes_training() -> None:
+    flat = np.linspace(-1, 1, SIZE, dtype=np.float32)
+    changes: list[dict[str, Any]] = [
+        {"flat": np.nextafter(flat, np.float32(2))},
+        {"round": 4},
+        {"global_round": 2},
+        {"plan_version": 1},
+        {"cluster": 1},
+        {"clusters": 2},
+        {"offered": (0,)},
+        {"offers": ((0,),)},
+        {"withdrawn": ("fc1.bias",)},
+        {"told": answers_pb2.Answer(question="told", data=b"x")},
+        {"begins_ns": 1},
+    ]
+    digests = [replace(received(flat), **changed).trained_from("lps-0", 0) for changed in changes]
+    digests += [received(flat).trained_from(*of_whom) for of_whom in (("lps-0", 0), ("lps-1", 0), ("lps-0", 1))]
+    assert len(set(digests)) == len(changes) + 3
+    claimed = replace(received(flat.copy()), digest=b"another name for it", whole_bytes=7)
+    assert claimed.trained_from("lps-0", 0) == received(flat).trained_from("lps-0", 0)
 
 
 # --- what a device does not mask for ----------------------------------------------------------
@@ -211,20 +273,20 @@ def test_a_roster_that_nobody_can_hide_in_is_refused() -> None:
         (roster_of([(names[0], masks[names[5]].key), *keys[1:]]), "without this one's key"),
         (roster_of([*keys, ("a-stranger", masks[names[5]].key)]), "not of this experiment"),
         (roster_of([*keys, (names[5], pb.MaskKey(public_key=b"short"))]), "is none"),
-        (roster_of(keys, max_examples=0), "without this one's key"),
+        (roster_of(keys, max_examples=0), "over 0 examples"),
+        (roster_of(keys, max_examples=8 * MOST_EXAMPLES + 1), "have at most 4096"),
     ):
         with pytest.raises(PayloadError, match=says):
             me.take(roster)
     assert me.digest == b""
 
 
-def test_a_key_of_low_order_is_refused() -> None:
+def test_a_roster_with_a_key_of_low_order_is_not_masked_for() -> None:
     masks = masks_of(EXPERIMENT)
     names = EXPERIMENT.device_ids()[:3]
     keys = [(name, masks[name].key) for name in names[:2]]
-    masks[names[0]].take(roster_of([*keys, (names[2], pb.MaskKey(public_key=bytes(32)))]))
-    with pytest.raises(PayloadError, match="low order"):
-        masks[names[0]].masked(update_of(np.zeros(SIZE, np.float32)))
+    with pytest.raises(RosterError, match=r"device-002.*low order"):
+        masks[names[0]].take(roster_of([*keys, (names[2], pb.MaskKey(public_key=bytes(32)))]))
 
 
 def test_with_certificates_a_key_counts_that_its_device_has_signed(tmp_path: Path) -> None:
@@ -261,7 +323,7 @@ def test_before_a_device_refuses_a_roster_it_looks_whether_there_is_another_auth
     successor = authority.succeeded()
     others = Proofs(EXPERIMENT.run_id, issued(successor, tmp_path / "others", *ids[1:4]))
     shown = [(name, Masks(EXPERIMENT, name, others).key) for name in ids[1:4]]
-    with pytest.raises(PayloadError, match="whom nobody knows"):
+    with pytest.raises(RosterError, match=r"device-001.*nobody that is known here"):
         me.take(roster_of([(ids[0], me.key), *shown]))
     (tmp_path / "mine" / "ca.pem").write_bytes(successor.trusted())
     me.take(roster_of([(ids[0], me.key), *shown]))
@@ -273,16 +335,34 @@ def test_with_certificates_a_key_that_an_lps_made_up_is_refused(tmp_path: Path) 
     me, beside = Masks(EXPERIMENT, ids[0], mine), Masks(EXPERIMENT, ids[1], mine)
     another_run = masked_experiment(9)
     for name, proofs, says in (
-        ("unsigned", Proofs(EXPERIMENT.run_id, None), "no certificate"),
-        ("stranger", Proofs(EXPERIMENT.run_id, issued(Authority.new("run-1"), tmp_path / "s", ids[2])), "nobody knows"),
+        ("unsigned", Proofs(EXPERIMENT.run_id, None), "without a certificate"),
+        ("stranger", Proofs(EXPERIMENT.run_id, issued(Authority.new("run-1"), tmp_path / "s", ids[2])), "nobody"),
         ("lps", Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "gps")), "vouched for by gps"),
         ("another device", mine, "vouched for by"),
-        ("another run", Proofs(another_run.run_id, issued(authority, tmp_path / "r", ids[2])), "is not its own"),
+        ("another run", Proofs(another_run.run_id, issued(authority, tmp_path / "r", ids[2])), "is not signed"),
     ):
         made_up = Masks(EXPERIMENT, ids[2], proofs)
-        with pytest.raises(PayloadError, match=says):
+        with pytest.raises(RosterError, match=f"device-002.*{says}"):
             me.take(roster_of([(ids[0], me.key), (ids[1], beside.key), (ids[2], made_up.key)]))
         assert me.digest == b"", name
+
+
+def test_a_certificate_that_is_revoked_or_has_run_out_vouches_for_nothing(tmp_path: Path) -> None:
+    ids, authority, now = EXPERIMENT.device_ids(), Authority.new("run-1"), time.time()
+    key = Masks(EXPERIMENT, ids[2], Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "theirs", ids[2]))).key
+    lps = issued(authority, tmp_path / "lps")
+    check = KeyCheck(EXPERIMENT.run_id, lps, clock=lambda: now).check
+    check(ids[2], key)
+    (tmp_path / "lps" / "revoked.txt").write_text(f"device/{ids[2]}\n")
+    lps.revoked(at_once=True)
+    with pytest.raises(OutdatedError, match=r"device-002. is revoked"):
+        check(ids[2], key)
+    (tmp_path / "lps" / "revoked.txt").write_text("# nobody\n")
+    lps.revoked(at_once=True)
+    check(ids[2], key)
+    now += 100 * 365 * 86400
+    with pytest.raises(OutdatedError, match=r"device-002. has run out"):
+        check(ids[2], key)
 
 
 # --- where it cannot be ------------------------------------------------------------------------
@@ -299,8 +379,9 @@ ONE = "training: {lps_rounds_per_global_round: 1}"
         (f"method: ifca\n{ONE}", "clusters span LPSs"),
         ("method: fedavg\ntopology: {lps: 2}", "with topology clusters span LPSs"),
         ("method: fedavg\nbounds: {max_update_norm: 1.0}", "bounds.max_update_norm"),
-        ("method: fedavg\ntraining: {participation: 4}", "at most 4 devices are asked"),
-        ("method: fedavg\ntraining: {participation: 0.5}", "at most 4 devices are asked"),
+        ("method: fedavg\ntraining: {participation: 4}", "a round asks at most 4 devices"),
+        ("method: fedavg\ntraining: {participation: 0.5}", "a round asks at most 4 devices"),
+        ("method: {name: one_shot, clusters: 2}", "of 2 clusters one asks at most 4 devices"),
     ],
 )
 def test_what_masks_cannot_go_with_is_refused_by_name(says: str, why: str) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from record_files import SUMMARY
 
-from emulator.results.output import prepare_folder, resume_folder
-from fedstrata.errors import ExperimentError
+from emulator.commands import main as cli
+from emulator.results.output import prepare_folder, resume_folder, run_folder
+from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.store import files
 
 TEXT = "name: five\npartition: {kind: iid, devices: 5, examples_per_device: 20}\nmethod: {name: random, clusters: 1}\n"
 
@@ -49,3 +51,39 @@ def test_the_record_of_a_completed_run_stays(tmp_path: Path, experiment: Experim
     summary_of(tmp_path, experiment).write_text(json.dumps(SUMMARY), encoding="utf-8")
     resume_folder(tmp_path)
     assert summary_of(tmp_path, experiment).exists()
+
+
+# --- a folder that another process works in ----------------------------------------------------------------------
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files of a folder with what is in them."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_still_goes_on_is_not_resumed_and_nothing_of_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "CLAIM_TRIES", 1)
+    monkeypatch.setattr(files, "CLAIM_PAUSE_S", 0.0)
+    made, out = parse_experiment(TEXT), tmp_path / "run"
+    with run_folder(out, made):
+        summary = summary_of(out, made)
+        summary.parent.mkdir(parents=True)
+        summary.write_text('{"status": "failed"}', encoding="utf-8")  # a run writes it before it ends
+        before = tree(out)
+        assert cli.execute(["run", "--resume", str(out), "--quiet"]) != 0
+        assert (
+            capsys.readouterr().err
+            == f"error: {out / 'state'} is in use by another process; stop that, or give another\n"
+        )
+        assert tree(out) == before  # no certificates, and the record is there
+    with run_folder(out, None) as again:
+        assert again.run_id == made.run_id
+    assert not summary.exists()
+
+
+def test_a_folder_that_is_no_runs_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="has no state/ to go on from"), run_folder(tmp_path, None):
+        pass
+    assert not list(tmp_path.iterdir())

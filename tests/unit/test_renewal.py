@@ -52,6 +52,21 @@ def test_what_replaces_it_is_taken_by_all_who_were_given_the_files(files: TlsFil
     assert files.newest() is taken
 
 
+def test_files_with_other_times_and_rights_alone_are_not_taken_again(
+    files: TlsFiles, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for mode in (0o640, 0o600, 0o440):  # what kubelet does to a Secret's files now and then
+        for name in ("ca.pem", "cert.pem", "key.pem"):
+            (files.folder / name).chmod(mode)
+        assert now(files) is files
+    assert [record.message for record in caplog.records] == []
+    (files.folder / "key.pem").chmod(0o600)
+    authority.issue([DEVICE], files.folder)
+    assert now(files) is not files
+    assert [record.message for record in caplog.records] == ["certificate_taken"]
+
+
 def test_a_key_whose_certificate_has_not_come_yet_is_not_taken(files: TlsFiles, authority: Authority) -> None:
     found = authority.issued([DEVICE])
     (files.folder / "key.pem").write_bytes(found["key.pem"])

@@ -260,7 +260,8 @@ async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(t
     experiment = parse_experiment(TEXT, overrides=["training.lps_rounds_per_global_round=3"])
     shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
     around = LpsParts(
-        experiment=experiment, method=cast(Any, None), streams=STREAMS, model=cast(Any, None), state_folder=tmp_path,
+        experiment=experiment, method=cast(Any, None), streams=STREAMS, model=cast(Any, None),
+        check_key=lambda device_id, key: None, state_folder=tmp_path,
         metrics=ProcessMetrics("lps"), executor=cast(Any, None),
     )  # fmt: skip
     gps = SimpleNamespace(identity=SimpleNamespace(run_id=RUN_ID), fetch=AsyncMock(return_value=shared))

@@ -126,7 +126,7 @@ async def test_names_are_in_metrics_log_and_one_event_a_minute(
     setting.group()
     events: list[str] = []
     run: Any = SimpleNamespace(
-        phase="training", roster=setting.gps.roster, tell=lambda: None,
+        phase="training", roster=setting.gps.roster, tell_soon=lambda: None,
         rounds=SimpleNamespace(global_round=3), reports=SimpleNamespace(latest_rounds={}),
     )  # fmt: skip
     wait = pb.Wait(name=IDS[4], what="its update of round 3 of lps-1", seconds=8.0)

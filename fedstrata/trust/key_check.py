@@ -1,0 +1,130 @@
+"""Check that a key for masks belongs to its device: its point, its signature, and the certificate that vouches for it.
+
+An LPS checks each key before the key enters a roster, and each device checks the roster. Without certificates only
+the point is checked.
+"""
+
+import ssl
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from fedstrata.errors import CertificateError, OutdatedError, PayloadError
+from fedstrata.process.quoting import quoted
+from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.names import Peer
+from fedstrata.v1 import rounds_pb2 as pb
+
+HALF_BYTES = 32  # of a signature: r, and s
+KEYS_REMEMBERED = 4096
+ANY_SCALAR = X25519PrivateKey.from_private_bytes(bytes(range(32)))  # by which a point of low order is found
+
+
+def signed_text(run_id: str, device_id: str, public_key: bytes) -> bytes:
+    """Return what the certificate of a device signs for its key."""
+    return f"fedstrata secure aggregation\0{run_id}\0{device_id}\0".encode() + public_key
+
+
+class KeyCheck:
+    """Checks keys for masks, by the certificates and the list of revoked ones that this process has now."""
+
+    def __init__(self, run_id: str, tls: TlsFiles | None, clock: Callable[[], float] = time.time) -> None:
+        self._run_id = run_id
+        self._tls = tls
+        self._clock = clock
+        self._check_signature = lru_cache(KEYS_REMEMBERED)(self._signature_checked)
+
+    def check(self, device_id: str, key: pb.MaskKey) -> None:
+        """Refuse a key that is not the device's own, or that nobody vouches for now.
+
+        Raises:
+            PayloadError: no honest device shows such a key. OutdatedError: its certificate does not count, and the key
+                may be shown again with another one.
+        """
+        _check_point(device_id, key.public_key)
+        if self._tls is None:
+            return
+        if not key.certificate:
+            raise PayloadError(f"the key for masks of {quoted(device_id)} comes without a certificate")
+        try:
+            self._check_certificate(self._tls.newest(), device_id, key)
+        except OutdatedError:  # there may be another authority since this process looked last
+            self._check_certificate(self._tls.newest(at_once=True), device_id, key)
+
+    def _check_certificate(self, own: TlsFiles, device_id: str, key: pb.MaskKey) -> None:
+        certificate, peer = _holder(device_id, key.certificate)
+        if peer.domain != own.me.domain or not peer.is_("device", device_id):
+            raise PayloadError(
+                f"the key for masks of {quoted(device_id)} is vouched for by {peer} of {quoted(peer.domain)}"
+            )
+        self._check_signature(device_id, key.public_key, key.signature, key.certificate)
+        if not _is_issued_by_any(own.ca, key.certificate):
+            raise OutdatedError(f"the key for masks of {quoted(device_id)} is vouched for by nobody that is known here")
+        whose = f"the certificate that vouches for the key for masks of {quoted(device_id)}"
+        if certificate.not_valid_after_utc.timestamp() < self._clock():
+            raise OutdatedError(f"{whose} has run out")
+        revoked = own.revoked()
+        if revoked.revokes(("device",), device_id) or revoked.why(peer, _pem(key.certificate)):
+            raise OutdatedError(f"{whose} is revoked")
+
+    def _signature_checked(self, device_id: str, public_key: bytes, signature: bytes, certificate: bytes) -> None:
+        holder = _holder(device_id, certificate)[0].public_key()
+        if not isinstance(holder, EllipticCurvePublicKey) or not isinstance(holder.curve, SECP256R1):
+            raise PayloadError(f"the key for masks of {quoted(device_id)} is signed by a key that is not on P-256")
+        halves = (int.from_bytes(half, "big") for half in (signature[:HALF_BYTES], signature[HALF_BYTES:]))
+        try:
+            holder.verify(
+                encode_dss_signature(*halves), signed_text(self._run_id, device_id, public_key), ECDSA(SHA256())
+            )
+        except InvalidSignature:
+            raise PayloadError(f"the key for masks of {quoted(device_id)} is not signed by its device") from None
+
+
+@lru_cache(KEYS_REMEMBERED)
+def _check_point(device_id: str, public_key: bytes) -> None:
+    try:
+        ANY_SCALAR.exchange(X25519PublicKey.from_public_bytes(public_key))
+    except ValueError:
+        raise PayloadError(
+            f"the key for masks of {quoted(device_id)} is a point of low order, which hides nothing"
+        ) from None
+
+
+@lru_cache(KEYS_REMEMBERED)
+def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
+    """Return a certificate, and the names in it. Raises PayloadError."""
+    try:
+        found = x509.load_der_x509_certificate(der)
+        _ = found.public_key()  # a point that is not on its curve is found here
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return found, Peer.of_uris(names.value.get_values_for_type(x509.UniformResourceIdentifier))
+    except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound, CertificateError) as error:
+        raise PayloadError(
+            f"the key for masks of {quoted(device_id)} comes with no certificate of a device: {error}"
+        ) from None
+
+
+@lru_cache(KEYS_REMEMBERED)
+def _is_issued_by_any(authorities: bytes, der: bytes) -> bool:
+    found = x509.load_der_x509_certificate(der)
+    return any(_is_issued_by(found, authority) for authority in x509.load_pem_x509_certificates(authorities))
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+@lru_cache(KEYS_REMEMBERED)
+def _pem(der: bytes) -> bytes:
+    return ssl.DER_cert_to_PEM_cert(der).encode()

@@ -34,7 +34,7 @@ test-runs: setup ## whole runs side by side, in many processes, killed, with cer
 test-combinations: setup ## features of the experiment file two by two: twenty minutes; DRAWS=5 for fewer runs, ARRAY=1 for others
 	$(BIN)/python -m pytest tests/combinations -m combinations --draws $(DRAWS) --array-seed $(ARRAY)
 
-test-benchmarks: setup ## every benchmark by its command, as small as it goes: five minutes
+test-benchmarks: setup ## every benchmark by its command, as small as it goes: three minutes
 	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks
 
 test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more

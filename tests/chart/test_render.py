@@ -10,7 +10,11 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
-from charts import (
+from helm_python import lint
+
+from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.methods.registry import NAMES
+from tests.support.charts import (
     CHART,
     EXPERIMENTS,
     NEWEST,
@@ -24,10 +28,6 @@ from charts import (
     render,
     values_of,
 )
-from helm_python import lint
-
-from fedstrata.experiment_file import load_experiment, parse_experiment
-from fedstrata.methods.registry import NAMES
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
 CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
@@ -165,6 +165,8 @@ def test_boards_run_on_exactly_the_nodes_that_the_experiment_names() -> None:
     assert [term["matchFields"][0]["values"] for term in terms] == [["board-1"], ["board-2"], ["board-3"]]
     name = next(item for item in pod["containers"][0]["env"] if item["name"] == "FEDSTRATA_DEVICE_NAME")
     assert name["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "100%"}
+    assert {"name": "data", "hostPath": {"path": "/var/lib/fedstrata", "type": "Directory"}} in pod["volumes"]
 
 
 def test_a_kept_volume_stays_and_a_deleted_one_goes_with_the_release() -> None:
@@ -176,6 +178,13 @@ def test_a_kept_volume_stays_and_a_deleted_one_goes_with_the_release() -> None:
     assert annotations("delete") is None
     gps = one(render(), "StatefulSet", "demo-fedstrata-gps")
     assert "volumeClaimTemplates" not in gps["spec"], "a StatefulSet's own claims would outlive the release"
+
+
+def test_a_claim_that_was_there_before_is_mounted_and_none_is_made() -> None:
+    objects = render({"gps": {"persistence": {"existingClaim": "records"}}})
+    pod = one(objects, "StatefulSet", "demo-fedstrata-gps")["spec"]["template"]["spec"]
+    assert {"name": "state", "persistentVolumeClaim": {"claimName": "records"}} in pod["volumes"]
+    assert not [item for item in objects if item["kind"] == "PersistentVolumeClaim"]
 
 
 @pytest.mark.parametrize("tier", ["lps", "device"])

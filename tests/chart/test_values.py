@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import CHART, chart, notes, render, values_of
+
+from tests.support.charts import CHART, chart, notes, render, values_of
 
 VALUES_TEXT = (CHART / "values.yaml").read_text()
 

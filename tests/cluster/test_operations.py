@@ -21,7 +21,7 @@ import yaml
 from kubernetes import client
 
 from tests.cluster.conftest import LONG, PERSISTENT, VALUES, Lab
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 BLOCK, ALLOW = os.environ.get("FEDSTRATA_BLOCK_API", ""), os.environ.get("FEDSTRATA_ALLOW_API", "")
 AWAY_S = 60

@@ -22,7 +22,7 @@ from emulator.cluster.helm import Helm
 from emulator.cluster.release import Release
 from emulator.shipped.share import CHART
 from tests.cluster.conftest import LONG, Lab
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 OTHER_TAG = os.environ.get("FEDSTRATA_OTHER_TAG", "")
 ON_VOLUMES: dict[str, Any] = {

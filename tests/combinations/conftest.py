@@ -3,7 +3,8 @@
 from itertools import islice
 
 import pytest
-from features import rows
+
+from tests.support.features import rows
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from features import FEATURES, LEFT_OUT, Row, changed, experiment_of, pairs
 
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
+from tests.support.features import FEATURES, LEFT_OUT, Row, changed, experiment_of, pairs
 
 pytestmark = pytest.mark.combinations
 # By event of a log, the key of summary.json that says the same. Faults have any, and are in the file itself.

@@ -11,9 +11,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from conftest import wait_for_record
-from programs import Program
-from tiers import SMALL, Clock, Tiers, small
 
 from device.enrolment import GpsLink
 from fedstrata.datasets import dataset_info
@@ -41,6 +38,8 @@ from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 from gps.run import Run
 from gps.servicer import GpsServicer
+from tests.support.programs import Program, wait_for_record
+from tests.support.tiers import SMALL, Clock, Tiers, small
 
 EXPERIMENT = small("method=oracle")
 RUN_ID = EXPERIMENT.run_id

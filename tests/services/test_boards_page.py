@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import REPOSITORY, Program
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 import fedstrata
 from emulator.commands.main import app
+from tests.support.programs import REPOSITORY, Program
 
 pytestmark = pytest.mark.pages
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import REPOSITORY
-from tiers import run_in_process
 
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment, parse_experiment
+from tests.support.programs import REPOSITORY
+from tests.support.tiers import run_in_process
 
 EXAMPLES = sorted((REPOSITORY / "experiments").glob("*.yaml"))
 EXAMPLES_PER_DEVICE = 40

@@ -6,8 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from hand_started import Processes
-from programs import events, http_get
+
+from tests.support.hand_started import Processes
+from tests.support.programs import events, http_get
 
 pytestmark = pytest.mark.kills
 

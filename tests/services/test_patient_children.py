@@ -4,13 +4,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from tiers import Tiers, small
-
 from fedstrata.process.sleeping import PATIENCE_S
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from gps.servicer import GpsServicer
 from lps.servicer import LpsServicer
+from tests.support.tiers import Tiers, small
 
 LATER_S = 120.0  # a call may reach its handler later than it was made, and gRPC rounds what is left up
 

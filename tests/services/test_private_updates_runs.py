@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from programs import Program
-from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
 from emulator.results.record import RunRecord
@@ -23,6 +21,8 @@ from fedstrata.rounds import Update
 from fedstrata.store import ModelFile
 from fedstrata.tensors import ExactSum, Flat
 from gps.status import Status
+from tests.support.programs import Program
+from tests.support.tiers import SMALL, Open, Tiers, whole_run
 
 FILE = (
     SMALL.replace("method: {name: one_shot, clusters: 2}", "method: fedavg")

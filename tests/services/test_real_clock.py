@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from tiers import run_in_process, small
 
 from emulator.results.record import load_record
 from emulator.results.waits import picture
+from tests.support.tiers import run_in_process, small
 
 LINKS = (
     "{device-lps: {preset: wifi, jitter: 3ms}, lps-gps: {up_rate: 50Mbit/s, down_rate: 90Mbit/s, latency: 2ms}, "

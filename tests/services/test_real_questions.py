@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from every_method import EXPERIMENT, OPTIONS
-from programs import Program
 from safetensors.numpy import load_file
-from tiers import run_in_process
 
 from emulator.results.record import RunRecord, load_record
 from emulator.results.waits import picture
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from tests.support.every_method import EXPERIMENT, OPTIONS
+from tests.support.programs import Program
+from tests.support.tiers import run_in_process
 
 LINKS = (
     "{device-lps: {preset: wifi, jitter: 3ms}, lps-gps: {up_rate: 2Mbit/s, down_rate: 20Mbit/s, latency: 5ms}, "

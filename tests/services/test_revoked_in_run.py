@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program
 from test_renewed_certificates import SLOWED, WHO, has_begun, wait_for
-from tiers import SMALL, run_in_process, small
 
 from emulator.commands.main import execute
 from emulator.local.processes import Restart
 from emulator.runs.progress import restart_line
+from tests.support.programs import Program
+from tests.support.tiers import SMALL, run_in_process, small
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, events
 from test_tls import DEVICES, Secured
-from tiers import SMALL, run_in_process
 
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.store import write_aside
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.trust.shown import shown_by
+from tests.support.programs import Program, events
+from tests.support.tiers import SMALL, run_in_process
 
 # Links whose latency alone makes training last longer than it takes to see who is revoked: 160 × 2 × 2 × 10 ms.
 ROUNDS = ("training.global_rounds=40", "training.lps_rounds_per_global_round=4")

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from conftest import wait_for_record
-from programs import MARK, Program, events, http_get
-from tiers import SMALL, run_in_process, small
 
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from tests.support.programs import MARK, Program, events, http_get, wait_for_record
+from tests.support.tiers import SMALL, run_in_process, small
 
 MANY_ROUNDS = "training.global_rounds=20"
 

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from conftest import FinishedRun
-from programs import Program, events, http_get
-from tiers import SMALL, outcome
 
 from emulator.runs.client import RunClient
 from fedstrata.errors import HandshakeError
@@ -20,6 +17,8 @@ from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from tests.support.programs import FinishedRun, Program, events, http_get
+from tests.support.tiers import SMALL, outcome
 
 GPS = Name("gps")
 DEVICES = [Name("device", "device-000", "device-004")]

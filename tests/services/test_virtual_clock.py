@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import Program
 from safetensors.numpy import load_file
-from tiers import SMALL, outcome, run_in_process, small
 
 from emulator.estimates.retime import retime, write_retimed
 from emulator.results.record import load_record
 from emulator.results.waits import picture
 from fedstrata.clock.round import PARTS
 from fedstrata.errors import DataError, ExperimentError
+from tests.support.programs import Program
+from tests.support.tiers import SMALL, outcome, run_in_process, small
 
 LINKS = (
     "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "

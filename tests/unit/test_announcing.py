@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
-from rounds_setting import CODEC, LAYOUT, LINK, PART, RUN_ID, Wire, bytes_of, header_of, parts_of, server_of, vector
 
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import TierDeadline
@@ -18,6 +17,19 @@ from fedstrata.rounds.result import Uploaded
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.tensors import ExactSum
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.rounds_setting import (
+    CODEC,
+    LAYOUT,
+    LINK,
+    PART,
+    RUN_ID,
+    Wire,
+    bytes_of,
+    header_of,
+    parts_of,
+    server_of,
+    vector,
+)
 
 CHILDREN = {"a": 2, "b": 6, "c": 2}
 HALF = TierDeadline(quorum_ratio=0.5)

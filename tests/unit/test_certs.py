@@ -8,7 +8,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
-from kept_secrets import Kept
 
 from emulator.cluster.certificates import ReleaseCertificates
 from emulator.cluster.release import Release
@@ -16,6 +15,7 @@ from emulator.commands.main import execute
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
+from tests.support.kept_secrets import Kept
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from ports import kept_address
 
 from fedstrata.errors import HandshakeError
 from fedstrata.process.logs import EventLog
@@ -25,6 +24,7 @@ from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.renewal import Renewal
+from tests.support.ports import kept_address
 
 TRANSIENT = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 GPS, DEVICE = Name("gps"), Name("device", "device-000")

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 import typer
 import yaml
-from gps_parts import GpsParts
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -38,6 +37,7 @@ from fedstrata.record.waits import WAITS
 from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
+from tests.support.gps_parts import GpsParts
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])

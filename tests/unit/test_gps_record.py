@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gps_parts import IDS, TEXT
 
 from emulator.results.record import load_record
 from fedstrata.experiment_file import parse_experiment
@@ -23,6 +22,7 @@ from fedstrata.record.timing import Timing
 from fedstrata.v1 import rounds_pb2
 from gps import record
 from gps.record import RunResult, adjusted_rand_index, wall_seconds, write_record
+from tests.support.gps_parts import IDS, TEXT
 
 TASKS = dict(zip(IDS, ["a", "a", "a", "b", "b"], strict=True))
 CLUSTERS = {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record_files import IDS, ROUNDS, TABLE, write_record
 from safetensors.numpy import save_file
 
 import fedstrata
@@ -24,6 +23,7 @@ from emulator.results.tables import table_of
 from emulator.shipped import extras
 from emulator.sweeps.file import sweep_of
 from fedstrata.errors import DataError, ExperimentError, MissingPackageError, OutputError
+from tests.support.record_files import IDS, ROUNDS, TABLE, write_record
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,6 @@ from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
-from gps_parts import TEXT
 
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment_file import parse_experiment
@@ -21,6 +20,7 @@ from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps import agent as agent_module
 from lps.agent import LpsAgent
+from tests.support.gps_parts import TEXT
 
 CLUSTER = pb.Cluster(cluster_id="lps-0")
 GROUPED = pb.FetchClustersResponse(is_grouped=True, plan_version=1, clusters=[CLUSTER])

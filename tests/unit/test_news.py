@@ -3,15 +3,14 @@
 import asyncio
 from pathlib import Path
 
-from gps_parts import IDS, TEXT
-from loop_time import turns
-
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.kubernetes.backend import LocalBackend
 from gps.run import Run
+from tests.support.gps_parts import IDS, TEXT
+from tests.support.loop_time import turns
 
 
 async def test_a_device_that_enrols_is_shown_and_wakes_no_call_that_is_held_for_another(tmp_path: Path) -> None:

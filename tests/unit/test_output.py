@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from record_files import SUMMARY
 
 from emulator.commands import main as cli
 from emulator.results.output import prepare_folder, resume_folder, run_folder
@@ -12,6 +11,7 @@ from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.store import files
+from tests.support.record_files import SUMMARY
 
 TEXT = "name: five\npartition: {kind: iid, devices: 5, examples_per_device: 20}\nmethod: {name: random, clusters: 1}\n"
 

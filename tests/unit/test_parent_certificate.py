@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import grpc
 import pytest
-from ports import kept_address
 from test_renewal import DEVICE, Echo, issued
 
 from fedstrata.errors import NotServedError
@@ -21,6 +20,7 @@ from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.trust.shown import shown_by
+from tests.support.ports import kept_address
 
 LPS = Name("lps", "lps-0")
 ANOTHER = "serial abc"  # nobody's here

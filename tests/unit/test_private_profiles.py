@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from device_work import Devices
 from dp_accounting import get_sigma_gaussian
 
 from device.work import noise_of
@@ -19,6 +18,7 @@ from fedstrata.methods.profiles.relevance import relevance, spectrum_of
 from fedstrata.noise import BEFORE_TRAINING, ResearchNoise, SealedNoise, noise_multiplier_of, normals, on_grid
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.record.privacy import privacy_summary
+from tests.support.device_work import Devices
 
 FILE = """
 name: private

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record_files import IDS, SUMMARY, relevance_rows, write_csv, write_record
 
 from emulator.results.record import load_record
 from emulator.results.report import write_report
@@ -17,6 +16,7 @@ from fedstrata.record.rounds import ROUNDS
 from fedstrata.record.timing import Timing
 from fedstrata.v1 import rounds_pb2
 from gps import record as gps_record
+from tests.support.record_files import IDS, SUMMARY, relevance_rows, write_csv, write_record
 
 
 def refusal(folder: Path) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from kept_secrets import Kept
 
 from emulator.cluster.certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
 from emulator.cluster.release import Release
@@ -13,6 +12,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import CA
 from fedstrata.trust.names import Name
+from tests.support.kept_secrets import Kept
 
 LAB = Release(name="lab", namespace="garden")
 GPS = {"gps": [Name("gps")], "operator": [Name("operator")]}

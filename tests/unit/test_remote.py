@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_secrets import Kept
 from kubernetes import client
 from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
@@ -22,6 +21,7 @@ from emulator.cluster.rollout import Seen
 from emulator.commands.main import execute
 from fedstrata.errors import AddressError, DataError, ExperimentError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
+from tests.support.kept_secrets import Kept
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
 from fedstrata.methods import Plan
@@ -15,6 +14,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.journal.journal import BEFORE
 from gps.plans.plan import Plans
+from tests.support.gps_parts import IDS, GpsParts
 
 PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from gps_parts import IDS, TEXT
-from loop_time import LoopTime, turns
 
 from device.enrolment import GpsLink
 from fedstrata.experiment_file import parse_experiment
@@ -21,6 +19,8 @@ from fedstrata.rpc.streamed import broken
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, GpsServiceStub, add_GpsServiceServicer_to_server
+from tests.support.gps_parts import IDS, TEXT
+from tests.support.loop_time import LoopTime, turns
 
 ANSWER = answers_pb2.Answer(question="profile", data=b"1234")
 

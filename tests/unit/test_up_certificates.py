@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_secrets import Kept
 from rich.console import Console
 from test_remote import DIGITS, LAB, Noted, raising
 
@@ -13,6 +12,7 @@ from emulator.cluster.helm import Helm
 from emulator.cluster.remote import UpRequest, load_for_cluster
 from emulator.commands.main import execute
 from fedstrata.errors import AccountError, AddressError, CertificateError, ExperimentError, HandshakeError
+from tests.support.kept_secrets import Kept
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "fedstrata"
 

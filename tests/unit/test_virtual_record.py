@@ -4,7 +4,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from record_files import write_record
 from rich.console import Console
 
 from emulator.estimates.check_times import Payloads, expected_times, print_times
@@ -22,6 +21,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.record.timeline import Parts, RunTimes, timeline_csv, virtual_summary
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from tests.support.record_files import write_record
 
 MS, S = 10**6, 10**9
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gps_parts import IDS, GpsParts
 from prometheus_client import generate_latest
 
 from fedstrata.errors import PayloadError
@@ -20,6 +19,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting
 from lps.waits import Waits
+from tests.support.gps_parts import IDS, GpsParts
 
 EVERYONE = range(5)
 

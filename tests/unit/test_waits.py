@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from record_files import write_record
 
 from emulator.results.record import load_record
 from emulator.results.report import write_report
@@ -14,6 +13,7 @@ from fedstrata.errors import DataError
 from fedstrata.record.timeline import RunTimes
 from fedstrata.record.waits import waits_csv
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.record_files import write_record
 
 S = 10**9
 IDS = [f"device-00{index}" for index in range(5)]

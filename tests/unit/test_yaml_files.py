@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from record_files import SUMMARY
 
 from emulator.results.record import load_record
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.yaml_files import MOST_VALUES, read_yaml
 from fedstrata.experiment_file import parse_experiment
+from tests.support.record_files import SUMMARY
 
 NINE_EACH = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))
 BOMB = "\n".join(["a0: &a0 x", *NINE_EACH])

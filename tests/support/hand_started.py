@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from conftest import wait_for_record
-from programs import Program, events
 
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from tests.support.programs import Program, events, wait_for_record
 
 
 class Processes:

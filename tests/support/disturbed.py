@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from programs import Program
+from tests.support.programs import Program
 
 SAME = ("model_sha256", "personal_sha256", "device_accuracy", "replanned", "moves", "excluded", "virtual")
 

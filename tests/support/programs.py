@@ -1,4 +1,4 @@
-"""`python -m gps`, `python -m lps`, `python -m device` and `python -m emulator` as child processes of a test."""
+"""Child processes of a test, `python -m gps`, `lps`, `device` or `emulator`, and what runs of them leave."""
 
 import json
 import os
@@ -8,13 +8,19 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
+
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = "FEDSTRATA_TEST_MARK"
@@ -133,3 +139,46 @@ def scraped_bytes(address: str) -> dict[tuple[str, str, str, str], int]:
         for sample in family.samples
         if sample.name == "fedstrata_link_bytes_total"
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """What `fedstrata run` left: its folder, and the lines it printed."""
+
+    folder: Path
+    exit_code: int
+    printed: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BigRun:
+    """Three programs, by tier, after a run with a large model, all of them still there and connected.
+
+    The GPS and the LPS are in an environment where torch cannot be imported.
+    """
+
+    programs: Mapping[str, Program]
+    http: Mapping[str, str]
+    grpc: Mapping[str, str]
+    idle_status: str  # /proc/PID/status of the LPS when it was registered and had no device yet
+    summary: Mapping[str, Any]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {tier: program.process.pid for tier, program in self.programs.items()}
+
+
+def wait_for_serving(address: str) -> None:
+    """Wait until a gRPC server's health says that it serves."""
+    with grpc.insecure_channel(address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert any(reply.status == serving for reply in watch)
+
+
+def wait_for_record(address: str) -> str:
+    """Wait until a GPS has a run's record; the run's id."""
+    with grpc.insecure_channel(address) as channel:
+        *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=60, wait_for_ready=True)
+    assert last.phase == "completed", last.reason
+    return str(last.run_id)

@@ -13,11 +13,11 @@ from fedstrata.errors import FedstrataError, PluginError, RunStoppedError, State
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Answers, Moment, make_method
 from fedstrata.models import build_model
-from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
+from fedstrata.record.timing import Timing
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
 from fedstrata.trust.files import TlsFiles
@@ -37,7 +37,7 @@ from gps.plans.asking import Asking, placed, planned
 from gps.plans.keepers import Keeper, keeper_of
 from gps.plans.plan import Plans
 from gps.plans.rounds import ClosedRound, GlobalRounds
-from gps.record.record import RunResult, recorded_end, wall_seconds, write_models, write_record
+from gps.record import RunResult, recorded_end, wall_seconds, write_models, write_record
 
 NEWS_S = 0.1  # how long what devices say may wait to be shown
 EVENT_EVERY = 10  # global rounds between two notes to the operator
@@ -51,7 +51,6 @@ class Run:
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
         self.experiment = experiment
-        self.epsilon = EpsilonSpent(experiment)
         self._log = log
         self._metrics = metrics
         self.journal = Journal(state / "journal.sqlite", run_id=experiment.run_id, experiment=experiment.to_yaml())
@@ -170,7 +169,7 @@ class Run:
             stopped.cancel()
             work.cancel()  # where this was cancelled itself: no round is closed under a journal about to be closed
         if not self.has_record:
-            await asyncio.to_thread(write_record, self.record_folder, self._result())
+            await asyncio.to_thread(write_record, self.record_folder, *self._result())
             self.has_record = True
         self.tell()
 
@@ -203,7 +202,7 @@ class Run:
         self.rounds.server.finish()
         self.tell()
         await self.reports.all_answered()
-        await asyncio.to_thread(write_record, self.record_folder, self._result())
+        await asyncio.to_thread(write_record, self.record_folder, *self._result())
         self._enter("completed")
         self.has_record = True  # not before: who watches takes the status with the record for the last
         self._operator.tell("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
@@ -328,7 +327,7 @@ class Run:
     # --- the record ---------------------------------------------------------------------------
 
     def standing(self) -> RunResult:
-        """What the record would say if the run ended now, without rows, times and the matrix, which can be large."""
+        """What the record would say if the run ended now, but for the matrix, which can be large."""
         reports = self.reports.all()
         reported = {name: report.model_sha256 for name, report in reports.items()}
         return RunResult(
@@ -343,7 +342,6 @@ class Run:
             evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
-            lps_rounds=[],
             link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
             adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],
@@ -354,14 +352,18 @@ class Run:
             relevance_ids=[],
         )
 
-    def _result(self) -> RunResult:
+    def _result(self) -> tuple[RunResult, Timing]:
         """All that the record says; made where nothing changes meanwhile."""
         ids, first = self.experiment.device_ids(), self.plan.first
-        return replace(
+        result = replace(
             self.standing(),
-            lps_rounds=LpsRounds(self.journal),
-            times=self.rounds.times.all(),
-            carried_before=self.questions.carried(),
             relevance=first.affinity if first is not None else None,
             relevance_ids=[ids[index] for index in first.related] if first is not None else [],
         )
+        timing = Timing(
+            experiment=self.experiment,
+            rows=LpsRounds(self.journal),
+            times=self.rounds.times.all(),
+            carried_before=self.questions.carried(),
+        )
+        return result, timing

@@ -17,7 +17,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
 from gps.devices.roster import Device
 from gps.run import Run
-from gps.status import status_of
+from gps.status import Status
 
 
 class GpsServicer(GpsServiceServicer):
@@ -225,12 +225,13 @@ class RunServicer(RunServiceServicer):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._status = Status(run)
 
     async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.RunStatus]:
         """Stream the run's state, at once and at every change, until its record can be fetched."""
         run = self._run
         while True:
-            changed, status = run.news.next, status_of(run)
+            changed, status = run.news.next, self._status.now()
             yield status
             if status.has_record:
                 return

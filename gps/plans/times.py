@@ -8,11 +8,11 @@ from fedstrata.clock.timeline import LpsTimeline
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Moment, make_method
 from fedstrata.process.sleeping import since_ns
+from fedstrata.record.timeline import RunTimes
 from fedstrata.rounds import RoundResult, RoundServer
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from gps.journal.journal import Journal
-from gps.record.timeline_record import RunTimes
 
 
 class GlobalTimes:

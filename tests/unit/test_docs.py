@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
 from types import UnionType
@@ -27,14 +28,15 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES
 from fedstrata.methods.registry import DEFAULT, method_class
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
+from fedstrata.record.energy import ENERGY
+from fedstrata.record.links import LINK_ROWS
+from fedstrata.record.rounds import ROUNDS
+from fedstrata.record.summary import Summary
+from fedstrata.record.timeline import FLOWS, TIMELINE
+from fedstrata.record.waits import WAITS
 from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
-from gps.record.energy_record import ENERGY_COLUMNS
-from gps.record.links_record import LINK_COLUMNS
-from gps.record.record import ROUND_COLUMNS, RunResult, summary
-from gps.record.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
-from gps.record.waits_record import WAIT_COLUMNS
 from tests.support.gps_parts import GpsParts
 
 ROOT = Path(__file__).parents[2]
@@ -325,27 +327,19 @@ def test_the_documents_experiments_are_valid(block: str) -> None:
 
 
 def test_every_field_of_the_record_is_documented() -> None:
-    empty = RunResult(
-        experiment=parse_experiment(
-            "{name: x, partition: {kind: iid, devices: 1, examples_per_device: 1}, clock: real, energy: {radio: lte}, "
-            "privacy: {noise: research, profiles: {epsilon: 1, clip: 1, min_examples: 1}}}"
-        ),
-        status="failed", reason="none", clusters={}, clusters_rule="", evaluations=[], model_sha256={}, lps_rounds=[],
-        link_bytes={}, exclusions=[], wall_seconds={}, global_rounds=0, relevance=None, relevance_ids=[],
-    )  # fmt: skip
     text = text_of("docs/record.md")
-    fields = re.findall(r"^\| `(\w+)` \|", text.partition("## summary.json")[2].partition("## rounds.csv")[0], re.M)
-    assert fields == list(summary(empty))
-    for file, after, columns in (
-        ("rounds.csv", "timeline.csv", ROUND_COLUMNS),
-        ("timeline.csv", "flows.csv", TIMELINE_COLUMNS),
-        ("flows.csv", "waits.csv", FLOW_COLUMNS),
-        ("waits.csv", "links.csv", WAIT_COLUMNS),
-        ("links.csv", "energy.csv", LINK_COLUMNS),
-        ("energy.csv", "relevance.csv", ENERGY_COLUMNS),
+    documented = re.findall(r"^\| `(\w+)` \|", text.partition("## summary.json")[2].partition("## rounds.csv")[0], re.M)
+    assert documented == [field.name for field in fields(Summary)]
+    for file, after, table in (
+        ("rounds.csv", "timeline.csv", ROUNDS),
+        ("timeline.csv", "flows.csv", TIMELINE),
+        ("flows.csv", "waits.csv", FLOWS),
+        ("waits.csv", "links.csv", WAITS),
+        ("links.csv", "energy.csv", LINK_ROWS),
+        ("energy.csv", "relevance.csv", ENERGY),
     ):
         rows = re.findall(r"^\| (`.*?) \|", text.partition(f"## {file}")[2].partition(f"## {after}")[0], re.M)
-        assert [name for cell in rows for name in re.findall(r"`(\w+)`", cell)] == list(columns)
+        assert [name for cell in rows for name in re.findall(r"`(\w+)`", cell)] == list(table.columns)
 
 
 def test_every_metric_and_label_is_documented() -> None:
@@ -360,7 +354,6 @@ def test_every_metric_and_label_is_documented() -> None:
     metrics.run("digits-1", experiment="digits", method="one_shot", global_rounds=8)
     metrics.phase("training")
     metrics.waits({"device-000": 7.0}, 1)
-    metrics.energy({"down": 1.0})
     exposed = {
         family.name + ("_total" if family.type == "counter" else ""): set(family.samples[0].labels) - {"le"}
         for family in metrics.registry.collect()

@@ -1,13 +1,41 @@
-"""waits.csv of the record: who waited for whom, each child's four parts of each round, on either clock."""
+"""waits.csv: who waited for whom, each child's four parts of each round, on either clock."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from fedstrata.record.tables import Amount, OfRound, Table, as_seconds, of_global_round, of_lps_round
+from fedstrata.record.timeline import PARTS, RunTimes
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.record.csv_lines import csv_lines
-from gps.record.timeline_record import PARTS, RunTimes, as_seconds
 
-WAIT_COLUMNS = ("tier", "global_round", "lps_round", "lps_id", "child", *(f"{part}_s" for part in PARTS))
+
+@checked_dataclass(frozen=True, kw_only=True)
+class WaitRow(OfRound):
+    """How long a child was about each part of a round: in LPS rounds a device, in global rounds an LPS."""
+
+    tier: Literal["lps", "gps"]
+    global_round: PositiveInt
+    child: str
+    down_s: Amount
+    compute_s: Amount
+    up_s: Amount
+    waiting_s: Amount
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """Each part with its seconds, in the order in which they happen."""
+        return [(part, getattr(self, f"{part}_s")) for part in PARTS]
+
+    @property
+    def busy_s(self) -> float:
+        """How long the child was about it, without waiting."""
+        return self.down_s + self.compute_s + self.up_s
+
+
+WAITS = Table(WaitRow)
 
 
 @dataclass(kw_only=True)
@@ -29,22 +57,21 @@ class _Took:
 
 
 def waits_csv(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> Iterator[str]:
-    """waits.csv: a line for each child in each round, of LPS rounds the devices, of global rounds the LPSs."""
-    return csv_lines(WAIT_COLUMNS, _waits(rows, times, device_ids))
+    """Return the lines of waits.csv."""
+    return WAITS.lines(_waits(rows, times, device_ids))
 
 
-def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> Iterator[list[object]]:
+def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> Iterator[tuple[object, ...]]:
     seconds: dict[tuple[int, str], float] = {}  # by global round and LPS, of its LPS rounds
     for row in rows:
         round_ns = round(row.seconds * 1e9) if row.times.carried else row.times.ends_ns - row.times.begins_ns
         lps = (row.global_round, row.cluster_id)
         seconds[lps] = seconds.get(lps, 0.0) + row.seconds
         for child, took in _of_children(row.times, row.times.carried):
-            of = ["lps", row.global_round + 1, row.lps_round + 1, row.cluster_id, device_ids[child]]
-            yield [*of, *took.cells(round_ns)]
+            yield *of_lps_round(row), device_ids[child], *took.cells(round_ns)
     for global_round, closed in sorted(times.global_rounds.items()):
         for child, took, round_ns in _of_lpss(global_round, closed, seconds):
-            yield ["gps", global_round + 1, "", "", f"lps-{child}", *took.cells(round_ns)]
+            yield *of_global_round(global_round), f"lps-{child}", *took.cells(round_ns)
 
 
 def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:

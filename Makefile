@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEERS ?= .venv-peers
+DRAWS ?= 20
+ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-search test-runs test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs images release kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs docs images release screenshots kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,7 +31,10 @@ test-search: setup ## properties tried on many more examples, drawn anew each ti
 test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
 	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile
 
-test-benchmarks: setup ## every benchmark by its command, as small as it goes: five minutes
+test-combinations: setup ## features of the experiment file two by two: twenty minutes; DRAWS=5 for fewer runs, ARRAY=1 for others
+	$(BIN)/python -m pytest tests/combinations -m combinations --draws $(DRAWS) --array-seed $(ARRAY)
+
+test-benchmarks: setup ## every benchmark by its command, as small as it goes: three minutes
 	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks
 
 test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more
@@ -49,18 +54,24 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt
 	$(PEERS)/bin/pip install --quiet --requirement benchmarks/peers/requirements.txt
 	@touch $@
 
-bench: setup ## the benchmark suite beside its peers, about ten minutes: a table with ratios, and runs/bench.json
+bench: setup ## the benchmark suite beside its peers, a quarter of an hour: a table with ratios, and runs/bench.json
 	@timeout 600 $(MAKE) --no-print-directory $(PEERS)/.installed || echo "no peers here: the suite goes on without them"
 	$(BIN)/python -m benchmarks.suite --peers $(PEERS)/bin/python --json runs/bench.json --figure runs/cost.svg
 
 bench-docs: setup ## put what `make bench` measured last into docs/performance.md and its figure
 	$(BIN)/python -m benchmarks.suite --draw runs/bench.json --figure docs/cost.svg --document docs/performance.md
 
+docs: setup ## the documents as a site to read and search without a network, in build/site
+	$(BIN)/sphinx-build --fail-on-warning --nitpicky --keep-going --quiet docs build/site
+
 images: ## container images of the three services, with docker, podman or buildah
 	scripts/images
 
 release: setup ## wheel, source archive, packed chart and images of the last commit, with checksums, in dist/
 	$(BIN)/python scripts/release.py $(if $(HOME_URL),--home $(HOME_URL))
+
+screenshots: setup ## take docs/page.png and docs/report.png anew, in Chromium: one to two minutes
+	$(BIN)/python scripts/screenshots.py
 
 kind-up: ## a kind cluster on this machine with locally built images loaded
 	scripts/kind-up

@@ -9,7 +9,6 @@ rounds, exact sum and state. `benchmarks/floor.py` runs in turn with it.
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +23,6 @@ from benchmarks.floor import parse as parse_end
 from benchmarks.floor import peak_mb
 from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.heap import keep_for_training
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter, ProcessMetrics
@@ -33,8 +30,6 @@ from fedstrata.process.process import run_loop
 from fedstrata.rounds import (
     Identity,
     Intake,
-    KeyRing,
-    Masking,
     OpenRound,
     ParentCalls,
     ParentStream,
@@ -48,8 +43,7 @@ from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
 from fedstrata.streams.streams import UPDATE_PART as PART
-from fedstrata.tensors import Layout, MaskedSum, OneSum
-from fedstrata.trust.files import TlsFiles
+from fedstrata.tensors import Layout, OneSum
 from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import Claim
@@ -58,30 +52,8 @@ from lps.kept.state import ClusterState
 from lps.kept.writing import Writing
 from lps.servicer import LpsServicer
 
-if TYPE_CHECKING:
-    from device.masking.masks import Masks
-
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
 ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
-
-
-MASKED = "ECHO_MASKED"  # said where updates are to be masked
-TLS = "ECHO_TLS"  # names a folder with the certificates of both ends, where the rounds are to be encrypted
-
-
-def certificate(end: str) -> TlsFiles | None:
-    """What an end shows the other, if anything."""
-    return TlsFiles.load(Path(os.environ[TLS]) / end) if TLS in os.environ else None
-
-
-def masks_of(options: argparse.Namespace) -> "Masks":
-    """A device's masks."""
-    from device.masking.masks import Masks
-    from device.masking.proofs import Proofs
-
-    devices = f"{{kind: iid, devices: {options.devices}, examples_per_device: {EXAMPLES}}}"
-    experiment = parse_experiment(f"{{name: echo, partition: {devices}, secure_aggregation: {{min_devices: 3}}}}")
-    return Masks(experiment, f"device-{options.index:03d}", Proofs(RUN, certificate("device")))
 
 
 class Everywhere:
@@ -101,17 +73,11 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve all rounds; print the address first and the times last."""
     layout, log, metrics = layout_of(options), EventLog("echo"), ProcessMetrics("lps")
     executor = ThreadPoolExecutor(1)
-    keys = None
-    if MASKED in os.environ:
-        from fedstrata.trust.key_check import KeyCheck
-
-        keys = KeyRing(lambda device_id: True, 3, KeyCheck(RUN, certificate("server")).check)
-    exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline(), keys=keys)
+    exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()
-    tls = certificate("server")
-    guard = guard_of(tls, Everywhere(), metrics.refused)
-    server = RpcServer(metrics.links, payload_bytes=options.bytes, tls=tls, guard=guard)
+    guard = guard_of(None, Everywhere(), metrics.refused)
+    server = RpcServer(metrics.links, payload_bytes=options.bytes, guard=guard)
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: rounds}, known), "fedstrata.v1.LpsService")
     await server.start("127.0.0.1:0")
     print(server.address, flush=True)
@@ -127,18 +93,11 @@ async def serve(options: argparse.Namespace) -> None:
         standing = state.save(0, initial, report)
         for number in range(options.rounds):
             started = time.perf_counter()
-            sums = MaskedSum(layout.size, children) if keys else OneSum(layout.size, children)
-            intake = Intake(
-                children=children, sums=sums, wait=TierDeadline(), executor=executor, masked_by=3 if keys else 0
-            )
-            masking = Masking(keys, intake, sum(children.values())) if keys else None
-            rounds.open(
-                OpenRound.of_one(standing.model, number=number, global_round=number, intake=intake, masking=masking)
-            )
+            sums = OneSum(layout.size, children)
+            intake = Intake(children=children, sums=sums, wait=TierDeadline(), executor=executor)
+            rounds.open(OpenRound.of_one(standing.model, number=number, global_round=number, intake=intake))
             await writing.done()
             await rounds.gather()
-            if isinstance(sums, MaskedSum):
-                sums.check_unmasked()
             pieces = (sums.total.mean(start, stop) for start, stop in pieces_of(layout.size))
             standing.close()
             standing = await writing.save(number + 1, pieces, report)
@@ -153,7 +112,7 @@ async def serve(options: argparse.Namespace) -> None:
 async def attend(options: argparse.Namespace) -> None:
     """One device: returns what it gets."""
     keep_for_training()  # as any device process does
-    channel, counting = open_channel(options.address, LinkMeter(), certificate("device"), Name("lps", CLUSTER))
+    channel, counting = open_channel(options.address, LinkMeter(), None, Name("lps", CLUSTER))
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)
     calls = ParentCalls(
@@ -161,11 +120,9 @@ async def attend(options: argparse.Namespace) -> None:
     )
     identity = Identity(run_id=RUN, child_id=f"device-{options.index:03d}", cluster_id=CLUSTER)
     client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), part=PART, log=EventLog("echo"))
-    client.masks = masks = masks_of(options) if MASKED in os.environ else None
     offer = await client.fetch(-1)
     while isinstance(offer, ReceivedModel):
-        update = returned(offer, client)
-        offer = await client.exchange(masks.masked(update) if masks else update)
+        offer = await client.exchange(returned(offer, client))
     session.close()
     await channel.close(None)
 

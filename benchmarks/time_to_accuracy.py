@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from emulator.estimates.retime import retime, write_retimed
 from emulator.results.record import RunRecord, load_record
 from emulator.results.report.style import COLOURS, MUTED, drawing
+from fedstrata.record.timeline import PARTS
 
-PARTS = ("down", "compute", "up", "waiting")
 PART_COLOURS = (COLOURS[5], COLOURS[2], COLOURS[4], "#d5dbe1")
 UNITS = ((7_200, 3_600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
 Curve = list[tuple[float, float]]

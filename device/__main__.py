@@ -33,7 +33,7 @@ from fedstrata.process.logs import EventLog  # noqa: E402
 from fedstrata.process.metrics import ProcessMetrics  # noqa: E402
 from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
 from fedstrata.streams.architectures import Architectures  # noqa: E402
-from fedstrata.trust.credentials import load_tls  # noqa: E402
+from fedstrata.trust.files import load_tls  # noqa: E402
 from fedstrata.trust.names import Name  # noqa: E402
 
 log = EventLog("device")
@@ -46,7 +46,7 @@ def parse() -> argparse.Namespace:
     arguments.option("devices", "indexes of the devices in this process, for instance 0-4,7")
     arguments.option("device-name", "the one device of this process, by its name in partition.names")
     arguments.option("state", "folder for what devices keep for themselves; without one it is gone with the process")
-    arguments.add_argument("--stay", action="store_true", help="idle, ready, after the run instead of ending")
+    arguments.add_argument("--stay", action="store_true", help="idle, ready, when the run is over or has failed")
     return arguments.parse_args()
 
 
@@ -109,7 +109,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()
     names = [Name("device", ids[index]) for index in indexes]
-    tls = load_tls(options.tls, *names, revoked=options.revoked)
+    tls = load_tls(options, *names)
     metrics = ProcessMetrics("device")
     folder = Path(options.state) if options.state else None
     state = {"ready": False}
@@ -124,7 +124,13 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
         async def work() -> int:
             await channels.until_gps_reached(log)
-            return await run_devices(host, indexes)
+            try:
+                return await run_devices(host, indexes)
+            except RunStoppedError as error:
+                if not options.stay:
+                    raise
+                log.warning("run_stopped", reason=str(error))
+                return error.exit_code
 
         code = await first_of(stop, work())
         log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])

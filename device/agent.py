@@ -24,7 +24,7 @@ from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import shown
-from fedstrata.process.sleeping import CALL_S, Backoff, payload_timeout_s
+from fedstrata.process.sleeping import PATIENCE_S, Backoff, hold_s, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
 from fedstrata.rounds.exchanged import Offered
 from fedstrata.rounds.offer import MODEL_PART
@@ -279,6 +279,7 @@ class DeviceAgent:
             submit=lps.SubmitUpdate,
             locate=lps.LocateUpdate,
             exchange=session.exchange,
+            held_s=hold_s(host.experiment.device_count),
             patience=LPS_PATIENCE,
         )
         link = host.experiment.links.device_lps
@@ -301,7 +302,10 @@ class DeviceAgent:
         who, evaluation = client.identity, await self._job.measured()
         request = pb.SubmitEvaluationRequest(run_id=who.run_id, cluster_id=who.cluster_id, evaluation=evaluation)
         await call_until_answered(
-            lambda: lps.SubmitEvaluation(request, timeout=CALL_S), self._log, "SubmitEvaluation", attempts=LPS_PATIENCE
+            lambda: lps.SubmitEvaluation(request, timeout=PATIENCE_S),
+            self._log,
+            "SubmitEvaluation",
+            attempts=LPS_PATIENCE,
         )
 
 

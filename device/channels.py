@@ -6,9 +6,8 @@ from typing import Any
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import Channel, open_channel, until_reached
-from fedstrata.trust.credentials import GPS
 from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub

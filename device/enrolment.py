@@ -10,7 +10,7 @@ from fedstrata.methods import Arrays, Question
 from fedstrata.process.arithmetic import openblas_kernel
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import CALL_S, HOLD_S, Backoff, payload_timeout_s
+from fedstrata.process.sleeping import HOLD_S, PATIENCE_S, Backoff
 from fedstrata.rpc.answers import answer_parts, arrays_of, largest_bytes, payload_bytes
 from fedstrata.rpc.client import CallError, ask, call_through_upgrade, call_until_answered, is_passing, refusal
 from fedstrata.v1 import answers_pb2
@@ -47,7 +47,7 @@ class GpsLink:
             kernel=openblas_kernel(),
         )
         reply: pb.EnrollResponse = await call_through_upgrade(
-            lambda: self._gps.Enroll(request, timeout=CALL_S + HOLD_S, wait_for_ready=True), self._log, "Enroll"
+            lambda: self._gps.Enroll(request, timeout=PATIENCE_S, wait_for_ready=True), self._log, "Enroll"
         )
         return reply
 
@@ -61,7 +61,7 @@ class GpsLink:
             for part in answer_parts(answer, header):
                 yield part
 
-        timeout_s = payload_timeout_s(len(answer.data)) + self._on_link_s(len(answer.data))
+        timeout_s = PATIENCE_S + self._on_link_s(len(answer.data))
         await call_until_answered(
             lambda: self._gps.SubmitAnswer(parts(), timeout=timeout_s, wait_for_ready=True), self._log, "SubmitAnswer"
         )
@@ -77,7 +77,7 @@ class GpsLink:
             request = answers_pb2.FetchAnswersRequest(
                 question=question.name, from_index=max(heard, default=-1) + 1, **self._who
             )
-            timeout_s = (CALL_S + self._on_link_s(largest_bytes(question))) + HOLD_S * self._experiment.device_count
+            timeout_s = (PATIENCE_S + self._on_link_s(largest_bytes(question))) + HOLD_S * self._experiment.device_count
             try:
                 call = self._gps.FetchAnswers(request, timeout=timeout_s, wait_for_ready=True)
                 if await _fold_answers(call, question, fold, heard):

@@ -9,9 +9,8 @@ from emulator.cluster.release import Release
 from fedstrata.errors import CertificateError
 from fedstrata.process.quoting import quoted
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CERT, write_private
+from fedstrata.trust.files import CA, CERT, REVOKED, Revoked, write_private
 from fedstrata.trust.names import NAMED, ROLES, Name, device_names
-from fedstrata.trust.revoked_file import read_revoked
 
 if TYPE_CHECKING:
     from emulator.cluster.certificates import ReleaseCertificates
@@ -43,38 +42,28 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Relea
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
     if (place / CERT).exists():
         raise CertificateError(f"{place} has a certificate already; fedstrata certs renew makes a new one")
-    write_private(place, read_revoked(folder / AUTHORITY).files())
+    write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
     authority.issue(names, place, days=days)
     return place
 
 
-def revoke(folder: Path, role: str, ids: Sequence[str], certificate: Path | None) -> Iterator[Path]:
-    """Have a name, or one certificate, count no more; gives the folders that are told so, one after the other.
+def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
+    """Have all certificates of a name count no more; gives the folders that are told so, one after the other.
 
     Raises:
-        CertificateError: nobody can have such a name, the certificate is none of this run, or there is no authority.
+        CertificateError: nobody can have such a name, or there is no authority.
     """
-    domain = Authority.load(folder / AUTHORITY).domain
-    revoked = read_revoked(folder / AUTHORITY).with_also(*_revoked(role, ids, certificate, domain))
+    names = names_of(role, ids)
+    Authority.load(folder / AUTHORITY)
+    revoked = Revoked.load(folder / AUTHORITY / REVOKED).with_also(names)
     for place in (folder / AUTHORITY, *_places(folder)):
         write_private(place, revoked.files())
         yield place
 
 
-def revoke_of_release(release: Release, role: str, ids: Sequence[str], certificate: Path | None) -> str:
+def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
     """As `revoke`, of a release on Kubernetes; gives the name of the Secret that tells all its pods so."""
-    certificates = _certificates_of(release)
-    return certificates.revoke(*_revoked(role, ids, certificate, certificates.domain))
-
-
-def _revoked(role: str, ids: Sequence[str], certificate: Path | None, domain: str) -> tuple[list[Name], list[int]]:
-    """The names, or the serial number of the certificate in a folder. Raises CertificateError."""
-    if certificate is None:
-        return names_of(role, ids), []
-    issued = Issued.read(certificate)
-    if issued.peer.domain != domain:
-        raise CertificateError(f"{certificate} is of run {issued.peer.domain!r}, and not of {domain!r}")
-    return [], [issued.certificate.serial_number]
+    return _certificates_of(release).revoke(names_of(role, ids))
 
 
 def _authority_of(release: Release) -> Authority:

@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from emulator.console.units import decimal, human_bytes, human_seconds, percent
 from emulator.results.output import unused_folder
-from emulator.results.record import LINKS, RunRecord, Summary, load_record
+from emulator.results.record import RunRecord, load_record
 from emulator.results.tables import Matrix, Table, html_table, table_of
 from emulator.shipped.examples import find_experiment
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.links import LINKS
 from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.record.rounds import ROUNDS
+from fedstrata.record.summary import Summary
 
 if TYPE_CHECKING:
     from emulator.sweeps.file import Sweep
@@ -29,11 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Matrix", "Models", "Record", "SweepRecord", "Table", "load", "run", "sweep"]
 
 Weights = Mapping[str, NDArray[np.float32]]
-ROUND_COLUMNS: Mapping[str, type] = {
-    "global_round": int, "lps_round": int, "lps_id": str, "devices": int, "num_examples": int, "loss": float,
-    "accuracy": float, "seconds": float, "bytes_up": int, "bytes_down": int,
-    "lowest_accuracy": float, "highest_accuracy": float,
-}  # fmt: skip
 SUMMARY_COLUMNS: Mapping[str, type] = {
     "run_id": str, "name": str, "seed": int, "method": str, "status": str, "devices": int, "clusters": int,
     "rounds": int, "accuracy": float, "adjusted_rand_index": float, "seconds": float, "bytes": int,
@@ -176,8 +174,8 @@ class Record:
     @cached_property
     def rounds(self) -> Table:
         """One row an LPS round of a cluster: the columns of rounds.csv."""
-        rows = [{name: getattr(row, name) for name in ROUND_COLUMNS} for row in self._record.rounds]
-        return table_of(rows, ROUND_COLUMNS)
+        rows = [dict(zip(ROUNDS.columns, ROUNDS.values(row), strict=True)) for row in self._record.rounds]
+        return table_of(rows, ROUNDS.types)
 
     @cached_property
     def clusters(self) -> Table:

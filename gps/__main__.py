@@ -16,7 +16,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.credentials import GPS, load_tls
+from fedstrata.trust.files import GPS, load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from gps.kubernetes.backend import Backend, LocalBackend
@@ -52,7 +52,7 @@ def make_backend(name: str, log: EventLog) -> Backend:
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Conduct the run and serve its record until told to stop; gives None when that was before the run was over."""
     experiment = load_experiment(Path(options.experiment))
-    tls = load_tls(options.tls, GPS, revoked=options.revoked)
+    tls = load_tls(options, GPS)
     metrics = ProcessMetrics("gps")
     metrics.run(
         experiment.run_id,
@@ -64,8 +64,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     state = state_for(Path(options.state) / experiment.run_id, options.again)
     claim(state)
     backend = make_backend(options.lps_backend, log)
-    revoked = tls.revoked if tls else None
-    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, revoked=revoked)
+    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, tls=tls)
     uploads = upload_wait(experiment, run.largest_payload_bytes)
     server = RpcServer(
         metrics.links,

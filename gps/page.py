@@ -1,18 +1,16 @@
 """What the live page is told of a run, while somebody looks; else nothing is done for it."""
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-from fedstrata.page import Feed, relevance_part, round_key, round_values
-from fedstrata.page.rows import RoundValues
+from fedstrata.page import Feed, relevance_part
 from fedstrata.process.sleeping import Changes, wait_until, wall_time
+from fedstrata.record.rounds import ROUNDS, round_row
+from fedstrata.record.summary import read_summary
 from fedstrata.v1 import rounds_pb2
-from gps.record.measured import columns_of
-from gps.record.record import summary, wall_seconds
+from gps.record import summary, wall_seconds
 from gps.run import Run
 from gps.status import seconds_of
 
@@ -52,7 +50,7 @@ class LivePage:
         """Publish each state, until nobody reads."""
         try:
             while not self.feed.forget():
-                changed = self._run.changes.next
+                changed = self._run.news.next
                 await self._tell()
                 await wait_until(changed, changed.is_set, LOOK_S)
                 await Changes().wait_until(lambda: False, PAUSE_S)
@@ -73,8 +71,8 @@ class LivePage:
             self._relevance, self._relevance_of = relevance_part(plan.affinity, names, clusters), clusters
         found = self._run.journal.lps_rounds_after(self._seen_row)
         self._seen_row = max((place for place, _ in found), default=self._seen_row)
-        rows = [_values(rounds_pb2.LpsRound.FromString(data)) for _, data in found]
-        self.feed.publish(parts | {"relevance": self._relevance}, [(round_key(row), row) for row in rows])
+        rows = [round_row(rounds_pb2.LpsRound.FromString(data)) for _, data in found]
+        self.feed.publish(parts | {"relevance": self._relevance}, [(row.key, ROUNDS.values(row)) for row in rows])
 
 
 def parts_of(run: Run) -> dict[str, Any]:
@@ -89,11 +87,9 @@ def parts_of(run: Run) -> dict[str, Any]:
 def _summary(run: Run) -> dict[str, Any]:
     """The record's summary if it is written, else as it would be if the run ended now."""
     if run.has_record:
-        said: dict[str, Any] = json.loads((run.record_folder / "summary.json").read_text(encoding="utf-8"))
-        return said
-    status = "failed" if run.phase == "failed" else "running"
-    now = summary(replace(run.standing(), status=status, wall_seconds=_begun(run.journal.phases())))
-    return now | ({"energy": run.reports.energy.summary()} if run.reports.energy.is_on else {})
+        return read_summary(run.record_folder / "summary.json").document()
+    standing = replace(run.standing(), status="failed", wall_seconds=_begun(run.journal.phases()))
+    return summary(standing).document() | {"status": "failed" if run.phase == "failed" else "running"}
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:
@@ -129,7 +125,3 @@ def seconds_left(
     if phase != "training" or not done:
         return None
     return max(0.0, clock() - phases["training"]) * (rounds - done - 0.5) / (done + 0.5)
-
-
-def _values(row: rounds_pb2.LpsRound) -> RoundValues:
-    return round_values(SimpleNamespace(**columns_of(row)))

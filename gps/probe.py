@@ -7,8 +7,8 @@ import sys
 
 from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
 from fedstrata.rpc.client import CallError, plain_or_secure
-from fedstrata.trust.credentials import GPS, load_tls
 from fedstrata.trust.diagnosis import why_refused
+from fedstrata.trust.files import GPS, load_tls
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
@@ -22,6 +22,7 @@ def parse() -> argparse.Namespace:
     arguments.add_argument("--completed", action="store_true", help="wait until the run is completed")
     arguments.add_argument("--tls", help="folder with an operator's certificate, where the GPS speaks TLS")
     arguments.add_argument("--timeout", type=float, default=60.0, help="seconds to wait at most")
+    arguments.set_defaults(revoked=None)  # no list but the one in that folder
     return arguments.parse_args()
 
 
@@ -34,7 +35,7 @@ async def probe(options: argparse.Namespace) -> int:
     """Print the run's state as one JSON line; the exit code says whether it stands where it should."""
     status = pb.RunStatus()
     try:
-        tls = load_tls(options.tls, Name("operator"))
+        tls = load_tls(options, Name("operator"))
         async with plain_or_secure(options.gps, tls) as channel:
             watch = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=options.timeout, wait_for_ready=True)
             async for status in watch:

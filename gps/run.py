@@ -1,7 +1,6 @@
 """A run from its first device to its record: the phases in order, each entered again after a restart."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,15 @@ from fedstrata.errors import FedstrataError, PluginError, RunStoppedError, State
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Answers, Moment, make_method
 from fedstrata.models import build_model
-from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
+from fedstrata.record.timeline import RunTimes
+from fedstrata.record.timing import Timing
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
-from fedstrata.trust.revoked import Revoked
+from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
@@ -36,8 +36,7 @@ from gps.plans.asking import Asking, placed, planned
 from gps.plans.keepers import Keeper, keeper_of
 from gps.plans.plan import Plans
 from gps.plans.rounds import ClosedRound, GlobalRounds
-from gps.record.record import RunResult, recorded_end, wall_seconds, write_models, write_record
-from gps.record.timeline_record import RunTimes
+from gps.record import RunResult, recorded_end, wall_seconds, write_models, write_record
 
 NEWS_S = 0.1  # how long what devices say may wait to be shown
 EVENT_EVERY = 10  # global rounds between two notes to the operator
@@ -48,10 +47,9 @@ class Run:
 
     def __init__(
         self, experiment: Experiment, *, state: Path, metrics: ProcessMetrics, backend: Backend, log: EventLog,
-        revoked: Callable[[], Revoked] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
         self.experiment = experiment
-        self.epsilon = EpsilonSpent(experiment)
         self._log = log
         self._metrics = metrics
         self.journal = Journal(state / "journal.sqlite", run_id=experiment.run_id, experiment=experiment.to_yaml())
@@ -59,9 +57,10 @@ class Run:
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
         self.is_over = self.has_record  # nothing more is wanted of devices and LPSs
-        self.changes = Changes()
+        self.changes = Changes()  # what held calls wait for: clusters, LPSs, phases
+        self.news = Changes()  # what is shown, too: how many devices are there, and how they do
         self._own_models: dict[str, str] = {}  # SHA-256 by cluster, of the final models that the GPS has itself
-        self._telling: asyncio.TimerHandle | None = None
+        self._showing: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._newcomers_are_in = False  # whether the round has begun in which they join
 
@@ -72,7 +71,7 @@ class Run:
         self.streams = streams_of(experiment, self.method, model)
         self.roster = Roster(experiment, self.journal)
         self.plan = Plans(experiment, self.method, self.roster, self.journal)
-        self.serving = Serving(experiment, self.plan, self.journal, revoked=revoked)
+        self.serving = Serving(experiment, self.plan, self.journal, tls=tls)
         self._operator = Operator(backend, serving=self.serving, journal=self.journal)
         self._open_enrolment()
         self._open_training(state, keeper_of(experiment, self.method, model, self.streams, self.plan))
@@ -120,16 +119,20 @@ class Run:
         return max(self.streams.whole.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
-        """As `tell`, once for all that changes within a moment: what a thousand devices say is no thousand news."""
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(NEWS_S, self.tell)
+        """Show soon what devices say: those who watch look again once for all that changes within a moment."""
+        if self._showing is None:
+            self._showing = asyncio.get_running_loop().call_later(NEWS_S, self._show)
 
     def tell(self) -> None:
-        """Let everybody who watches look again."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        """Let every held call look again, and everybody who watches."""
         self.changes.tell()
+        self._show()
+
+    def _show(self) -> None:
+        if self._showing is not None:
+            self._showing.cancel()
+            self._showing = None
+        self.news.tell()
         self._metrics.devices(self.roster.states())
         self._metrics.phase(self.phase)
 
@@ -165,7 +168,7 @@ class Run:
             stopped.cancel()
             work.cancel()  # where this was cancelled itself: no round is closed under a journal about to be closed
         if not self.has_record:
-            await asyncio.to_thread(write_record, self.record_folder, self._result())
+            await asyncio.to_thread(write_record, self.record_folder, *self._result())
             self.has_record = True
         self.tell()
 
@@ -198,7 +201,7 @@ class Run:
         self.rounds.server.finish()
         self.tell()
         await self.reports.all_answered()
-        await asyncio.to_thread(write_record, self.record_folder, self._result())
+        await asyncio.to_thread(write_record, self.record_folder, *self._result())
         self._enter("completed")
         self.has_record = True  # not before: who watches takes the status with the record for the last
         self._operator.tell("RunCompleted", f"{self.experiment.run_id}: {self.rounds.global_round} global rounds")
@@ -323,7 +326,7 @@ class Run:
     # --- the record ---------------------------------------------------------------------------
 
     def standing(self) -> RunResult:
-        """What the record would say if the run ended now, without rows, times and the matrix, which can be large."""
+        """What the record would say if the run ended now, but for the matrix, which can be large."""
         reports = self.reports.all()
         reported = {name: report.model_sha256 for name, report in reports.items()}
         return RunResult(
@@ -338,7 +341,6 @@ class Run:
             evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
-            lps_rounds=[],
             link_bytes=self.reports.link_bytes(),
             exclusions=self.journal.exclusions(),
             adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],
@@ -349,14 +351,18 @@ class Run:
             relevance_ids=[],
         )
 
-    def _result(self) -> RunResult:
+    def _result(self) -> tuple[RunResult, Timing]:
         """All that the record says; made where nothing changes meanwhile."""
         ids, first, clock = self.experiment.device_ids(), self.plan.first, self.clock
-        return replace(
+        result = replace(
             self.standing(),
-            lps_rounds=LpsRounds(self.journal),
-            times=RunTimes(before=clock.before, global_rounds=dict(clock.closed), asked=clock.asked),
-            carried_before=self.questions.carried(),
             relevance=first.affinity if first is not None else None,
             relevance_ids=[ids[index] for index in first.related] if first is not None else [],
         )
+        timing = Timing(
+            experiment=self.experiment,
+            rows=LpsRounds(self.journal),
+            times=RunTimes(before=clock.before, global_rounds=dict(clock.closed), asked=clock.asked),
+            carried_before=self.questions.carried(),
+        )
+        return result, timing

@@ -7,19 +7,18 @@ from typing import Any
 
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
-from fedstrata.process.sleeping import HOLD_S
+from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.trust.guard import serial_shown
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
 from gps.devices.roster import Device
 from gps.run import Run
-from gps.status import status_of
+from gps.status import Status
 
 
 class GpsServicer(GpsServiceServicer):
@@ -68,15 +67,15 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
             is_known = lambda: run.serving.assignment(device).is_assigned or run.phase == "failed"  # noqa: E731
-            await run.changes.wait_until(is_known, HOLD_S)
+            await run.changes.wait_until(is_known, hold_s(run.experiment.device_count))
             self._check_going(request.run_id)
             return run.serving.assignment(device)
 
     async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
         """Make an LPS and its address known."""
-        self._run.serving.register(request, serial_shown(context))
+        self._run.serving.register(request)
         self._run.heard_of(request)
-        return pb.RegisterLpsResponse(run_id=self._run_id)
+        return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plan.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
         """Name an LPS's clusters once the devices are grouped, and again when there is something new."""
@@ -84,7 +83,7 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         answered = run.reports.call_began()
         context.add_done_callback(lambda _: answered())
-        run.serving.hear(request.lps_id, serial_shown(context))
+        run.serving.hear(request.lps_id)
         with run.waiting.call_of(request):
             await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.hold_s)
         self._check_going(request.run_id)
@@ -225,12 +224,13 @@ class RunServicer(RunServiceServicer):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._status = Status(run)
 
     async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.RunStatus]:
         """Stream the run's state, at once and at every change, until its record can be fetched."""
         run = self._run
         while True:
-            changed, status = run.changes.next, status_of(run)
+            changed, status = run.news.next, self._status.now()
             yield status
             if status.has_record:
                 return

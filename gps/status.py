@@ -3,32 +3,44 @@
 import time
 from collections.abc import Mapping
 
-from fedstrata.clock.energy import JOULE_FJ
+from fedstrata.privacy.report import EpsilonSpent
+from fedstrata.record.energy import EnergySoFar
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.waiting import to_proto
 from gps.run import Run
 
 
-def status_of(run: Run) -> pb.RunStatus:
-    """The state now."""
-    return pb.RunStatus(
-        run_id=run.experiment.run_id,
-        phase=run.phase,
-        reason=run.reason,
-        global_round=run.rounds.global_round,
-        global_rounds=run.experiment.training.global_rounds,
-        lps_wanted=run.plan.lps_known,
-        clusters=[_cluster(run, name, len(devices)) for name, devices in run.plan.homes.items()],
-        link_bytes=link_bytes_to_proto(run.reports.link_bytes()),
-        devices=[pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count],
-        has_record=run.has_record,
-        waits=to_proto(run.waiting.waits),
-        seconds=seconds_of(run.journal.phases()),
-        virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
-        energy_joules=run.reports.energy.total.total / JOULE_FJ,
-        epsilon_spent=run.epsilon.after(run.rounds.global_round, is_grouped=run.plan.is_made),
-    )
+class Status:
+    """Says how a run stands."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._energy = EnergySoFar(run.experiment, run.journal.lps_rounds_after)
+        self._epsilon = EpsilonSpent(run.experiment)
+
+    def now(self) -> pb.RunStatus:
+        """Return the state now."""
+        run = self._run
+        return pb.RunStatus(
+            run_id=run.experiment.run_id,
+            phase=run.phase,
+            reason=run.reason,
+            global_round=run.rounds.global_round,
+            global_rounds=run.experiment.training.global_rounds,
+            lps_wanted=run.plan.lps_known,
+            clusters=[_cluster(run, name, len(devices)) for name, devices in run.plan.homes.items()],
+            link_bytes=link_bytes_to_proto(run.reports.link_bytes()),
+            devices=[
+                pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count
+            ],
+            has_record=run.has_record,
+            waits=to_proto(run.waiting.waits),
+            seconds=seconds_of(run.journal.phases()),
+            virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
+            energy_joules=self._energy.joules(),
+            epsilon_spent=self._epsilon.after(run.rounds.global_round, is_grouped=run.plan.is_made),
+        )
 
 
 def seconds_of(phases: Mapping[str, float]) -> float:

@@ -24,7 +24,7 @@ from fedstrata.process.process import (
 )
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.credentials import load_tls
+from fedstrata.trust.files import load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
@@ -69,7 +69,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""
-    tls = load_tls(options.tls, Name("lps", name), revoked=options.revoked)
+    tls = load_tls(options, Name("lps", name))
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)
@@ -87,9 +87,12 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         uploads=uploads,
         refused=metrics.refused,
     )
-    server.add(add_LpsServiceServicer_to_server, LpsServicer(agent.clusters, agent.knows_clusters, uploads), SERVICE)
+    servicer = LpsServicer(agent.clusters, agent.knows_clusters, uploads, agent.held_s)
+    server.add(add_LpsServiceServicer_to_server, servicer, SERVICE)
     names = options.http_names.split(",")
-    with StatusServer(options.http, metrics.registry, lambda: server.is_ready, names=names) as status:
+    with StatusServer(
+        options.http, metrics.registry, lambda: server.is_ready and agent.has_its_models, names=names
+    ) as status:
         await server.start(options.listen)
         spare_what_is_loaded()
         say_listening(grpc=server.address, http=status.address)

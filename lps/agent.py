@@ -16,15 +16,14 @@ from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import CALL_S, HOLD_S, Changes, payload_timeout_s
+from fedstrata.process.sleeping import CALL_S, HOLD_S, PATIENCE_S, Changes, hold_s, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, RoundClient, RoundServer
 from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.streams.streams import UPDATE_PART, streams_of
-from fedstrata.trust.credentials import GPS
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import answers_pb2
@@ -75,6 +74,7 @@ class LpsAgent:
             check_key=_check_of(experiment, tls),
         )
         self._services: dict[str, _Service] = {}
+        self.held_s = hold_s(experiment.device_count)  # how long devices' calls are held back
         self._plan_wait_s = None if devices_come_to_others(experiment) else HOLD_S
         self._plan_version = 0
         self._planned = 0, 0  # how many global rounds have a plan of what devices answered in them; when the newest was
@@ -83,11 +83,21 @@ class LpsAgent:
         self.clusters: dict[str, RoundServer | ModelSearch] = {}
         self.waits = Waits(self.clusters)
         self.knows_clusters = asyncio.Event()
+        self._has_heard = False  # of its clusters, or that there are none yet
+        self._is_over = False
 
     @property
     def model_bytes(self) -> int:
         """The size of a model as float32."""
         return self._around.streams.travelling.float32_bytes
+
+    @property
+    def has_its_models(self) -> bool:
+        """Whether a round of each of its clusters is open here; until then only the devices may hold their models.
+
+        True as well before the devices are grouped, and when the run is over.
+        """
+        return self._is_over or (self._has_heard and all(service.is_open for service in self._services.values()))
 
     async def close(self) -> None:
         """Give up the connection to the GPS and the folding thread."""
@@ -98,11 +108,12 @@ class LpsAgent:
         """Make this LPS and its address known to the GPS. Raises HandshakeError where they do not trust each other."""
         await self._until_gps_reached()
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
-        await call_through_upgrade(
-            lambda: self._gps.RegisterLps(request, timeout=CALL_S + HOLD_S, wait_for_ready=True),
+        reply = await call_through_upgrade(
+            lambda: self._gps.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True),
             self._log,
             "RegisterLps",
         )
+        self._has_heard = not reply.is_grouped
         self._log.info("registered", lps_id=self._lps_id, address=address)
 
     async def run(self) -> None:
@@ -117,13 +128,14 @@ class LpsAgent:
             await self._give_up(errors.exceptions[0])
         finally:
             telling.cancel()
+            self._is_over = True
 
     async def _give_up(self, error: BaseException) -> None:
         """Tell devices and the GPS that this LPS cannot go on, and why.
 
         Raises:
-            NotAllowedError: the GPS hears this LPS no more, as one that is revoked; then it lets its devices go to
-                another, for which they ask the GPS.
+            NotAllowedError: the GPS hears this LPS no more; then it lets its devices go to another, for which they ask
+                the GPS.
         """
         if isinstance(error, NotAllowedError):
             for cluster_id in list(self._services):
@@ -159,6 +171,7 @@ class LpsAgent:
                 self._told = reply.told if reply.HasField("told") else None
                 yield list(reply.clusters)
                 self._plan_version, self._planned = reply.plan_version, (reply.planned_rounds, reply.planned_ns)
+                self._has_heard = True
                 self.knows_clusters.set()
                 self._plan_changes.tell()
 
@@ -185,7 +198,7 @@ class LpsAgent:
 
         True where there is no such cluster here: the servicer has its own word for that.
         """
-        return await self._plan_changes.wait_until(lambda: self._has_member(claim), HOLD_S if claim.id else 0)
+        return await self._plan_changes.wait_until(lambda: self._has_member(claim), self.held_s if claim.id else 0)
 
     def _has_member(self, claim: Claim) -> bool:
         service = self._services.get(claim.cluster_id or "")
@@ -304,7 +317,7 @@ class LpsAgent:
     ) -> None:
         """Tell the GPS what the devices of an LPS have answered in a global round, and when on the virtual clock."""
         size = bytes_of(answers)
-        timeout_s = payload_timeout_s(size) + uplink.clock.on_link_s(size)
+        timeout_s = payload_timeout_s(size, PATIENCE_S) + uplink.clock.on_link_s(size)
         await call_until_answered(
             lambda: self._gps.SubmitAnswers(
                 bundle(uplink.identity, global_round, answers, answered_ns), timeout=timeout_s, wait_for_ready=True
@@ -315,7 +328,7 @@ class LpsAgent:
 
     async def _report(self, report: pb.ReportHeader, model: Path | None) -> None:
         """Tell the GPS how a cluster has ended, with its model unless the GPS has that."""
-        timeout_s = payload_timeout_s(model.stat().st_size if model else 0)
+        timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
         await call_until_answered(
             lambda: self._gps.SubmitReport(
                 report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True

@@ -25,16 +25,18 @@ class LpsServicer(LpsServiceServicer):
         clusters: Mapping[str, RoundServer | ModelSearch],
         are_known: asyncio.Event,
         uploads: UploadWait = UPLOAD_WAIT,
+        held_s: float = HOLD_S,
     ) -> None:
-        """`uploads` says how long an update within a stream is waited for."""
+        """`uploads` says how long an update within a stream is waited for, `held_s` how long a device may be early."""
         self._clusters = clusters
         self._are_known = are_known
         self._uploads = uploads
+        self._held_s = held_s
 
     async def _cluster(self, cluster_id: str) -> RoundServer | ModelSearch:
         """A cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
         is_known = self._are_known.is_set
-        if not is_known() and not await wait_until(self._are_known, is_known, HOLD_S):
+        if not is_known() and not await wait_until(self._are_known, is_known, self._held_s):
             raise NotReadyError("this LPS has not heard from the GPS yet which clusters it serves")
         if cluster_id not in self._clusters:
             raise NotServedError(f"cluster {quoted(cluster_id)} is not served here; ask the GPS for the assignment")

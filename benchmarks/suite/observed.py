@@ -33,11 +33,9 @@ def seconds_of_a_round(experiment: Path, folder: Path, *, settings: Iterable[str
     return _median_of_rounds(folder, warm_up)
 
 
-def observe(
-    experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120, has_tls: bool = False
-) -> Observed:
+def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120) -> Observed:
     """Run an experiment in a new folder, and look at its processes at every round."""
-    command = [*_run(experiment, folder, settings, has_tls=has_tls), "--json"]
+    command = [*_run(experiment, folder, settings), "--json"]
     began, snapshots, peaks = time.perf_counter(), dict[int, Processes](), dict[str, float]()
     with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
         if process.stdout is None:
@@ -54,11 +52,10 @@ def observe(
     return Observed(whole_s=whole, round_s=round_s, cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
 
 
-def _run(experiment: Path, folder: Path, settings: Iterable[str], *, has_tls: bool = False) -> list[str]:
+def _run(experiment: Path, folder: Path, settings: Iterable[str]) -> list[str]:
     """The command; in the clear, as the peers beside us are."""
     words = [word for setting in settings for word in ("--set", setting)]
-    tls = "--tls" if has_tls else "--no-tls"
-    return python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), tls, *words)
+    return python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), "--no-tls", *words)
 
 
 def _median_of_rounds(folder: Path, warm_up: int) -> float:
@@ -107,17 +104,6 @@ def peaks_mb(root: int) -> dict[str, float]:
             peak = int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
             peaks[tier] = max(peak, peaks.get(tier, 0.0))
     return peaks
-
-
-def tiers_of(root: int) -> dict[int, str]:
-    """The processes of a run that are one of the tiers."""
-    return {pid: tier for pid in _family(root) if (tier := _tier(pid))}
-
-
-def memory_mb(pid: int, field: str = "VmRSS") -> float:
-    """A field of a process's memory; 0 for one that is gone."""
-    status = _read(pid, "status")
-    return int(status.split(f"{field}:")[1].split()[0]) * 1024 / 1e6 if f"{field}:" in status else 0.0
 
 
 def _family(root: int) -> list[int]:

@@ -12,9 +12,8 @@ from fedstrata.errors import CertificateError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, TlsFiles, write_private
+from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, REVOKED, Revoked, TlsFiles, write_private
 from fedstrata.trust.names import Name, device_names
-from fedstrata.trust.revoked import REVOKED, Revoked
 
 AUTHORITY, REVOKED_LIST = "authority", "revoked"  # Secrets of a release that are no process's
 GENERATED = "generated"  # tls.mode where `fedstrata up` makes the certificates
@@ -117,8 +116,8 @@ class ReleaseCertificates:
             self._secrets.write(name, {**(self._secrets.read(name) or {}), "ca.crt": authority.trusted()})
         return list(holders)
 
-    def revoke(self, names: Iterable[Name], serials: Iterable[int]) -> str:
-        """Have names and single certificates count no more; gives the name of the Secret that says so.
+    def revoke(self, names: Iterable[Name]) -> str:
+        """Have all certificates of some names count no more; gives the name of the Secret that says so.
 
         Raises:
             CertificateError: somebody else has made that Secret, or what it says cannot be read.
@@ -130,7 +129,7 @@ class ReleaseCertificates:
             revoked = Revoked.parse(said.decode())
         except (CertificateError, UnicodeDecodeError) as error:
             raise CertificateError(f"Secret {name}: {error}; put back what it said, or delete it") from None
-        self._secrets.write(name, revoked.with_also(names, serials).files())
+        self._secrets.write(name, revoked.with_also(names).files())
         return name
 
     def _issued(self) -> dict[str, Issued]:

@@ -73,7 +73,7 @@ class Helm:
             self._run(["template", self._release.name, str(chart), "--values", file])
 
     def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
-        """Install the chart, or upgrade the release to it.
+        """Install the chart, or upgrade the release to it; its namespace is there.
 
         Raises:
             ExperimentError: the chart refuses these values; its message says why.
@@ -86,7 +86,7 @@ class Helm:
         with _as_file(values) as file:
             force = [FORCE_CONFLICTS] if self._is_version_4() else []
             self._run([
-                "upgrade", "--install", "--create-namespace", *force, self._release.name, str(chart),
+                "upgrade", "--install", *force, self._release.name, str(chart),
                 "--values", file,
             ])  # fmt: skip
 
@@ -164,6 +164,12 @@ def _refused(message: str) -> ExperimentError | AddressError:
         if mark in line:
             said = re.sub(r"^\(\S+:\d+:\d+\): ", "", line.split(mark, 1)[1])  # without the place in a template
             return ExperimentError(f"helm: {said[:600]}")
+    if "updates to statefulset spec" in line:
+        return ExperimentError(
+            "helm: a release that is there keeps the volumes that it has or lacks: leave lps.persistence and "
+            "device.persistence as they were (lps.persistence.enabled=false for one of an older chart), or fedstrata "
+            "down before"
+        )
     if "schema" in line or "values" in line:
         return ExperimentError(f"helm: {line[:600]}")
     return AddressError(f"helm: {line[:600]}")

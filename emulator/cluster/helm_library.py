@@ -31,7 +31,7 @@ def answer(request: dict[str, Any]) -> Any:
         elif request["call"] == "upgrade":
             config.upgrade(request["chart"], name, request["values"], reset_values=True, timeout=HELM_S)
         else:
-            config.install(request["chart"], name, request["values"], create_namespace=True, timeout=HELM_S)
+            config.install(request["chart"], name, request["values"], timeout=HELM_S)
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from emulator.cluster.certificates import tls_of_secret
 from emulator.cluster.forward import PodPort
 from emulator.cluster.release import Release
-from emulator.cluster.rollout import COMPONENT, Progress, Seen, listed, outdated_pods, progress
+from emulator.cluster.rollout import COMPONENT, Progress, Seen, hopeless, listed, outdated_pods, progress
 from emulator.cluster.secrets import KubernetesSecrets, answering, sentence
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
@@ -58,6 +58,20 @@ class InstalledRelease:
 
     def _answering(self) -> AbstractContextManager[None]:
         return answering(self._configuration.host)
+
+    # --- what this account may do --------------------------------------------------------------
+
+    def may(self, verb: str, resource: str) -> bool:
+        """Whether this account has a right on a resource of the core group in the release's namespace."""
+        from kubernetes import client
+
+        what = {"namespace": self._namespace, "verb": verb, "resource": resource}
+        body = {"spec": {"resourceAttributes": what}}
+        with self._answering():
+            review = client.AuthorizationV1Api(self._core.api_client).create_self_subject_access_review(
+                body, _request_timeout=REQUEST_S
+            )
+        return bool(review.status.allowed)
 
     # --- its pods -----------------------------------------------------------------------------
 
@@ -213,6 +227,7 @@ class InstalledRelease:
 
         Raises:
             AddressError: there is none, or it does not run; says why.
+            RunStoppedError: it ends each time that Kubernetes starts it, or cannot be started; says why.
         """
         deadline = time.monotonic() + GPS_START_S
         while True:
@@ -225,6 +240,8 @@ class InstalledRelease:
                 )
             running = [p for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
             if running:
+                if why := hopeless(running[0]):
+                    raise RunStoppedError(f"the GPS does not run: {why}")
                 return running[0]
             if time.monotonic() > deadline:
                 why = "; ".join(progress(seen).reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"

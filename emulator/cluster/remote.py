@@ -36,10 +36,12 @@ from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display, Quiet
 from emulator.shipped.share import CHART
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import (
     AccountError,
     AddressError,
     CertificateError,
+    DataError,
     ExperimentError,
     FedstrataError,
     HandshakeError,
@@ -47,7 +49,9 @@ from fedstrata.errors import (
     RunStoppedError,
 )
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment_file import load_experiment
+from fedstrata.partitions import check_partition
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -68,6 +72,7 @@ class UpRequest:
     code: Sequence[Path] = ()  # files of own code
     resets_values: bool = False
     begins_again: bool = False
+    replaces_run: bool = False  # even one of another experiment that is under way
     chart: Path | None = None
     timeout_s: int = 300
 
@@ -78,27 +83,35 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     A release that is there keeps the values it was given; those of the request lie over them.
 
     Raises:
+        DataError: the data set holds less than the partition asks for.
         ExperimentError, AddressError, RunStoppedError: with what Helm, Kubernetes or the pods say.
     """
     chart = request.chart or CHART
     check_chart(chart)
     asked = with_code(asked_values(chart, request.values, request.value_overrides), request.code)
     with_lps_count(asked, asked, request.experiment)  # refused before Kubernetes is asked anything
+    _check_partition(request.experiment)
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
     if not is_there:
         cluster.wait_gone(request.timeout_s, tell, pods=True)
-    kept = [helm.values()] if is_there and not request.resets_values else []
+    before = helm.values() if is_there else {}
+    kept = [before] if is_there and not request.resets_values else []
     values = _values(request, kept, asked, tell)
+    values = _with_rights(cluster, values, tell)
     helm.check(chart, values)  # so that nothing is written for what the chart refuses
+    if not is_there:
+        cluster.secrets.ensure_namespace()
     holders = _holders(chart, values, request.experiment)
     certificates = ReleaseCertificates(release, cluster.secrets)
     try:
         if holders:
-            values = _with_certificates(certificates, cluster, holders, values, tell)
+            values = _with_certificates(certificates, holders, values, tell)
         if is_there and request.begins_again:
             _refuse_unless_failed(release, request.experiment)
+        if is_there and not request.replaces_run and before != values:
+            _refuse_to_end_a_run(release, request.experiment, has_volumes=_has_volumes(chart, values))
         helm.upgrade(chart, values)
     except BaseException:
         _take_back(helm, certificates)
@@ -107,6 +120,11 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     tell(f"{'upgraded' if is_there else 'installed'} {release.name} in namespace {release.namespace}: "
          f"run {request.experiment.run_id}")  # fmt: skip
     cluster.wait_ready(request.timeout_s, tell)
+    if helm.values().get("experiment") != values["experiment"]:
+        raise AddressError(
+            f"release {release.name} was given another experiment while its pods were waited for: run "
+            f"{request.experiment.run_id} was replaced. Two fedstrata up need two releases; give one another --release"
+        )
     tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
 
 
@@ -139,13 +157,11 @@ def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dic
 
 def _with_certificates(
     certificates: ReleaseCertificates,
-    cluster: InstalledRelease,
     holders: Mapping[str, list[Name]],
     values: dict[str, Any],
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Make the Secrets that the pods will mount; gives the values with the fingerprint of who has signed."""
-    cluster.secrets.ensure_namespace()
     if made := certificates.make(holders):
         tell(f"made certificates for {listed(made)}")
     return merge_values([values, {"tls": {"authority": certificates.fingerprint()}}])
@@ -174,21 +190,81 @@ def _tidy(
         tell(f"Secrets of certificates that are no longer needed stay: {error}")
 
 
+def _check_partition(experiment: Experiment) -> None:
+    """Raise DataError if the data set holds less than the partition asks for; pods may have one that is not here."""
+    if isinstance(experiment.partition, LocalPartition):
+        return
+    here = experiment.data.model_copy(update={"download": False})
+    try:
+        dataset = load_dataset(here)
+    except (DataError, PluginError):
+        return
+    check_partition(experiment, dataset)
+
+
+def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    """Values whose Role gives the GPS no right that this account lacks: Kubernetes refuses such a Role."""
+    rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
+    if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
+        return values
+    tell("this account may not create Events, so the GPS may not either: gps.rbac.recordEvents is false")
+    return merge_values([values, {"gps": {"rbac": {"recordEvents": False}}}])
+
+
+def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
+    """How the release's run stands; None if its GPS does not run or does not answer.
+
+    Raises:
+        AccountError, CertificateError, HandshakeError: this account may not ask the GPS, or has no certificate that
+            the GPS knows; `unknown` says what is not known for that reason.
+    """
+    try:
+        return status(release, Quiet(), once=True)
+    except (AccountError, CertificateError, HandshakeError) as error:
+        raise type(error)(f"{unknown}: {error}") from None
+    except (AddressError, RunStoppedError):
+        return None
+
+
+def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
+    """Whether LPSs keep their state when they are replaced together with their devices."""
+    whole = merge_values([load_values(chart / "values.yaml"), values])
+    return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
+
+
+def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volumes: bool) -> None:
+    """Refuse if the GPS says that it conducts a run of another experiment, or one that no new pod could go on with.
+
+    Raises:
+        ExperimentError: it does. AccountError, CertificateError, HandshakeError: it cannot be asked.
+    """
+    found = _status_now(release, "whether a run is under way, which --replace would interrupt, cannot be asked")
+    if found is None or found.phase in {"completed", "failed"}:
+        return
+    if found.run_id != experiment.run_id:
+        raise ExperimentError(
+            f"release {release.name} has run {found.run_id} in {found.phase}; give another --release, or --replace to "
+            "interrupt that run. Its state stays: fedstrata up with its experiment goes on with it later"
+        )
+    if not has_volumes and found.phase in {"training", "evaluation"}:
+        raise ExperimentError(
+            f"release {release.name} has run {found.run_id} in {found.phase}, and its LPSs have no volumes "
+            "(lps.persistence.enabled): other values replace them together with their devices, which ends the run. "
+            "Wait for its end, or give --replace"
+        )
+
+
 def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
     """Refuse where the GPS says that this very run has not failed; nothing is done where it does not run or answer.
 
     LPSs and devices of a run that is begun anew leave the state of the earlier one behind.
 
     Raises:
-        ExperimentError: it has not. AccountError, CertificateError, HandshakeError: this account may not ask the GPS,
-            or the two have no certificates by which they know each other.
+        ExperimentError: it has not. AccountError, CertificateError, HandshakeError: it cannot be asked.
     """
-    try:
-        found = status(release, Quiet(), once=True)
-    except (AccountError, CertificateError, HandshakeError) as error:
-        what = f"--again begins a failed run anew, and whether {experiment.run_id} has failed cannot be asked"
-        raise type(error)(f"{what}: {error}") from None
-    except (AddressError, RunStoppedError):
+    what = f"--again begins a failed run anew, and whether {experiment.run_id} has failed cannot be asked"
+    found = _status_now(release, what)
+    if found is None:
         return
     if found.run_id == experiment.run_id and found.phase != "failed":
         what = "has completed and its record is served" if found.phase == "completed" else f"is in {found.phase}"

@@ -1,6 +1,7 @@
 """How far the pods of a release have come, judged from what Kubernetes holds: what is ready, what is waited for, and
 what no waiting will bring. Takes the API's objects and asks nobody."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidIma
             "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}  # fmt: skip
 # What kubelet says of a container's own folder in a volume while mounts are changing: it tries again.
 PASSING = "failed to prepare subPath"
+SAID_ELSEWHERE = {"FailedScheduling", "Unhealthy"}  # reasons of warnings: by a pod's conditions
 OOM = "OOMKilled"  # why a container was ended
 COMPONENT = "app.kubernetes.io/component"
 REASON_CHARACTERS = 300
@@ -37,7 +39,7 @@ class Progress:
     wanted: int
     ready: int
     is_done: bool
-    waiting: tuple[str, ...] = ()  # names of pods that are there and not ready
+    waiting: tuple[str, ...] = ()  # names of pods that are there and not ready, those of the reasons first
     reasons: tuple[str, ...] = field(default=())  # why pods, or claims, are not there yet
     hopeless: str = ""  # why a pod cannot start, where waiting does not help
 
@@ -51,15 +53,19 @@ def progress(seen: Seen) -> Progress:
     """Judge what is seen; pods that are going, or of an earlier form of their workload, do not count."""
     pods = current_pods(seen)
     ready = [pod for pod in pods if is_ready(pod)]
+    reasons = tuple(_reasons(seen, pods))
+    named = {word for reason in reasons for word in re.findall(r"[a-z0-9.-]+", reason)}
     are_rolled_out = all(map(is_set_ready, seen.sets)) and all(map(is_daemon_ready, seen.daemons))
     return Progress(
         wanted=sum(found.spec.replicas for found in seen.sets)
         + sum(found.status.desired_number_scheduled for found in seen.daemons),
         ready=len(ready),
         is_done=bool(seen.sets) and are_rolled_out,
-        waiting=tuple(sorted(pod.metadata.name for pod in pods if not is_ready(pod))),
-        reasons=tuple(_reasons(seen, pods)),
-        hopeless=next(filter(None, map(_hopeless, pods)), ""),
+        waiting=tuple(
+            sorted((p.metadata.name for p in pods if not is_ready(p)), key=lambda name: (name not in named, name))
+        ),
+        reasons=reasons,
+        hopeless=next(filter(None, map(hopeless, pods)), ""),
     )
 
 
@@ -94,7 +100,7 @@ def _is_outdated(pod: Any, newest: tuple[str, str] | None) -> bool:
 # --- why not -------------------------------------------------------------------------------------
 
 
-def _hopeless(pod: Any) -> str:
+def hopeless(pod: Any) -> str:
     """Why a pod cannot start, in Kubernetes' words or its own last ones; empty while it may."""
     for status in pod.status.container_statuses or []:
         waiting, last = status.state.waiting, status.last_state.terminated
@@ -125,12 +131,12 @@ def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
     for reason, names in sorted(by_reason.items()):
         yield f"no node for {listed(names)}: {reason}"
     about = {found.metadata.uid: found for found in [*seen.sets, *seen.daemons, *seen.claims, *pods]}
-    ready = {pod.metadata.uid for pod in pods if is_ready(pod)}
-    complete = {found.metadata.uid for found in seen.sets if is_set_ready(found)}
+    over = {pod.metadata.uid for pod in pods if _has_started(pod)}
+    over |= {found.metadata.uid for found in seen.sets if is_set_ready(found)}
     said: dict[str, None] = {}
     for event in seen.warnings:
-        uid = event.involved_object.uid
-        if uid in about and uid not in ready | complete and event.reason not in {"FailedScheduling", "Unhealthy"}:
+        uid, is_passing = event.involved_object.uid, PASSING in (event.message or "")
+        if uid in about and uid not in over and not is_passing and event.reason not in SAID_ELSEWHERE:
             said[f"{event.involved_object.kind} {event.involved_object.name}: {_on_one_line(event.message)}"] = None
     yield from list(said)[-NAMES_SHOWN:]
 
@@ -139,6 +145,15 @@ def listed(names: Sequence[str]) -> str:
     """A few names, and how many more."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _has_started(pod: Any) -> bool:
+    """Whether all containers of a pod run or have run: what kubelet could not do for them before, it has done."""
+    return is_ready(pod) or _are_started(pod.status.container_statuses or [])
+
+
+def _are_started(statuses: Sequence[Any]) -> bool:
+    return bool(statuses) and all(status.state.waiting is None for status in statuses)
 
 
 def _on_one_line(text: str | None) -> str:

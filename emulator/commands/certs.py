@@ -100,14 +100,10 @@ def renew(
 @certs.command()
 def revoke(
     *,
-    role: Annotated[str, typer.Argument(metavar="[ROLE]", help="gps, operator, lps or device.")] = "",
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="gps, operator, lps or device.")],
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME...", help="Of an LPS, or of devices: none has a certificate any more."),
-    ] = None,
-    certificate: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Instead: the certificate in this folder, and no other of its name."),
     ] = None,
     folder: Folder = CERTS,
     release: Annotated[
@@ -117,17 +113,14 @@ def revoke(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Have certificates count no more: written beside all of the folder, and taken by processes that run."""
+    """Have all certificates of a name count no more: written beside all of the folder; running processes take it."""
     from emulator import certs as work
-    from fedstrata.errors import CertificateError
 
-    if bool(role) == bool(certificate):
-        raise CertificateError("say whom: a role and its names, or --certificate DIR; and not both")
     where = _place(release, namespace, context, kubeconfig)
     if where is not None:
-        print(work.revoke_of_release(where, role, names or [], certificate))
+        print(work.revoke_of_release(where, role, names or []))
     else:
-        _print_lines(work.revoke(folder, role, names or [], certificate))
+        _print_lines(work.revoke(folder, role, names or []))
 
 
 @certs.command()

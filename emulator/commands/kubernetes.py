@@ -46,6 +46,10 @@ def up(
     begins_again: Annotated[
         bool, typer.Option("--again", help="Begin a run that has failed anew; its record is put aside.")
     ] = False,
+    replaces_run: Annotated[
+        bool,
+        typer.Option("--replace", help="Interrupt a run of another experiment; its state stays."),
+    ] = False,
     code: Annotated[
         list[Path] | None,
         typer.Option("--code", metavar="FILE", help="A file of own code that the experiment names. Repeatable."),
@@ -68,6 +72,7 @@ def up(
         value_overrides=value_overrides or (),
         resets_values=resets_values,
         begins_again=begins_again,
+        replaces_run=replaces_run,
         code=code or (),
         chart=chart,
         timeout_s=timeout,

@@ -14,7 +14,7 @@ def retime(
     changes: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change links, compute or energy, e.g. links.device-lps.preset=nb-iot."
+            "--set", metavar="KEY=VALUE", help="Change links, boards or radios, e.g. links.device-lps.preset=nb-iot."
         ),
     ] = None,
     out: Annotated[
@@ -26,15 +26,12 @@ def retime(
 
     from emulator.estimates.retime import retime as retimed
     from emulator.results.output import check_unused
-    from emulator.results.result import energy_line, virtual_table
+    from emulator.results.result import print_timing
 
     if out is not None:
         check_unused(out)
     found = retimed(folder, changes or ())
-    console, energy = Console(highlight=False), found.energy
-    console.print(virtual_table(found.virtual))
-    if energy is not None:
-        console.print(energy_line(energy), soft_wrap=True)
+    print_timing(found.summary, Console(highlight=False))
     if out is not None:
         print(_written(found, out))
 

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.units import counted, human_joules, human_seconds
-from emulator.results.timeline import PARTS
 from fedstrata.clock.driver import Driver, Sent
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.clock.presence import Presence
@@ -21,6 +20,7 @@ from fedstrata.experiment.quantities import written_devices, written_duration, w
 from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.methods import Moment, make_method
 from fedstrata.partitions import example_counts
+from fedstrata.record.timeline import PARTS
 from fedstrata.streams.cohort import cohort
 from fedstrata.streams.homes import homes_of
 from fedstrata.streams.streams import are_placed_by_index, asks_in_training, spans_lps

@@ -1,66 +1,26 @@
 """A finished run on other links and boards: its timeline anew, from what its record says was sent and trained."""
 
-import json
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
-from pydantic.dataclasses import dataclass as checked_dataclass
-
-from emulator.results.energy import EnergySummary
-from emulator.results.record import RunRecord, load_record, parse_rows
-from emulator.results.timeline import VIRTUAL, Virtual
+from emulator.results.record import RunRecord, load_record
 from fedstrata.clock.before import Asked, before_training
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.driver import Driver
-from fedstrata.clock.energy import counts_energy
 from fedstrata.clock.round import Exchanged
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.schedule import Entries, changes_who_trains
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
-from fedstrata.process.json_text import json_text
+from fedstrata.record.summary import Summary
+from fedstrata.record.timeline import FLOWS, FlowRow, RunTimes
+from fedstrata.record.timing import Timing
 from fedstrata.streams.streams import asks_in_training
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.record.energy_record import Spent, energy_csv, energy_summary, spent_by
-from gps.record.timeline_record import RunTimes, timeline_csv, virtual_summary
-from gps.record.waits_record import waits_csv
-
-Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
-
-
-@checked_dataclass(frozen=True, kw_only=True)
-class FlowRow:
-    """One row of flows.csv."""
-
-    tier: Literal["before", "lps", "gps"]
-    global_round: PositiveInt | None
-    lps_round: PositiveInt | None
-    lps_id: str | None
-    child: NonNegativeInt
-    down_bytes: Count
-    up_bytes: Count
-    examples: Count
-    stream: Count
-    answer_bytes: Count | None = None  # where devices were asked in the round
-    answer_examples: Count | None = None
-
-    def exchanged(self, busy_ns: int = 0) -> Exchanged:
-        """What went between a parent and this child."""
-        answer_bytes, answer_examples = self.answer_bytes or 0, self.answer_examples or 0
-        work = pb.Work(
-            examples=self.examples, busy_ns=busy_ns, answer_bytes=answer_bytes, answer_examples=answer_examples
-        )
-        return Exchanged(down_bytes=self.down_bytes, up_bytes=self.up_bytes, work=work, stream=self.stream)
-
-
-FLOW_ROW = TypeAdapter(FlowRow)
-FLOW_COLUMNS = tuple(FlowRow.__dataclass_fields__)[:-2]  # records of earlier versions end there
 
 
 @dataclass
@@ -91,29 +51,17 @@ class Retimed:
 
     experiment: Experiment
     record: RunRecord
-    rows: list[pb.LpsRound]
-    times: RunTimes
+    timing: Timing
 
     @property
-    def virtual(self) -> Virtual:
-        """What its summary says of the virtual clock."""
-        return VIRTUAL.validate_python(virtual_summary(self.rows, self.times))
-
-    @property
-    def spent(self) -> list[Spent]:
-        """What devices took, where the experiment counts energy."""
-        return spent_by(self.experiment, self.rows, self.times) if counts_energy(self.experiment) else []
-
-    @property
-    def energy(self) -> EnergySummary | None:
-        """What its summary says of energy."""
-        if not counts_energy(self.experiment):
-            return None
-        return EnergySummary(**energy_summary(self.spent, self.experiment.device_ids()))
+    def summary(self) -> Summary:
+        """The run's summary with the new timeline."""
+        run_id, digest = self.experiment.run_id, self.experiment.digest
+        return replace(self.record.summary, run_id=run_id, experiment_sha256=digest, **self.timing.summary())
 
 
 def retime(folder: Path, changes: Sequence[str]) -> Retimed:
-    """The timeline of a finished run with some keys of links, compute and energy changed as `--set` does.
+    """The timeline of a finished run with some keys of links, boards and radios changed as `--set` does.
 
     Raises:
         DataError: the record is missing, damaged, or of a run without a virtual clock.
@@ -126,7 +74,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
     experiment = parse_experiment(record.experiment_yaml, overrides=changes, where=str(folder / "experiment.yaml"))
     _check_is_what_was_run(record, experiment, changes)
     prefix = next(iter(record.summary.by_lps), "lps-0").rpartition("-")[0] + "-"
-    flows = Flows.of(parse_rows(path, FLOW_ROW, FLOW_COLUMNS), prefix)
+    flows = Flows.of(FLOWS.read(path), prefix)
     try:
         return _Retiming(experiment, flows).all_of(record)
     except (KeyError, IndexError, ValueError) as error:
@@ -163,31 +111,18 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
     Raises:
         OutputError: the folder cannot be written.
     """
-    folder, experiment = retimed.record.folder, retimed.experiment
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    summary |= {"run_id": experiment.run_id, "experiment_sha256": experiment.digest}
-    summary["virtual"] = virtual_summary(retimed.rows, retimed.times)
-    summary.pop("energy", None)
-    spent, ids = retimed.spent, experiment.device_ids()
-    if counts_energy(experiment):
-        summary["energy"] = energy_summary(spent, ids)
+    folder = retimed.record.folder
     try:
         out.mkdir(parents=True, exist_ok=True)
+        for name, lines in retimed.timing.tables().items():
+            with (out / name).open("w", encoding="utf-8", newline="") as file:
+                file.writelines(lines)
         for name in ("rounds.csv", "relevance.csv", "flows.csv"):
             if (folder / name).exists():
                 shutil.copyfile(folder / name, out / name)
         shutil.copytree(folder / "models", out / "models")
-        (out / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
-        tables = {
-            "timeline.csv": timeline_csv(retimed.rows, retimed.times),
-            "waits.csv": waits_csv(retimed.rows, retimed.times, ids),
-        }
-        if counts_energy(experiment):
-            tables["energy.csv"] = energy_csv(spent, ids)
-        for name, lines in tables.items():
-            with (out / name).open("w", encoding="utf-8", newline="") as file:
-                file.writelines(lines)
-        (out / "summary.json").write_text(json_text(summary, indent=2) + "\n", encoding="utf-8")
+        (out / "experiment.yaml").write_text(retimed.experiment.to_yaml(), encoding="utf-8")
+        (out / "summary.json").write_text(retimed.summary.text(), encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write {out}: {error.strerror}; choose another folder") from None
 
@@ -213,7 +148,8 @@ class _Retiming:
         self._rows.sort(key=lambda row: (row.lps_round, len(row.cluster_id), row.cluster_id))
         before = before_training(self._experiment, list(asked.values()))
         times = RunTimes(before=before, global_rounds=closed, asked=asked)
-        return Retimed(experiment=self._experiment, record=record, rows=self._rows, times=times)
+        timing = Timing(experiment=self._experiment, rows=self._rows, times=times)
+        return Retimed(experiment=self._experiment, record=record, timing=timing)
 
     def _asked(self) -> Mapping[str, Asked]:
         method = make_method(self._experiment)

@@ -5,11 +5,8 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, CERT, TlsFiles, private_folder, write_private
+from fedstrata.trust.files import CA, REVOKED, Revoked, TlsFiles, private_folder, write_private
 from fedstrata.trust.names import Name, device_names
-from fedstrata.trust.revoked import Revoked
-from fedstrata.trust.revoked_file import read_revoked
-from fedstrata.trust.shown import shown_by
 
 AUTHORITY = "authority"
 
@@ -33,15 +30,7 @@ class RunCertificates:
 
     def revoked(self) -> Revoked:
         """Whose certificates count no more for the GPS. Raises CertificateError where its list cannot be read."""
-        return read_revoked(self._folder / "gps")
-
-    def renewed_if_revoked(self, name: str) -> bool:
-        """Give a server another certificate where the number of its own is revoked, and its name is not."""
-        serial = shown_by((self._folder / name / CERT).read_bytes()).serial
-        if serial not in self.revoked().serials:
-            return False
-        self.of_server(name)
-        return True
+        return Revoked.load(self._folder / "gps" / REVOKED)
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
         """The folder with a new certificate of a process that hosts these devices."""
@@ -53,6 +42,6 @@ class RunCertificates:
 
     def _issued(self, name: str, names: list[Name]) -> Path:
         authority = Authority.load(self._folder / AUTHORITY)  # which may have been renewed since
-        write_private(self._folder / name, read_revoked(self._folder / AUTHORITY).files())
+        write_private(self._folder / name, Revoked.load(self._folder / AUTHORITY / REVOKED).files())
         authority.issue(names, self._folder / name)
         return self._folder / name

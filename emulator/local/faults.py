@@ -12,7 +12,8 @@ from emulator.local.processes import OwnedProcess
 from emulator.local.proxy import LinkProxy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.faults import CutFault, Fault, KillFault, Link, Moment, PauseFault, SlowFault
+from fedstrata.experiment.faults import CutFault, Fault, KillFault, Moment, PauseFault, SlowFault
+from fedstrata.experiment.links import Link
 from fedstrata.process.fault_points import VARIABLE
 from fedstrata.v1 import gps_service_pb2 as pb
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from emulator.local.faults import FaultDriver
-from emulator.local.processes import Ending, OwnedProcess, ProcessSpec, Restart, Supervisor
+from emulator.local.processes import OwnedProcess, ProcessSpec, Restart, Supervisor
 from fedstrata.errors import CertificateError, FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.trust.files import TlsFiles
@@ -20,7 +20,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 if TYPE_CHECKING:
     from emulator.local.certificates import RunCertificates
 
-STARTUP_DEADLINE_S = 180.0  # a process that dies is noticed at once; one that is starved comes up late
+STARTUP_DEADLINE_S = 1_800.0  # a process that dies is noticed at once; one that is starved comes up late
 SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
 DEVICE_ENDPOINTS = {"http": "--http"}
 
@@ -111,29 +111,26 @@ class LocalBackend:
         if self._faults.has_link("device-lps"):
             proxy = await self._faults.proxy("device-lps")
             arguments += ["--advertise", proxy.address]
-        spec = replace(self._server("lps", name, *arguments), ending=lambda: self._ending_of_lps(name))
+        spec = replace(self._server("lps", name, *arguments), may_go=lambda: self._is_replaced(name))
         process = self._start(spec, [name])
         if proxy is not None:
             proxy.lead_to(process.addresses)
         return process
 
-    def _ending_of_lps(self, name: str) -> Ending:
-        """What comes of an LPS that has ended: who is revoked by the list of the GPS is replaced.
+    def _is_replaced(self, name: str) -> bool:
+        """Return whether others serve the clusters of an LPS that has ended, since the GPS's list revokes its name.
 
-        By its name others serve its clusters, or one more where none is left; by the number of its certificate
-        itself, with another.
+        If no LPS is left, one more is started.
         """
-        if self._certificates is None:
-            return Ending.FAILURE
         try:
-            if not self._certificates.revoked().revokes(("lps",), name):
-                return Ending.RENEWED if self._certificates.renewed_if_revoked(name) else Ending.FAILURE
+            if self._certificates is None or not self._certificates.revoked().revokes(("lps",), name):
+                return False
         except (CertificateError, OSError):
-            return Ending.FAILURE
+            return False
         self._lps_gone.add(name)
         if len(self._lps_gone) == self._lps_count:
             self._watches.add(asyncio.create_task(self._start_instead_of(name)))
-        return Ending.GONE
+        return True
 
     async def _start_instead_of(self, gone: str) -> None:
         index, self._lps_count = self._lps_count, self._lps_count + 1

@@ -13,7 +13,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from fedstrata.errors import (
@@ -42,16 +41,8 @@ BY_EXIT_CODE = {
 }
 
 
-class Ending(Enum):
-    """What it means that a process has ended with an exit code of its own."""
-
-    FAILURE = "the run cannot go on"
-    GONE = "the run goes on without it"
-    RENEWED = "a revoked certificate"  # it has another by now, and is to be started again
-
-
-def _a_failure() -> Ending:
-    return Ending.FAILURE
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +55,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)  # beside the emulator's own
     may_finish: bool = False  # whether exit code 0 is an end and not a death
     may_move: bool = False  # whether it may listen somewhere else after a restart
-    ending: Callable[[], Ending] = _a_failure  # asked where it has ended with an exit code of its own
+    may_go: Callable[[], bool] = _never  # whether the run goes on without it once it ended with an exit code of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +104,9 @@ class OwnedProcess:
                 return
             cause = _cause(code)
             if code > 0 and code not in (EXIT_INTERRUPTED, 128 + signal.SIGTERM):
-                ending = self.spec.ending()
-                if ending is Ending.GONE:
+                if self.spec.may_go():
                     return
-                if ending is Ending.FAILURE:
-                    raise self._failure(code, before)
-                cause = ending.value
+                raise self._failure(code, before)
             if count <= RESTARTS_MAX:
                 self._on_restart(Restart(process=self.spec.name, cause=cause, count=count))
         raise RunStoppedError(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from emulator.console.units import NO_VALUE, decimal, human_bytes, human_seconds
 from emulator.results.comparison import MEAN, Comparison, Group, Spread, accuracy_of, groups_of, settings_apart
-from emulator.results.record import LINKS, RunRecord, load_record
+from emulator.results.record import RunRecord, load_record
 from emulator.results.report.comparison import draw_comparison
 from emulator.results.report.virtual_time import accuracy_over_time, write_accuracy_over_time
 from fedstrata.errors import DataError, OutputError
+from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
 
 if TYPE_CHECKING:

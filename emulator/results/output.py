@@ -1,16 +1,16 @@
 """The folder that a run writes to: a new one, or that of a run that is to go on."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from fedstrata.errors import ExperimentError, OutputError
+from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
 from fedstrata.process.private_files import make_private
+from fedstrata.record.summary import read_summary
 from fedstrata.store import claimed
 
 
@@ -102,12 +102,11 @@ def _check_unaltered(folder: Path, experiment: Experiment) -> None:
 
 
 def _is_completed(summary: Path) -> bool:
-    """Whether a record says so; one that is cut says nothing, and is made again from the state."""
+    """Whether a record says so; a damaged one says nothing, and is made again from the state."""
     try:
-        said = json.loads(summary.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        return read_summary(summary).status == "completed"
+    except DataError:
         return False
-    return isinstance(said, dict) and said.get("status") == "completed"
 
 
 def _unusable(folder: Path, error: OSError) -> OutputError:

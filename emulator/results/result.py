@@ -7,11 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
-from emulator.results.energy import EnergySummary
-from emulator.results.record import LINKS, RunRecord, Summary
-from emulator.results.timeline import PARTS, Virtual
-from fedstrata.clock.energy import PARTS as SPENT
+from emulator.results.record import RunRecord
+from fedstrata.clock.round import PARTS as SPENT
+from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
+from fedstrata.record.energy import EnergySummary
+from fedstrata.record.summary import Summary
+from fedstrata.record.timeline import PARTS, Virtual
 
 CLUSTERS_SHOWN = 20
 
@@ -26,13 +28,7 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
         if summary.task_accuracy:
             console.print(_pairs("task", "accuracy", {name: percent(a) for name, a in summary.task_accuracy.items()}))
     console.print(traffic_table(summary))
-    if summary.virtual is not None:
-        console.print(virtual_table(summary.virtual))
-    if summary.real is not None:
-        within = f"{summary.real.links - summary.real.outside} of {summary.real.links}"
-        console.print(f"real clock: {within} links and boards as configured; links.csv has each", soft_wrap=True)
-    if summary.energy is not None:
-        console.print(Text(printable(energy_line(summary.energy))), soft_wrap=True)
+    print_timing(summary, console)
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
     if summary.excluded:
@@ -40,6 +36,17 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
     places = (("record", record.folder), ("report", report), ("logs", record.folder / "logs"))
     for what, path in ((what, path) for what, path in places if path.exists()):
         console.print(Text(f"{what:<7} {path}"), soft_wrap=True)
+
+
+def print_timing(summary: Summary, console: Console) -> None:
+    """Print what a clock added to a summary."""
+    if summary.virtual is not None:
+        console.print(virtual_table(summary.virtual))
+    if summary.real is not None:
+        within = f"{summary.real.links - summary.real.outside} of {summary.real.links}"
+        console.print(f"real clock: {within} links and boards as configured; links.csv has each", soft_wrap=True)
+    if summary.energy is not None:
+        console.print(Text(printable(energy_line(summary.energy))), soft_wrap=True)
 
 
 def accuracy_table(summary: Summary) -> Table:

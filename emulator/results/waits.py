@@ -1,48 +1,16 @@
-"""Who waited for whom: waits.csv as values, one global round of it as bars, and the parts of all rounds by tier."""
+"""Who waited for whom: one global round of waits.csv as bars, and the parts of all rounds by tier."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, TypeAdapter
-from pydantic.dataclasses import dataclass as checked_dataclass
-
-from emulator.results.record import RunRecord, parse_rows
+from emulator.results.record import RunRecord
 from fedstrata.errors import DataError
+from fedstrata.record.timeline import PARTS
+from fedstrata.record.waits import WaitRow
 
-Seconds = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
-PARTS = ("down", "compute", "up", "waiting")
 MOST_LANES = 60  # of a picture; of more devices and LPSs those are shown that the others wait for
-
-
-@checked_dataclass(frozen=True, kw_only=True)
-class WaitRow:
-    """One row of waits.csv; `lps_round` and `lps_id` are None in a global round's."""
-
-    tier: Literal["lps", "gps"]
-    global_round: PositiveInt
-    lps_round: PositiveInt | None
-    lps_id: str | None
-    child: str
-    down_s: Seconds
-    compute_s: Seconds
-    up_s: Seconds
-    waiting_s: Seconds
-
-    @property
-    def parts(self) -> list[tuple[str, float]]:
-        """Each part with its seconds, in the order in which they happen."""
-        return [(part, getattr(self, f"{part}_s")) for part in PARTS]
-
-    @property
-    def busy_s(self) -> float:
-        """How long the child was about it, without waiting."""
-        return self.down_s + self.compute_s + self.up_s
-
-
-WAIT_ROW = TypeAdapter(WaitRow)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +23,6 @@ class Bar:
     begins_s: float
     ends_s: float
     lps_round: int | None = None
-
-
-def read_waits(folder: Path) -> tuple[WaitRow, ...]:
-    """The rows of waits.csv; none where the run had no clock.
-
-    Raises:
-        DataError: the file is malformed.
-    """
-    path = folder / "waits.csv"
-    return parse_rows(path, WAIT_ROW, WaitRow.__dataclass_fields__) if path.exists() else ()
 
 
 def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | None = None) -> dict[str, Any] | None:

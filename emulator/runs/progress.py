@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -15,11 +14,12 @@ from rich.text import Text
 
 from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
 from emulator.local.processes import Restart
+from fedstrata.experiment.links import LINKS
 from fedstrata.process.json_text import json_text
 from fedstrata.process.quoting import printable
+from fedstrata.record.summary import LinkBytes
 from fedstrata.v1 import gps_service_pb2 as pb
 
-LINKS = ("device-gps", "device-lps", "lps-gps")
 CLUSTERS_SHOWN = 20
 RESTARTS_SHOWN = 5
 WAITS_SHOWN = 5
@@ -41,22 +41,14 @@ class Display(Protocol):
         """Tell where the live page is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """Bytes of a link, as its parents have counted them."""
-
-    up: int = 0
-    down: int = 0
-
-
-def traffic(status: pb.RunStatus) -> Mapping[str, Traffic]:
+def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
     """Bytes so far by link; counted at the parents' end, where every child's come together."""
     totals = {(link, direction): 0 for link in LINKS for direction in ("up", "down")}
     for entry in status.link_bytes:
         key = (entry.link, entry.direction)
         if entry.end == "parent" and key in totals:
             totals[key] += entry.bytes
-    return {link: Traffic(up=totals[link, "up"], down=totals[link, "down"]) for link in LINKS}
+    return {link: LinkBytes(up=totals[link, "up"], down=totals[link, "down"]) for link in LINKS}
 
 
 def mean_accuracy(status: pb.RunStatus) -> float | None:
@@ -169,15 +161,22 @@ def progress_line(status: pb.RunStatus) -> str:
         accuracy = mean_accuracy(status)
         if accuracy is not None and status.global_round:
             parts.append(f"mean accuracy {percent(accuracy)}")
-        if status.virtual_ns:
-            parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
-        if status.energy_joules:
-            parts.append(f"energy {human_joules(status.energy_joules)}")
-        if status.HasField("epsilon_spent"):
-            parts.append(f"ε {status.epsilon_spent:.3g} spent")
+        parts += _so_far(status)
     if status.reason:
         parts.append(printable(status.reason))
     return ": ".join([parts[0], ", ".join(parts[1:])] if parts[1:] else parts)
+
+
+def _so_far(status: pb.RunStatus) -> list[str]:
+    """What a run with a clock, energy or noise has taken by now."""
+    parts = []
+    if status.virtual_ns:
+        parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
+    if status.energy_joules:
+        parts.append(f"energy {human_joules(status.energy_joules)}")
+    if status.HasField("epsilon_spent"):
+        parts.append(f"ε {status.epsilon_spent:.3g} spent")
+    return parts
 
 
 def waits_line(status: pb.RunStatus) -> str:
@@ -215,12 +214,7 @@ def _head(status: pb.RunStatus, seconds: float) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     bar = ProgressBar(total=max(status.global_rounds, 1), completed=status.global_round, width=30)
     rounds = f"global round {status.global_round}/{status.global_rounds}" if status.global_rounds else ""
-    if status.virtual_ns:
-        rounds += f", virtual time {human_seconds(status.virtual_ns / 1e9)}"
-    if status.energy_joules:
-        rounds += f", energy {human_joules(status.energy_joules)}"
-    if status.HasField("epsilon_spent"):
-        rounds += f", ε {status.epsilon_spent:.3g} spent"
+    rounds = ", ".join([rounds, *_so_far(status)])
     states = ", ".join(f"{entry.devices} {printable(entry.state)}" for entry in status.devices)
     phase = Text(printable(status.phase), style="bold")
     grid.add_row(phase, bar, Text(rounds), Text(states), Text(human_seconds(seconds), style="dim"))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from emulator.runs.progress import LINKS
+from fedstrata.experiment.links import LINKS
 
 PHASES = ["enrolment", "relevance", "grouping", "training", "evaluation", "completed", "failed"]
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fedstrata.clock.round import PARTS
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.energy import RadioSettings
 from fedstrata.v1 import rounds_pb2 as pb
 
 JOULE_FJ = 10**15
-PARTS = ("down", "compute", "up")
 FJ_A_PICOJOULE = 10**3
 
 
@@ -22,9 +22,6 @@ class Energy:
 
     def __add__(self, other: "Energy") -> "Energy":
         return Energy(down=self.down + other.down, compute=self.compute + other.compute, up=self.up + other.up)
-
-    def __sub__(self, other: "Energy") -> "Energy":
-        return Energy(down=self.down - other.down, compute=self.compute - other.compute, up=self.up - other.up)
 
     @property
     def total(self) -> int:

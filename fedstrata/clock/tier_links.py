@@ -8,7 +8,7 @@ from functools import cache
 from fedstrata.clock.calendar import BEFORE, DEVICE_ASKED, DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP
 from fedstrata.clock.course import AnyLink, AnyShared, LinkCourse, LinkCourses
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.links import SharedRates
+from fedstrata.experiment.links import WAYS, SharedRates
 from fedstrata.experiment.rates import AnyRate, fastest, longest_ns
 from fedstrata.process.sleeping import payload_timeout_s
 from fedstrata.rpc.uploads import LATER_S, UploadWait
@@ -17,7 +17,6 @@ from fedstrata.tensors import CHUNK_BYTES
 PIECE_NS = 10_000_000  # of link time: what a payload that is not small is cut into
 SHARED_PIECE_NS = 2_500_000  # of a link's that is shared, where the pieces of several come together
 LEAST_PIECE_BYTES = 1 << 10
-WAYS = ("down", "up")  # by the numbers of link_calendar
 LPS_NAME = re.compile(r"lps-(\d{1,9})")
 HEADER_BYTES = 4 << 10  # more than the headers of a message have
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from fedstrata.clock.calendar import DOWN, UP, Line, drawn_latency
 from fedstrata.clock.shared_link import Broadcasts, SharedFlow, SharedLink
-from fedstrata.clock.tier_links import WAYS, TierLinks
+from fedstrata.clock.tier_links import TierLinks
 from fedstrata.errors import SupersededError, UnknownChildError
+from fedstrata.experiment.links import WAYS
 from fedstrata.experiment.rates import SECOND_NS, AnyRate, Course, bits_between, end_of
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Clock, RealTime

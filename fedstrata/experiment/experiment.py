@@ -113,10 +113,14 @@ class Experiment(Settings):
 
     def device_ids(self) -> list[str]:
         """The ids in index order: `device-000` …, or the names that a local partition gives."""
+        return list(self._ids)
+
+    @cached_property
+    def _ids(self) -> tuple[str, ...]:
         if isinstance(self.partition, LocalPartition):
-            return list(self.partition.names)
+            return self.partition.names
         width = max(3, len(str(self.device_count - 1)))
-        return [f"device-{index:0{width}d}" for index in range(self.device_count)]
+        return tuple(f"device-{index:0{width}d}" for index in range(self.device_count))
 
     @cached_property
     def newcomer_indexes(self) -> frozenset[int]:
@@ -147,7 +151,7 @@ class Experiment(Settings):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, whose digest is its own."""
         copy = super().model_copy(update=update, deep=deep)
-        for derived in ("digest", "newcomer_indexes"):
+        for derived in ("digest", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)
         return copy
 

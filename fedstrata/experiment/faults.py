@@ -8,11 +8,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
+from fedstrata.experiment.links import Link
 from fedstrata.experiment.sections import Settings
 from fedstrata.process.fault_points import Point
 
 Phase = Literal["enrolment", "relevance", "grouping", "training", "evaluation"]
-Link = Literal["device-gps", "device-lps", "lps-gps"]
 PROCESS = r"^(gps|lps-\d+|[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)$"
 
 

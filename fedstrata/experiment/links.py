@@ -6,7 +6,7 @@ Times are whole nanoseconds and rates whole bits a second, as `fedstrata.experim
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -18,6 +18,8 @@ from fedstrata.experiment.traces import TRACE_PRESETS, Generated, Traces, TraceS
 
 Clock = Literal["none", "real", "virtual"]
 SEGMENT_BITS = 1460 * 8  # TCP's payload of a packet of 1,500 bytes
+Link = Literal["device-gps", "device-lps", "lps-gps"]
+LINKS: tuple[Link, ...] = get_args(Link)
 WAYS = ("down", "up")
 NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
 

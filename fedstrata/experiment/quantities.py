@@ -74,10 +74,10 @@ def parsed_power(value: Any) -> int:
 
 def parsed_per_bit(value: Any) -> int:
     """Picojoules a bit. Raises ValueError."""
-    energy = _parsed(value, PER_BIT_UNITS, "438.39mJ/Mbit")
-    if energy > MOST_PER_BIT:
+    picojoules = _parsed(value, PER_BIT_UNITS, "438.39mJ/Mbit")
+    if picojoules > MOST_PER_BIT:
         raise ValueError(f"{value!r}: a megabit here takes at most 1000000J/Mbit")
-    return energy
+    return picojoules
 
 
 def _written(number: int, units: Mapping[str, int]) -> str:
@@ -102,9 +102,9 @@ def written_power(power: int) -> str:
     return _written(power, POWER_UNITS)
 
 
-def written_per_bit(energy: int) -> str:
-    """Energy by bits as the experiment file has it."""
-    return _written(energy, PER_BIT_UNITS)
+def written_per_bit(picojoules: int) -> str:
+    """Joules a bit as the experiment file has them."""
+    return _written(picojoules, PER_BIT_UNITS)
 
 
 def parsed_devices(value: Any) -> tuple[int, ...]:

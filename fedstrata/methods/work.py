@@ -130,8 +130,8 @@ class Work(Protocol):
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
         """Return some arithmetic's result, computed on the one thread on which the devices of a process train in turn.
 
-        A training of the method's own says how many examples it goes through, each as often as it does: clocks and
-        energy take them for as many of `train`.
+        A training of the method's own says how many examples it goes through, each as often as it does: the clock takes
+        them for as many of `train`.
         """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:

@@ -6,7 +6,6 @@ docs/page.md says what the document holds.
 from fedstrata.page.feed import Feed
 from fedstrata.page.files import page_with
 from fedstrata.page.relevance import relevance_part
-from fedstrata.page.rows import ROUND_COLUMNS, round_key, round_values
 from fedstrata.page.serve import PageApp
 
-__all__ = ["ROUND_COLUMNS", "Feed", "PageApp", "page_with", "relevance_part", "round_key", "round_values"]
+__all__ = ["Feed", "PageApp", "page_with", "relevance_part"]

@@ -1,7 +1,5 @@
 """What the record and `fedstrata check` say of noise: ε and δ, of what, and what is not covered."""
 
-from typing import Any
-
 from fedstrata.experiment import Experiment
 from fedstrata.privacy.updates import UpdateBudget, budget_of
 
@@ -38,40 +36,7 @@ class EpsilonSpent:
         return self._last[1]
 
 
-def privacy_summary(experiment: Experiment, spent: float | None = None) -> dict[str, Any]:
-    """The part `privacy` of summary.json, of an experiment that has one."""
-    privacy, budget = experiment.privacy, budget_of(experiment)
-    if privacy is None:
-        return {}
-    said: dict[str, Any] = {
-        "noise": privacy.noise,
-        "is_protection": privacy.noise == "protection",
-        "is_repeatable": privacy.noise == "research",
-        "profiles": None if privacy.profiles is None else {**privacy.profiles.model_dump(), "unit": EXAMPLE},
-        "not_covered": list(not_covered(experiment)),
-    }
-    if budget is not None:
-        said["updates"] = {**_updates(experiment, budget), "epsilon_spent": spent}
-    return said
-
-
-def _updates(experiment: Experiment, budget: UpdateBudget) -> dict[str, Any]:
-    settings = budget.settings
-    return {
-        "covers": settings.covers,
-        "unit": DEVICE,
-        "clip": settings.clip,
-        "epsilon": budget.epsilon,
-        "delta": settings.delta,
-        "noise_multiplier": 2 * budget.multiplier,
-        "noise_deviation": budget.deviation,
-        "releases": budget.releases,
-        "epsilon_of_updates": budget.epsilon_after(budget.releases, 1),
-        "epsilon_of_sums": _of_sums(experiment, budget),
-    }
-
-
-def _of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
+def of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
     """ε against who sees sums alone; None where that is nobody's promise."""
     masks = experiment.secure_aggregation
     return None if masks is None else budget.epsilon_after(budget.releases, masks.min_devices)
@@ -101,6 +66,6 @@ def _update_lines(experiment: Experiment, budget: UpdateBudget) -> list[str]:
         other = f"against who sees an update by itself: ε {budget.epsilon_after(budget.releases, 1):.4g}"
         return [f"sums of {least} updates or more: ε {budget.epsilon:.4g}, {whole}", other, noise]
     said = [f"each update, whoever sees it: ε {budget.epsilon:.4g}, {whole}", noise]
-    if (of_sums := _of_sums(experiment, budget)) is not None:
-        said.insert(1, f"against who sees sums of {least} or more alone: ε {of_sums:.4g}")
+    if (against_sums := of_sums(experiment, budget)) is not None:
+        said.insert(1, f"against who sees sums of {least} or more alone: ε {against_sums:.4g}")
     return said

@@ -7,6 +7,7 @@ from functools import cache
 from fedstrata.errors import AddressError
 
 LOOPBACK = ("127.0.0.1", "::1")
+EVERYWHERE = "::"  # to listen at all addresses, of IPv4 too; gRPC itself does without IPv6 if the machine has none
 LOOPBACK_S = 2.0  # more than any answer of one's own machine takes
 
 
@@ -16,6 +17,15 @@ def split_address(address: str) -> tuple[str, int]:
     if not separator or not port.isdecimal() or int(port) > 65535 or not host:
         raise AddressError(f"{address!r} is not an address; write host:port, for instance 127.0.0.1:50051")
     return host.strip("[]"), int(port)
+
+
+def has_ipv6() -> bool:
+    """Whether this machine's kernel knows IPv6."""
+    try:
+        socket.socket(socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def numbered_address(address: str, number: int) -> str:

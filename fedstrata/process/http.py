@@ -18,7 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from fedstrata.errors import AddressError
-from fedstrata.process.address import split_address
+from fedstrata.process.address import EVERYWHERE, has_ipv6, split_address
 from fedstrata.process.quoting import quoted
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ class StatusServer:
             AddressError: it cannot be bound.
         """
         host, port = split_address(address)
+        if host == EVERYWHERE and not has_ipv6():
+            host = "0.0.0.0"  # noqa: S104
         metrics = make_wsgi_app(registry)
         own = {name.strip().lower() for name in (host, socket.gethostname(), *names)}
 

@@ -148,11 +148,6 @@ class ProcessMetrics:
         self._run.named = set(seconds)
         self._run.awaited.set(awaited)
 
-    def energy(self, joules: Mapping[str, float]) -> None:
-        """Show what devices have taken so far, by part."""
-        for part, so_far in joules.items():
-            self._run.energy.labels(part).set(so_far)
-
     def round_opened(self, number: int) -> None:
         self._round.labels(self.tier).set(number)
 
@@ -196,7 +191,3 @@ class _RunMetrics:
             registry=registry,
         )  # fmt: skip
         self.named: set[str] = set()
-        self.energy = Gauge(
-            "fedstrata_energy_joules", "What devices have taken in LPS rounds, where that is counted", ["part"],
-            registry=registry,
-        )  # fmt: skip

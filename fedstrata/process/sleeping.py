@@ -14,15 +14,28 @@ Result = TypeVar("Result")
 UPGRADE_S = 180.0  # how long the pods of a release may differ in their experiment while it is upgraded
 CALL_S = 30.0  # a call that carries little
 HOLD_S = 20.0  # how long a parent holds a call back before it answers `waiting`
+# How long a child waits for an answer before training. The connection's pings say within half a minute whether the
+# parent is there; one that is there and slow would only be slower if everybody called it again.
+PATIENCE_S = 3_600.0
+ASKED_PER_S = 5.0  # how often all children together ask again whose calls a parent holds, if they are many
 SLOWEST_BYTES_PER_S = 32_000.0  # the slowest link that a payload's deadline allows for
 _STARTED_AT = time.time() - time.monotonic()
 TIMER_S = 0.001  # how much too early a timer may be, by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
-def payload_timeout_s(payload_bytes: int) -> float:
-    """The deadline of a call that carries a payload, and may be held back before."""
-    return CALL_S + HOLD_S + payload_bytes / SLOWEST_BYTES_PER_S
+def payload_timeout_s(payload_bytes: int, held_s: float = HOLD_S) -> float:
+    """The deadline of a call that carries a payload, and may be held back for some time before."""
+    return CALL_S + held_s + payload_bytes / SLOWEST_BYTES_PER_S
+
+
+def hold_s(children: int) -> float:
+    """Return how long a parent of so many children holds the call of each back.
+
+    >>> hold_s(100), hold_s(2_000)
+    (20.0, 400.0)
+    """
+    return min(max(HOLD_S, children / ASKED_PER_S), PATIENCE_S / 2)
 
 
 def wall_time() -> float:

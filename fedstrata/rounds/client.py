@@ -41,7 +41,7 @@ class RoundClient:
         self._codec: PayloadCodec | None = None  # without scales, of the layout that went up last
         self._log = log
         self.clock = clock or ChildClock()
-        self._timeout_s = payload_timeout_s(layout.float32_bytes) + self.clock.slowest_s
+        self._timeout_s = payload_timeout_s(layout.float32_bytes, calls.held_s) + self.clock.slowest_s
         self._partial: Download | None = None
         self._payload: tensors_pb2.PayloadHeader | None = None  # announced last, and of which layout
         self._announced_layout: Layout | None = None
@@ -87,7 +87,7 @@ class RoundClient:
     def mask_by(self, masks: Masker) -> None:
         """Have updates go up masked, on the grid of sums: twice as large as they would be."""
         self.masks = masks
-        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes) + self.clock.slowest_s
+        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes, self._calls.held_s) + self.clock.slowest_s
 
     def close(self) -> None:
         """Nothing more is asked of the parent."""

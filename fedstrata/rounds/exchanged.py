@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from fedstrata.process.sleeping import HOLD_S
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
@@ -22,6 +23,7 @@ class ParentCalls:
     locate: Any
     exchange: Any = None  # submit and fetch in one, where the parent has it
     close: Callable[[], None] = lambda: None  # gives up what stays open between calls
+    held_s: float = HOLD_S  # how long the parent may hold a call back
     patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
 
 

@@ -22,7 +22,7 @@ from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import HOLD_S, Changes, wait_until
+from fedstrata.process.sleeping import Changes, wait_until
 from fedstrata.rounds.child import ChildState
 from fedstrata.rounds.folding import fold_parts
 from fedstrata.rounds.mask_keys import is_shown
@@ -182,7 +182,7 @@ class RoundServer:
         child_id = request.child_id
         self.refused.check(child_id)
         await self._show_key(request)
-        await self._changes.wait_until(lambda: self._is_released or self._has_news(request), HOLD_S)
+        await self._changes.wait_until(lambda: self._is_released or self._has_news(request), self.exchange.held_s)
         if self._finished is None and not self.serves(child_id):
             raise NotServedError(f"{quoted(child_id)} has moved to another parent; ask for the assignment")
         if self._finished is not None:
@@ -209,7 +209,9 @@ class RoundServer:
             PayloadError: it can be no key; the child is refused, which it can be of an open round alone.
         """
         if self.exchange.keys is not None:
-            await self._changes.wait_until(lambda: self._round is not None or self._finished is not None, HOLD_S)
+            await self._changes.wait_until(
+                lambda: self._round is not None or self._finished is not None, self.exchange.held_s
+            )
         masking = self._round.masking if self._round is not None else None
         try:
             if not is_shown(self.exchange.keys, request):

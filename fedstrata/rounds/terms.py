@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from fedstrata.clock.between import ParentClock
 from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.process.sleeping import HOLD_S
 from fedstrata.rounds.mask_keys import KeyRing
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import Layout
@@ -20,6 +21,7 @@ class RoundTerms:
     wait: TierDeadline
     clock: ParentClock = field(default_factory=ParentClock)
     keys: KeyRing | None = None  # under secure aggregation
+    held_s: float = HOLD_S  # how long a child's call is held back
 
     def updates(self) -> Acceptance:
         """What an update has to be; a masked one lies on the grid of sums, whatever the link's encoding."""

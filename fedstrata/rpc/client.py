@@ -26,13 +26,12 @@ from fedstrata.process.address import split_address
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.quoting import brief
-from fedstrata.process.sleeping import CALL_S, HOLD_S, UPGRADE_S, Backoff
+from fedstrata.process.sleeping import PATIENCE_S, UPGRADE_S, Backoff
 from fedstrata.rpc.counting import CountingChannel
-from fedstrata.rpc.renewed_channel import RenewedChannel
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
-from fedstrata.trust.credentials import GPS, channel_credentials, checked_as
-from fedstrata.trust.diagnosis import certificate_of, why_refused
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.channel import SecureChannel
+from fedstrata.trust.diagnosis import why_refused
+from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.names import Name
 
 Reply = TypeVar("Reply")
@@ -83,12 +82,7 @@ def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> g
     """A channel to a parent: with TLS where this process has a certificate, to nobody else than `parent`."""
     if tls is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-    options = (*CHANNEL_OPTIONS, *checked_as(parent))
-
-    def secure(now: TlsFiles, only: bytes) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(address, channel_credentials(now, only), options=options)
-
-    return RenewedChannel(tls, parent, secure, lambda now: certificate_of(address, now, parent))
+    return SecureChannel(address, tls, parent, CHANNEL_OPTIONS)
 
 
 async def until_reached(
@@ -157,7 +151,7 @@ async def call_until_answered(
 async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
     """The answer to a small call that the parent may hold back, for as long as it takes. Raises the refusal."""
     call = getattr(stub, name)
-    return await call_until_answered(lambda: call(request, timeout=CALL_S + HOLD_S, wait_for_ready=True), log, name)
+    return await call_until_answered(lambda: call(request, timeout=PATIENCE_S, wait_for_ready=True), log, name)
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:

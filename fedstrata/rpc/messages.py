@@ -13,7 +13,7 @@ def checked_number(value: float, least: float, most: float, said: str) -> float:
     NaN is in no range, so a finite range lets finite numbers through alone.
     """
     if not least <= value <= most:
-        raise PayloadError(f"{said} {value}; expected a number from {least:g} to {most:g}")
+        raise PayloadError(f"{said} {value}; expected a finite number from {least:g} to {most:g}")
     return value
 
 

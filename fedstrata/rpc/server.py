@@ -16,12 +16,12 @@ from fedstrata.process.heap import keep_for_chunks
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.quoting import brief
+from fedstrata.process.sleeping import PATIENCE_S
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
-from fedstrata.trust.credentials import server_credentials
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Guard
 from fedstrata.trust.undecoded import check_decoded
@@ -41,6 +41,10 @@ READ_BUFFER_BYTES = 128 << 10
 GREETING_S = 10.0
 # How long a connection may be without a call; who needs it again opens another. Sessions and held calls keep theirs.
 IDLE_S = 60.0
+# Calls that have come and that the server has not begun to deal with, beside two a child: of more than the first gRPC
+# cancels some, and of more than the second each. It cancels those, too, that have waited for longer than it is told.
+# Callers cannot know that they are only to wait, and all call again, which makes a slow server slower.
+FEW_PENDING, MANY_PENDING = 1_000, 3_000
 # Calls under way on one connection: a child's session, and another call beside it; and those of who watches the run.
 STREAMS_OF_A_CHILD, SPARE_STREAMS, MANY_CHILDREN = 2, 128, 1024
 SERVER_OPTIONS = (
@@ -185,6 +189,9 @@ def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
     that of all children where one process speaks for them, the calls of a stream too many wait for the others."""
     return (
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CHILD * children + SPARE_STREAMS),
+        ("grpc.server.max_pending_requests", STREAMS_OF_A_CHILD * children + FEW_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", STREAMS_OF_A_CHILD * children + MANY_PENDING),
+        ("grpc.server_max_unrequested_time_in_server", int(PATIENCE_S)),
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", int(1000 * GREETING_S)),
         ("grpc.max_connection_idle_ms", int(1000 * IDLE_S)),
@@ -242,7 +249,7 @@ class RpcServer:
             if self._tls is None:
                 port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(address, server_credentials(self._tls))
+                port = self._server.add_secure_port(address, self._tls.server_credentials())
         except RuntimeError:
             port = 0
         if not port:

@@ -103,7 +103,7 @@ class ParentStream:
             await self._within(timeout_s, leave())
 
     async def _move(self, timeout_s: float) -> None:
-        """Give up a stream on a connection with a certificate that has been renewed, between two exchanges."""
+        """Give up a stream on a connection that its channel has left, between two exchanges."""
         if self._call is not None and not self._is_in_exchange and self._connection() is not self._began_on:
             if not self._call.done():
                 await self._take_leave(timeout_s)

@@ -1,7 +1,4 @@
-"""The authority of a run or a release: it issues the certificates by which processes know each other.
-
-The only module that needs `cryptography`: who holds a certificate has gRPC and Python's own `ssl` check it.
-"""
+"""The authority of a run or a release: it issues the certificates by which processes know each other."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -10,12 +7,12 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedstrata.errors import CertificateError
+from fedstrata.trust.certificates import is_issued_by, uris
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
 from fedstrata.trust.names import Name, Peer, check_domain, server_name
 
@@ -99,12 +96,8 @@ class Authority:
         write_private(folder, {name: files[name] for name in (CA, CA_KEY)})
 
     def has_issued(self, certificate: x509.Certificate) -> bool:
-        """Whether a certificate is by this authority's own key."""
-        try:
-            certificate.verify_directly_issued_by(self.certificate)
-        except (ValueError, TypeError, InvalidSignature):
-            return False
-        return True
+        """Return whether a certificate is by this authority's own key."""
+        return is_issued_by(certificate, self.certificate)
 
     def save(self, folder: Path) -> None:
         """Write key and certificate, in this order, to a folder that only its owner may look into."""
@@ -157,7 +150,7 @@ class Issued:
             raise CertificateError(f"{path}: {error.strerror}; fedstrata certs issue makes one") from None
         except ValueError:
             raise CertificateError(f"{path} is damaged; remove its folder and issue it again") from None
-        peer, until = Peer.of_uris(_uris(certificate)), certificate.not_valid_after_utc
+        peer, until = Peer.of_uris(uris(certificate)), certificate.not_valid_after_utc
         return cls(folder=folder, peer=peer, until=until, certificate=certificate)
 
     @property
@@ -208,18 +201,10 @@ def _key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
 
 
 def _domain(certificate: x509.Certificate, path: Path) -> str:
-    uris = _uris(certificate)
-    if len(uris) != 1 or not uris[0].startswith("spiffe://"):
+    named = uris(certificate)
+    if len(named) != 1 or not named[0].startswith("spiffe://"):
         raise CertificateError(f"{path} was not made by fedstrata certs init: it does not say for which run it is")
-    return check_domain(uris[0].removeprefix("spiffe://"))
-
-
-def _uris(certificate: x509.Certificate) -> list[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return names.get_values_for_type(x509.UniformResourceIdentifier)
+    return check_domain(named[0].removeprefix("spiffe://"))
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -1,108 +1,251 @@
-"""The files of a certificate in a folder: `ca.pem`, `cert.pem`, `key.pem`, read and checked before they are used."""
+"""The TLS files of a process as they are on disk now: its certificate and key, its authorities, the revoked names.
 
-import re
+Files are looked at when they are used, at most once a second, and read again when they have changed.
+"""
+
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
 
 from fedstrata.errors import CertificateError, OutputError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.private_files import make_private
 from fedstrata.store import write_aside
-from fedstrata.trust.name_sets import NameSet
-from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.renewal import Renewal, Seen, stamp
-from fedstrata.trust.revoked import REVOKED, Revoked
-from fedstrata.trust.revoked_file import RevokedFile
+from fedstrata.trust.names import Name, NameSet, Peer, Role, name_of, server_name
 
-CA, CERT, KEY, CA_KEY = "ca.pem", "cert.pem", "key.pem", "ca-key.pem"
-PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-log = EventLog("trust")
+CA, CERT, KEY, CA_KEY, REVOKED = "ca.pem", "cert.pem", "key.pem", "ca-key.pem", "revoked.txt"
+LOOK_S = 1.0
+READ_AGAIN_S = 60.0  # after files that cannot be used: the clock may be set by then, or the disk be back
 READINGS = 20  # of files that are replaced while they are read
+# Bytes of a list: 13,000 devices as experiments call them, 3,600 names of any length, any number of devices in rows.
+# A server reads a changed list between two messages, and hears nobody meanwhile: 0.13 s of a core for rows alone.
+MOST_BYTES = 1 << 18
+GPS = Name("gps")
+log = EventLog("trust")
+
+
+class _Told(Protocol):
+    def told(self) -> dict[str, Any]:
+        """Return what the log says of it."""
+
+
+Content = TypeVar("Content", bound=_Told)
+
+
+class _Watched(Generic[Content]):
+    """The content of some files, read again when they change. Content that cannot be used is passed over.
+
+    Files whose times or rights alone change, as kubelet changes them every minute, have the content that they had.
+    """
+
+    def __init__(
+        self, kind: str, paths: Iterable[Path], read: Callable[["_Watched[Content]", Content | None], Content]
+    ) -> None:
+        """Read the files for the first time.
+
+        `kind` begins the names of events in the log; `read` gets this object and the content in use, None at first.
+
+        Raises:
+            CertificateError: the files cannot be used.
+        """
+        self._kind = kind
+        self._paths = tuple(paths)
+        self._read = read
+        self._lock = threading.Lock()
+        self._content = self._read_whole(None)
+        self._next_look, self._read_again = time.monotonic() + LOOK_S, float("inf")
+        self._reason = ""
+
+    def newest(self, *, at_once: bool = False) -> Content:
+        """Return the content in use; looked at once a second, or `at_once`."""
+        if at_once or time.monotonic() >= self._next_look:
+            with self._lock:
+                self._look()
+        return self._content
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._next_look = now + LOOK_S
+        if self._found() == self._stamp and now < self._read_again:
+            return
+        try:
+            found = self._read_whole(self._content)
+        except CertificateError as error:
+            self._read_again = time.monotonic() + READ_AGAIN_S
+            if str(error) != self._reason:
+                self._reason = str(error)
+                log.warning(f"{self._kind}_not_taken", reason=self._reason)
+        else:
+            if found != self._content or self._reason:
+                self._content = found
+                log.info(f"{self._kind}_taken", **found.told())
+            self._read_again, self._reason = float("inf"), ""
+
+    def _read_whole(self, had: Content | None) -> Content:
+        for _ in range(READINGS):
+            self._stamp = self._found()
+            try:
+                return self._read(self, had)
+            except CertificateError:
+                if self._found() == self._stamp:
+                    raise
+        raise CertificateError(
+            f"the files in {self._paths[0].parent} change all the time; let whoever writes them come to an end"
+        )
+
+    def _found(self) -> tuple[tuple[int, ...], ...]:
+        """Return what tells these files from others at their paths, without reading them."""
+        return tuple(map(_stamp, self._paths))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """Names that nobody has any more, from a list with one name a line; # begins a remark."""
+
+    names: frozenset[Name] = field(default_factory=frozenset)
+
+    @classmethod
+    def load(cls, path: Path, before: "Revoked | None" = None) -> "Revoked":
+        """Read a list; no file is an empty list.
+
+        Raises:
+            CertificateError: the list cannot be read, or is empty although `before` was not.
+        """
+        try:
+            with path.open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
+            text = content.decode()
+        except FileNotFoundError:
+            content, text = b"", ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise CertificateError(f"{path} cannot be read: {error}; fedstrata certs revoke writes one") from None
+        if len(content) > MOST_BYTES:
+            raise CertificateError(f"{path} has more than {MOST_BYTES} bytes; take out what has run out by now")
+        if before and before.names and not text.strip():
+            raise CertificateError(
+                f"{path} is empty or gone, and its {len(before.names)} entries still count; copy it again, or write a "
+                "line with a remark alone, such as # nobody, where nobody is revoked any more"
+            )
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, path: str | Path = REVOKED) -> "Revoked":
+        """Read the text of a list. Raises CertificateError if a line is no name, or the last one has no end."""
+        if not text.endswith("\n") and text:
+            raise CertificateError(
+                f"{path}: its last line has no end, so it may be copied in part; end the last line, or copy it again"
+            )
+        names = set()
+        for number, line in enumerate(text.splitlines(), 1):
+            if entry := line.partition("#")[0].strip():
+                try:
+                    names.add(name_of(entry))
+                except CertificateError as error:
+                    raise CertificateError(
+                        f"{path}, line {number}: {error}; expected a name such as device/device-003"
+                    ) from None
+        return cls(frozenset(names))
+
+    def files(self) -> dict[str, bytes]:
+        """Return the list as its file has it, by the file's name; nothing if nobody is revoked."""
+        return {REVOKED: "".join(f"{name}\n" for name in sorted(map(str, self.names))).encode()} if self.names else {}
+
+    def told(self) -> dict[str, Any]:
+        """Return what the log says of a list."""
+        return {"entries": len(self.names)}
+
+    def with_also(self, names: Iterable[Name]) -> "Revoked":
+        """Return these names and others."""
+        return Revoked(self.names.union(names))
+
+    def why(self, peer: Peer) -> str | None:
+        """Return why the holder of a certificate is refused, whatever it calls; None if it is not."""
+        return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
+
+    def revokes(self, roles: Iterable[Role], device_or_lps_id: str) -> bool:
+        """Return whether nobody may speak for a device or an LPS of that id."""
+        return any(self._named.has(role, device_or_lps_id) for role in roles)
+
+    @cached_property
+    def _named(self) -> NameSet:
+        return NameSet(self.names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Whom a process trusts, who it is, and its key; as PEM, and where they came from."""
+    """Who a process is, its key, and whom it trusts, in PEM, as its folder had them at one time."""
 
     folder: Path
     ca: bytes
     cert: bytes
     key: bytes
     me: Peer
-    revoked_file: RevokedFile | None = field(default=None, compare=False, repr=False)
-    renewal: "Renewal[TlsFiles]" = field(default_factory=Renewal, compare=False, repr=False)
+    on_disk: "_Watched[TlsFiles] | None" = field(default=None, compare=False, repr=False)
+    listed: _Watched[Revoked] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def load(cls, folder: Path, revoked: Path | None = None) -> "TlsFiles":
-        """The files of a folder, checked: each is whole, they fit, and the certificate is valid now.
-
-        `revoked` is the list of certificates that count no more, where it is not beside them.
+        """Read the files of a folder. `revoked` is a list of revoked names in place of the one beside them.
 
         Raises:
-            CertificateError: they are not, or are not there; or a list of revoked ones beside them cannot be read.
+            CertificateError: a file is missing or damaged, they do not fit each other, or they are not valid now.
         """
-        found, set_of_files = cls._load(folder)
-        files = replace(found, revoked_file=RevokedFile(revoked or folder / REVOKED))
-        files.renewal.begin(files, set_of_files)
-        return files
+        at = revoked or folder / REVOKED
+        listed = _Watched("revoked", [at], lambda _, had: Revoked.load(at, had))
+        paths = [folder / name for name in (CA, CERT, KEY)]
+        return _Watched[TlsFiles]("certificate", paths, partial(cls._read, folder, listed)).newest()
 
     @classmethod
-    def _load(cls, folder: Path) -> tuple["TlsFiles", Seen]:
-        """The files without the list, and which they are; what is replaced while it is read is read again."""
-        for _ in range(READINGS):
-            before = seen(folder)
-            try:
-                files = cls._read(folder)
-            except CertificateError:
-                if seen(folder) == before:
-                    raise
-                continue
-            if seen(folder) == before:
-                return files, before
-        raise CertificateError(f"the files in {folder} change all the time; let whoever writes them come to an end")
+    def _read(
+        cls, folder: Path, listed: _Watched[Revoked], on_disk: "_Watched[TlsFiles]", had: "TlsFiles | None"
+    ) -> "TlsFiles":
+        from fedstrata.trust import certificates
+
+        ca, cert, key = (_content(folder / name) for name in (CA, CERT, KEY))
+        authorities, chain = certificates.parsed(ca, folder / CA), certificates.parsed(cert, folder / CERT)
+        if not certificates.is_key_of(key, chain[0]):
+            raise CertificateError(
+                f"{folder / CERT} and {KEY} beside it are of different certificates, or the key is damaged or has a "
+                "password; issue them again"
+            )
+        if (why := certificates.why_unusable(chain, authorities)) is not None:
+            raise CertificateError(
+                f"{folder / CERT} is not to be used: {why}; issue it again, by the authority of {CA} beside it"
+            )
+        me = Peer.of_uris(certificates.uris(chain[0]))
+        files = cls(folder=folder, ca=ca, cert=cert, key=key, me=me, on_disk=on_disk, listed=listed)
+        if had is not None:
+            if me.domain != had.me.domain:
+                raise CertificateError(f"{folder / CERT} is now of run {me.domain!r}, not {had.me.domain!r}")
+            files.require(*had.me.names)
+        return files
 
     def newest(self, *, at_once: bool = False) -> "TlsFiles":
-        """The files of the folder as they are now, for who was given these; looked at once a second, or `at_once`.
+        """Return the files of the folder as they are now; looked at once a second, or `at_once`.
 
         Files that cannot be used, or name somebody else, are passed over: a process goes on with what it has.
         """
-        return self.renewal.newest(self, lambda: seen(self.folder), self._renewed, _tell, at_once=at_once)
+        return self if self.on_disk is None else self.on_disk.newest(at_once=at_once)
 
     def revoked(self, *, at_once: bool = False) -> Revoked:
-        """Whose certificates count no more, by the list beside these files as it is now; looked at like them."""
-        return Revoked() if self.revoked_file is None else self.revoked_file.newest(at_once=at_once)
-
-    @cached_property
-    def authorities(self) -> frozenset[bytes]:
-        """The certificates in `ca.pem`, in PEM."""
-        return frozenset(PEM.findall(self.ca))
-
-    def is_shown_as(self, other: "TlsFiles") -> bool:
-        """Whether a connection made with these files is as one with the others."""
-        return (self.ca, self.cert, self.key) == (other.ca, other.cert, other.key)
-
-    def _renewed(self) -> "TlsFiles":
-        """The files of the folder now. Raises CertificateError where they are not for this process."""
-        files, _ = TlsFiles._load(self.folder)
-        if files.me.domain != self.me.domain:
-            raise CertificateError(f"{self.folder / CERT} is now of run {files.me.domain!r}, not {self.me.domain!r}")
-        files.require(*self.me.names)
-        return replace(files, renewal=self.renewal, revoked_file=self.revoked_file)
-
-    @classmethod
-    def _read(cls, folder: Path) -> "TlsFiles":
-        found = {name: _read(folder / name) for name in (CA, CERT, KEY)}
-        server = _checked(ssl.PROTOCOL_TLS_SERVER, folder)
-        client = _checked(ssl.PROTOCOL_TLS_CLIENT, folder)
-        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-        server.verify_mode = ssl.CERT_REQUIRED
-        me = Peer.of_uris(_own_uris(client, server, folder))
-        return cls(folder=folder, ca=found[CA], cert=found[CERT], key=found[KEY], me=me)
+        """Return the revoked names as the list has them now, whatever becomes of the certificate beside it."""
+        return Revoked() if self.listed is None else self.listed.newest(at_once=at_once)
 
     def require(self, *names: Name) -> None:
         """Raise CertificateError unless the certificate names all of these, which this process is."""
@@ -113,25 +256,86 @@ class TlsFiles:
                     f"{self.folder / CERT} names {self.me}, and this process is {name}: give it the certificate of that"
                 )
 
+    def told(self) -> dict[str, Any]:
+        """Return what the log says of the files: a part of what `sha256sum` prints."""
+        return {"certificate": sha256(self.cert).hexdigest()[:16], "authority": sha256(self.ca).hexdigest()[:16]}
+
+    def why_outdated(self, chain: bytes, now_s: float) -> str | None:
+        """Return why a certificate that counted once counts no more: it has run out, or its authority is dropped.
+
+        `chain` is in PEM: the certificate, then those that were shown with it. `now_s` is in seconds since 1970.
+
+        Raises:
+            CertificateError: the chain cannot be read.
+        """
+        from fedstrata.trust.certificates import standing
+
+        until, is_vouched_for = standing(chain, self.ca)
+        if until.timestamp() < now_s:
+            return f"has run out on {until:%Y-%m-%d %H:%M:%S} UTC"
+        return None if is_vouched_for else "is by an authority that counts no more"
+
+    def is_shown_as(self, other: "TlsFiles") -> bool:
+        """Return whether a connection made with these files is like one made with the others."""
+        return (self.ca, self.cert, self.key) == (other.ca, other.cert, other.key)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return a server's credentials: each handshake is by the files that are in the folder then.
+
+        Only callers with a certificate of the server's own authorities get as far as a call.
+        """
+        shown = self
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal shown
+            newest = shown.newest(at_once=True)
+            if newest.is_shown_as(shown):
+                return None
+            shown = newest
+            return newest._configuration()
+
+        fetch: Any = renewed  # None says that nothing has changed, of which gRPC's stubs do not know
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), fetch, require_client_authentication=True)
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], root_certificates=self.ca)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Return a caller's credentials: it speaks only to a server with a certificate of its own authorities."""
+        return grpc.ssl_channel_credentials(self.ca, private_key=self.key, certificate_chain=self.cert)
+
     def client_context(self) -> ssl.SSLContext:
-        """How this process would greet a server with Python's own TLS, which tells what gRPC does not."""
-        context = _checked(ssl.PROTOCOL_TLS_CLIENT, self.folder)
+        """Return how this process greets a server with Python's own TLS. Raises OSError, of which ssl's errors are."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
+        context.load_verify_locations(self.folder / CA)
+        context.load_cert_chain(self.folder / CERT, self.folder / KEY, password=lambda: "")
         return context
 
 
-def _tell(files: TlsFiles) -> None:
-    log.info("certificate_taken", certificate=_fingerprint(files.cert), authority=_fingerprint(files.ca))
+class TlsOptions(Protocol):
+    """What a process was given on its command line, as text; empty or None where it was not."""
+
+    tls: str | None  # the folder
+    revoked: str | None  # a list of revoked names in place of the one in the folder
 
 
-def _fingerprint(content: bytes) -> str:
-    """What tells one file from another in a log: SHA-256 of its bytes, as `sha256sum` has it, in part."""
-    return sha256(content).hexdigest()[:16]
+def load_tls(options: TlsOptions, *me: Name) -> TlsFiles | None:
+    """Return the TLS files of a process that is all of `me`; None without a folder: it speaks in the clear.
+
+    Raises:
+        CertificateError: the folder's files cannot be used, or name somebody else.
+    """
+    if not options.tls:
+        return None
+    tls = TlsFiles.load(Path(options.tls), Path(options.revoked) if options.revoked else None)
+    tls.require(*me)
+    return tls
 
 
-def seen(folder: Path) -> Seen:
-    """What tells one set of a folder's files from another, without reading them."""
-    return tuple(stamp(folder / name) for name in (CA, CERT, KEY))
+def checked_as(parent: Name) -> tuple[tuple[str, str], ...]:
+    """Return the channel's option for who a server has to be: an address changes, and does not say who is there."""
+    return (("grpc.ssl_target_name_override", server_name(parent)),)
 
 
 def private_folder(folder: Path) -> None:
@@ -143,72 +347,15 @@ def private_folder(folder: Path) -> None:
 
 
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files to a folder, each of which only its owner may read, in this order."""
+    """Write files to a folder, in this order. Only their owner may read them."""
     private_folder(folder)
     for name, content in files.items():
         with write_aside(folder / name) as file:
             file.write(content)
 
 
-def _read(path: Path) -> bytes:
+def _content(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror}; --tls names a folder with {CA}, {CERT} and {KEY}") from None
-    if b"-----BEGIN " not in content:
-        raise CertificateError(f"{path} is not PEM; issue it again")
-    return content
-
-
-def _checked(protocol: int, folder: Path) -> ssl.SSLContext:
-    """A context with the folder's files. Raises CertificateError when they do not fit each other."""
-    context = ssl.SSLContext(protocol)
-    try:
-        context.load_verify_locations(folder / CA)
-    except ssl.SSLError as error:
-        raise CertificateError(f"{folder / CA} is damaged ({_why(error)}); copy it again") from None
-    except OSError as error:
-        raise CertificateError(f"{folder / CA}: {error.strerror}; copy it again") from None
-    try:
-        context.load_cert_chain(folder / CERT, folder / KEY, password=_no_password)
-    except (ssl.SSLError, CertificateError) as error:
-        raise CertificateError(
-            f"{folder / CERT} and {KEY} beside it are damaged or of different certificates ({_why(error)}); "
-            "issue them again"
-        ) from None
-    except OSError as error:
-        raise CertificateError(f"{folder / CERT} or {KEY} beside it: {error.strerror}; issue them again") from None
-    return context
-
-
-def _no_password() -> str:
-    raise CertificateError("the key is encrypted, and nobody is asked for its password")
-
-
-def _own_uris(client: ssl.SSLContext, server: ssl.SSLContext, folder: Path) -> list[str]:
-    """The URIs of the certificate, from a handshake of this process with itself: what a parent would make of it.
-
-    Raises:
-        CertificateError: a parent would not take it.
-    """
-    ways = ssl.MemoryBIO(), ssl.MemoryBIO()
-    caller, parent = client.wrap_bio(ways[0], ways[1]), server.wrap_bio(ways[1], ways[0], server_side=True)
-    for side in (caller, parent, caller, parent):
-        try:
-            side.do_handshake()
-        except ssl.SSLWantReadError:
-            continue
-        except ssl.SSLError as error:
-            raise CertificateError(
-                f"{folder / CERT} is not to be used: {_why(error)}; issue it again, by the authority of {CA} beside it"
-            ) from None
-    said: Any = (parent.getpeercert() or {}).get("subjectAltName", ())
-    return [value for kind, value in said if kind == "URI"]
-
-
-def _why(error: Exception) -> str:
-    """What OpenSSL found, without its codes."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return error.verify_message
-    reason = getattr(error, "reason", None) or str(error)
-    return str(reason).replace("_", " ").lower()

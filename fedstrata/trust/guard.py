@@ -1,7 +1,10 @@
 """Stands before a server's calls and lets through what the table allows the caller's certificate."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import isasyncgenfunction
@@ -18,14 +21,11 @@ from fedstrata.errors import (
     PayloadError,
     TooManyCallsError,
 )
+from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
-from fedstrata.trust.files import PEM, TlsFiles
-from fedstrata.trust.lookout import LOOK_S, Lookout
+from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer, Role
-from fedstrata.trust.outdated import Outdated
 from fedstrata.trust.rate_limits import Shares
-from fedstrata.trust.revoked import Revoked
-from fedstrata.trust.shown import shown_by
 from fedstrata.trust.table import TABLE, Claim, Rule
 from fedstrata.trust.undecoded import check_decoded
 
@@ -34,6 +34,11 @@ TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
 MOST_ASKED_BYTES = 1 << 16  # of a message that is all of a call: the largest names a hundred who are waited for
 MANY_CHILDREN = 1024  # where it is not known how many there are
+LOOK_S = 2.0  # between two looks at the callers of calls under way
+RECENT_S = 10.0  # for how long a caller counts as shut out: tries are two seconds apart
+SAID_AGAIN_S = 60.0
+REFUSED_REMEMBERED = 1024
+log = EventLog("trust")
 
 
 class Place(Protocol):
@@ -45,32 +50,31 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who is at the other end of a connection, and the certificate by which that is known, in PEM."""
+    """Who is at the other end of a connection, and the certificate by which that is known."""
 
     peer: Peer
-    certificate: bytes
-    beside: tuple[bytes, ...] = ()  # the other certificates that were shown with it
+    chain: bytes  # in PEM: the certificate, then those that were shown with it
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
     """Refuses calls, and messages of streams, by who sends them; counts each by why."""
 
     def __init__(
-        self, domain: str, place: Place, refused: Callable[[str], None], *,
-        revoked: Callable[[], Revoked] = Revoked, shares: Shares | None = None, outdated: Outdated | None = None,
-        look_every_s: float = LOOK_S,
+        self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares | None = None,
+        look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`domain` is the one of the server's own certificate; `refused` is told the reason of each refusal; `revoked`
-        and `outdated` say whose certificates count no more, and `shares` how many calls an identity may make. Calls
-        under way are looked through every so often for those of who is revoked.
+        """`tls` are the server's own files; `refused` is told the reason of each refusal.
+
+        `shares` say how many calls an identity may make. Calls under way are looked through every `look_every_s` for
+        those of revoked callers. `clock` gives seconds since 1970.
         """
-        self._domain = domain
-        self._revoked = revoked
-        self._outdated = outdated
+        self._tls = tls
         self._shares = shares or Shares(MANY_CHILDREN)
         self._place = place
         self._refused = refused
-        self._lookout = Lookout(lambda caller: self._invalid(caller) is None, self._check_valid, look_every_s)
+        self._clock = clock
+        self._outdated = _Outdated(clock)
+        self._lookout = Lookout(lambda caller: tls.revoked().why(caller.peer) is None, self._check_valid, look_every_s)
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -95,9 +99,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("certificate", str(error)) from None
         if list(auth.get("ssl_tls_version", ())) != [TLS_1_3]:
             raise self.refusal("tls", f"{peer} speaks an older TLS than 1.3; let it take a newer library")
-        if peer.domain != self._domain:
-            raise self.refusal("run", f"{peer} is of {quoted(peer.domain)}, and this is {quoted(self._domain)}")
-        caller = Caller(peer, _certificate(auth), _beside(tuple(auth.get("x509_pem_cert_chain", ()))))
+        if peer.domain != self._tls.me.domain:
+            raise self.refusal("run", f"{peer} is of {quoted(peer.domain)}, and this is {quoted(self._tls.me.domain)}")
+        caller = Caller(peer, b"".join((*auth.get("x509_pem_cert", ()), *auth.get("x509_pem_cert_chain", ()))))
         self._check_valid(caller)
         self._check_outdated(caller)
         if rule is None or not any(peer.is_a(role) for role in rule.roles):
@@ -129,27 +133,22 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         self._check_outdated(caller)
 
     def _check_valid(self, caller: Caller) -> None:
-        if (found := self._invalid(caller)) is not None:
-            raise self.refusal(*found)
-
-    def _invalid(self, caller: Caller) -> tuple[str, str] | None:
-        """Why a caller is refused whatever it calls, in a word and in a line."""
-        try:
-            why = self._revoked().why(caller.peer, caller.certificate)
-        except CertificateError as error:
-            return "certificate", str(error)
-        return None if why is None else ("revoked", f"{why}; ask who runs this for a new certificate")
+        if (why := self._tls.revoked().why(caller.peer)) is not None:
+            raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
 
     def _check_outdated(self, caller: Caller) -> None:
-        if self._outdated is None:
-            return
+        """Refuse a certificate that counted when its connection began: the holder may try again by another."""
         try:
-            self._outdated.check(caller.peer, caller.certificate, caller.beside)
-        except OutdatedError:
-            self._refused("outdated")
-            raise
+            why = self._tls.newest().why_outdated(caller.chain, self._clock())
         except CertificateError as error:
             raise self.refusal("certificate", str(error)) from None
+        if why is not None:
+            self._refused("outdated")
+            self._outdated.note(caller.peer, why)
+            raise OutdatedError(
+                f"the certificate of {caller.peer} {why}; renew it (fedstrata certs renew): it is taken from where it "
+                "lies"
+            )
 
     async def check(self, caller: Caller, method: str, rule: Rule, message: Any) -> None:
         """Refuse a message that claims what its sender is not now; what has begun under a certificate that has run out
@@ -166,7 +165,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         for claim in claims:
             if claim.id == "":
                 raise self.refusal("identity", f"{peer} does not say in whose name it calls")
-            if claim.id and self._revoked().revokes(rule.roles, claim.id):
+            if claim.id and self._tls.revoked().revokes(rule.roles, claim.id):
                 raise self.refusal("revoked", f"{quoted(claim.id)} is revoked; ask who runs this for a new certificate")
             if claim.id and not any(peer.is_(role, claim.id) for role in rule.roles):
                 call = method.rpartition("/")[2]
@@ -178,7 +177,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
         """Whether somebody is refused now for a certificate that counts no more, and would be let in by another."""
-        return self._outdated is not None and self._outdated.shuts_out(role, device_or_lps_id)
+        return self._outdated.shuts_out(role, device_or_lps_id)
 
     def refusal(self, reason: str, text: str) -> NotAllowedError:
         """The error for a refusal, which is counted."""
@@ -189,30 +188,85 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 def guard_of(
     tls: TlsFiles | None, place: Place, refused: Callable[[str], None], children: int = MANY_CHILDREN
 ) -> Guard | None:
-    """The guard of a server with this certificate, and with the list of revoked ones beside it; of none without.
+    """Return the guard of a server with these files; None without.
 
     `children` is how many devices the run has.
     """
-    if tls is None:
-        return None
-    outdated = Outdated(lambda: tls.newest().authorities)
-    return Guard(tls.me.domain, place, refused, revoked=tls.revoked, shares=Shares(children), outdated=outdated)
+    return None if tls is None else Guard(tls, place, refused, shares=Shares(children))
 
 
-def serial_shown(context: Context) -> int | None:
-    """The serial number of the certificate that a caller has shown; None in the clear."""
-    certificate = _certificate(context.auth_context())
-    return shown_by(certificate).serial if certificate else None
+class _Outdated:
+    """Who was refused lately for a certificate that counts no more."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._refused_at: OrderedDict[Peer, float] = OrderedDict()
+        self._said_at: dict[Peer, float] = {}
+
+    def note(self, peer: Peer, why: str) -> None:
+        """Note that somebody is refused; the log says so once a minute."""
+        now = self._clock()
+        self._refused_at[peer] = now
+        self._refused_at.move_to_end(peer)
+        if len(self._refused_at) > REFUSED_REMEMBERED:
+            oldest, _ = self._refused_at.popitem(last=False)
+            self._said_at.pop(oldest, None)
+        if now - self._said_at.get(peer, float("-inf")) >= SAID_AGAIN_S:
+            self._said_at[peer] = now
+            log.warning("certificate_outdated", peer=str(peer), reason=why)
+
+    def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
+        """Return whether somebody of that id was refused lately."""
+        since = self._clock() - RECENT_S
+        return any(at >= since and peer.is_(role, device_or_lps_id) for peer, at in self._refused_at.items())
 
 
-def _certificate(auth: Mapping[str, Iterable[bytes]]) -> bytes:
-    return next(iter(auth.get("x509_pem_cert", ())), b"")
+class Lookout:
+    """Looks every now and then at those whose calls are under way; at nobody while there are none."""
 
+    def __init__(
+        self, counts: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S
+    ) -> None:
+        """`counts` says whether somebody's calls may go on, and `check` raises why not."""
+        self._counts = counts
+        self._check = check
+        self._every_s = every_s
+        self._under_way: dict[asyncio.Timeout, Caller] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
-@lru_cache(CALLERS_REMEMBERED)
-def _beside(chains: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """The certificates of a chain behind the first, which is the caller's own."""
-    return tuple(PEM.findall(b"".join(chains)))[1:]
+    @asynccontextmanager
+    async def over(self, who: Caller) -> AsyncIterator[None]:
+        """Give a block up wherever it waits, once the call may not go on.
+
+        Raises:
+            FedstrataError: what `check` raises; OutdatedError where it would go on again.
+        """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._under_way[limit] = who
+                self._look_later()
+                try:
+                    yield
+                finally:
+                    del self._under_way[limit]
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._check(who)
+            raise OutdatedError("the certificate of this call did not count just now; try again") from None
+
+    def _look_later(self) -> None:
+        if self._timer is None and self._under_way:
+            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        counts = {who: self._counts(who) for who in set(self._under_way.values())}
+        for limit, who in self._under_way.items():
+            if not counts[who] and not limit.expired():
+                limit.reschedule(0.0)
+        self._look_later()
 
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")

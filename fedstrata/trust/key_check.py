@@ -4,7 +4,6 @@ An LPS checks each key before the key enters a roster, and each device checks th
 the point is checked.
 """
 
-import ssl
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from fedstrata.errors import CertificateError, OutdatedError, PayloadError
 from fedstrata.process.quoting import quoted
+from fedstrata.trust.certificates import is_issued_by, uris
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.v1 import rounds_pb2 as pb
@@ -71,7 +71,7 @@ class KeyCheck:
         if certificate.not_valid_after_utc.timestamp() < self._clock():
             raise OutdatedError(f"{whose} has run out")
         revoked = own.revoked()
-        if revoked.revokes(("device",), device_id) or revoked.why(peer, _pem(key.certificate)):
+        if revoked.revokes(("device",), device_id) or revoked.why(peer):
             raise OutdatedError(f"{whose} is revoked")
 
     def _signature_checked(self, device_id: str, public_key: bytes, signature: bytes, certificate: bytes) -> None:
@@ -103,9 +103,8 @@ def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
     try:
         found = x509.load_der_x509_certificate(der)
         _ = found.public_key()  # a point that is not on its curve is found here
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        return found, Peer.of_uris(names.value.get_values_for_type(x509.UniformResourceIdentifier))
-    except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound, CertificateError) as error:
+        return found, Peer.of_uris(uris(found))
+    except (ValueError, UnsupportedAlgorithm, CertificateError) as error:
         raise PayloadError(
             f"the key for masks of {quoted(device_id)} comes with no certificate of a device: {error}"
         ) from None
@@ -114,17 +113,4 @@ def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
 @lru_cache(KEYS_REMEMBERED)
 def _is_issued_by_any(authorities: bytes, der: bytes) -> bool:
     found = x509.load_der_x509_certificate(der)
-    return any(_is_issued_by(found, authority) for authority in x509.load_pem_x509_certificates(authorities))
-
-
-def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
-
-
-@lru_cache(KEYS_REMEMBERED)
-def _pem(der: bytes) -> bytes:
-    return ssl.DER_cert_to_PEM_cert(der).encode()
+    return any(is_issued_by(found, authority) for authority in x509.load_pem_x509_certificates(authorities))

@@ -4,8 +4,11 @@ A process that hosts many devices is named by the first and the last of them: `s
 """
 
 import re
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Self, get_args
 
 from fedstrata.errors import CertificateError
@@ -21,6 +24,7 @@ LPS_ID = re.compile(r"lps-(0|[1-9][0-9]{0,8})")
 NAME = r"(?P<role>[a-z]+)(?:/(?P<id>[^/_]+)(?:_(?P<last>[^/_]+))?)?"
 URI = re.compile(rf"spiffe://(?P<domain>[^/]+)/{NAME}")
 NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>[0-9]{1,9})")
+Stem = tuple[str, int]  # what ids of a row begin with, and how many digits follow
 
 
 @dataclass(frozen=True)
@@ -43,25 +47,28 @@ class Name:
                 )
         if self.role == "lps" and not LPS_ID.fullmatch(self.id):
             raise CertificateError(f"{quoted(self.id)} is no LPS; they are lps-0, lps-1, …")
-        if self.last and (self.role != "device" or _row(self.id, self.last) is None):
+        if self.last and (self.role != "device" or not _is_row(self.id, self.last)):
             raise CertificateError(f"{quoted(self.id)} and {quoted(self.last)} are not the ends of a row of devices")
 
     def covers(self, device_or_lps_id: str) -> bool:
         """Whether this is a name of somebody with that id."""
-        if not self.last:
+        if not self.last or len(device_or_lps_id) > LONGEST_ID:
             return device_or_lps_id == self.id
-        stem, width, numbers = _row(self.id, self.last) or ("", 0, range(0))
-        number = device_or_lps_id.removeprefix(stem)
-        is_alike = device_or_lps_id.startswith(stem) and len(number) == width and number.isascii()
-        return is_alike and number.isdecimal() and int(number) in numbers
+        found, ends = _numbered(device_or_lps_id), self.ends
+        return found is not None and ends is not None and found[0] == ends[0] and ends[1] <= found[1] <= ends[2]
+
+    @cached_property
+    def ends(self) -> tuple[Stem, int, int] | None:
+        """The stem of its ids, the first and the last number; None if they end in none."""
+        first, last = _numbered(self.id), _numbered(self.last or self.id)
+        return first and last and (*first, last[1])
 
     @property
     def devices(self) -> int:
         """How many devices have this name."""
         if self.role != "device":
             return 0
-        row = _row(self.id, self.last) if self.last else None
-        return len(row[2]) if row else 1
+        return self.ends[2] - self.ends[1] + 1 if self.ends else 1
 
     def uri(self, domain: str) -> str:
         """The name as it stands in a certificate."""
@@ -141,29 +148,66 @@ def check_domain(domain: str) -> str:
     return domain
 
 
-def split_number(device_or_lps_id: str) -> tuple[tuple[str, int], int] | None:
-    """What an id begins with and how many digits follow, and their number; None where it ends in none."""
+class NameSet:
+    """All devices, LPSs, operators and so on that have one of some names. Lookups do not walk the names."""
+
+    def __init__(self, names: Iterable[Name]) -> None:
+        """Join rows that touch or overlap; a device whose id ends in a number is a row of one."""
+        self._single: set[tuple[Role, str]] = set()
+        rows: dict[tuple[Role, Stem], list[tuple[int, int]]] = defaultdict(list)
+        for name in names:
+            if (found := name.ends) is None:
+                self._single.add((name.role, name.id))
+            else:
+                stem, low, high = found
+                rows[name.role, stem].append((low, high))
+        self._rows = {key: _joined(ends) for key, ends in rows.items()}
+
+    def covers(self, name: Name) -> bool:
+        """Return whether all that a name stands for is among them."""
+        if (found := name.ends) is None:
+            return (name.role, name.id) in self._single
+        return self._has_row(name.role, *found)
+
+    def has(self, role: Role, device_or_lps_id: str) -> bool:
+        """Return whether somebody in a role has that id, which may come from anybody."""
+        if len(device_or_lps_id) > LONGEST_ID:
+            return False
+        if (found := _numbered(device_or_lps_id)) is None:
+            return (role, device_or_lps_id) in self._single
+        stem, number = found
+        return self._has_row(role, stem, number, number)
+
+    def _has_row(self, role: Role, stem: Stem, low: int, high: int) -> bool:
+        begins, ends = self._rows.get((role, stem), ((), ()))
+        at = bisect_right(begins, low) - 1
+        return at >= 0 and high <= ends[at]
+
+
+def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return the first and the last numbers of rows, in order, none of which touches another."""
+    begins, ends = list[int](), list[int]()
+    for low, high in sorted(rows):
+        if ends and low <= ends[-1] + 1:
+            ends[-1] = max(ends[-1], high)
+        else:
+            begins.append(low)
+            ends.append(high)
+    return begins, ends
+
+
+def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
+    """Return an id's stem and the number at its end; None if it ends in none."""
     found = NUMBERED.fullmatch(device_or_lps_id)
     return found and ((found["stem"], len(found["number"])), int(found["number"]))
 
 
-def ends_of(name: Name) -> tuple[tuple[str, int], int, int] | None:
-    """As `split_number`, with the first and the last number of a name; None of one without a number."""
-    first, last = split_number(name.id), split_number(name.last or name.id)
-    return first and last and (*first, last[1])
-
-
-def _row(first: str, last: str) -> tuple[str, int, range] | None:
-    """What ids of a row begin with, how many digits follow, and which numbers; None where there is no such row."""
-    ends = NUMBERED.fullmatch(first), NUMBERED.fullmatch(last)
-    if ends[0] is None or ends[1] is None or ends[0]["stem"] != ends[1]["stem"]:
-        return None
-    low, high = ends[0]["number"], ends[1]["number"]
-    if len(low) != len(high) or int(low) >= int(high):
-        return None
-    return ends[0]["stem"], len(low), range(int(low), int(high) + 1)
+def _is_row(first: str, last: str) -> bool:
+    """Return whether two ids are the ends of a row: they differ in the number at their ends alone."""
+    low, high = _numbered(first), _numbered(last)
+    return low is not None and high is not None and low[0] == high[0] and low[1] < high[1]
 
 
 def _follows(before: str, after: str) -> bool:
-    row = _row(before, after)
-    return row is not None and len(row[2]) == 2
+    low, high = _numbered(before), _numbered(after)
+    return low is not None and high is not None and low[0] == high[0] and low[1] + 1 == high[1]

@@ -75,10 +75,12 @@ class RegisterLpsRequest(_message.Message):
     def __init__(self, lps_id: _Optional[str] = ..., address: _Optional[str] = ..., experiment_sha256: _Optional[str] = ...) -> None: ...
 
 class RegisterLpsResponse(_message.Message):
-    __slots__ = ("run_id",)
+    __slots__ = ("run_id", "is_grouped")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_GROUPED_FIELD_NUMBER: _ClassVar[int]
     run_id: str
-    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+    is_grouped: bool
+    def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ...) -> None: ...
 
 class FetchClustersRequest(_message.Message):
     __slots__ = ("run_id", "lps_id", "known_version", "waits")

@@ -65,6 +65,8 @@ class Enrolment:
         return max(0.0, self._closes_at - asyncio.get_running_loop().time())
 
     def _all_there(self) -> bool:
+        if len(self._roster.devices) < self._roster.expected:  # asked whenever a device enrols
+            return False
         devices = self._roster.founders
         return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
 

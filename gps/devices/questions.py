@@ -14,7 +14,7 @@ from fedstrata.errors import ExcludedError, PayloadError, SupersededError
 from fedstrata.methods import Arrays, Candidate, Method, Moment, Question
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import HOLD_S, Changes, wait_until
+from fedstrata.process.sleeping import Changes, hold_s, wait_until
 from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named
 from fedstrata.v1 import answers_pb2 as pb
@@ -40,6 +40,7 @@ class Questions:
         self._relays = [index for index in relays if index not in roster.newcomers]
         self._decided = {index: asyncio.Event() for index in self._relays}
         self.changes = Changes()
+        self._hold_s = hold_s(roster.expected)
         self.is_closed = False  # whether no answer to a relayed question is waited for any more
         self.sponsors: Sequence[Sequence[int]] | None = None  # by cluster, once there are clusters
         self._clock = clock
@@ -174,7 +175,7 @@ class Questions:
     async def _indexes_for(self, device: Device) -> list[int]:
         if not device.is_late:
             return self._relays
-        await self.changes.wait_until(lambda: self.sponsors is not None, HOLD_S)
+        await self.changes.wait_until(lambda: self.sponsors is not None, self._hold_s)
         return sorted(index for group in self.sponsors or () for index in group)
 
     async def _wait_decided(self, index: int) -> bool:
@@ -183,8 +184,8 @@ class Questions:
             return True
         decided, is_decided = self._decided.get(index), partial(self._is_decided, index)
         if decided is None:
-            return await self.changes.wait_until(is_decided, HOLD_S)
-        return await wait_until(decided, is_decided, HOLD_S)
+            return await self.changes.wait_until(is_decided, self._hold_s)
+        return await wait_until(decided, is_decided, self._hold_s)
 
     def _is_decided(self, index: int) -> bool:
         """Whether a device's relayed answer is there, or will not come."""

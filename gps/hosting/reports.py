@@ -8,9 +8,11 @@ from pathlib import Path
 
 from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateError, UnknownChildError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.links import WAYS
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import HOLD_S, Changes
+from fedstrata.record.rounds import loss_and_accuracy
 from fedstrata.rounds import ChildLimits
 from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
@@ -22,10 +24,8 @@ from fedstrata.v1 import rounds_pb2
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
 from gps.plans.plan import Plans
-from gps.record.energy_record import EnergySoFar
-from gps.record.measured import loss_and_accuracy
 
-DIRECTIONS, KINDS = ("up", "down"), ("model", "update", "control", "answer")
+KINDS = ("model", "update", "control", "answer")
 MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
 MOST_COUNTS = 64  # of bytes by link, direction, kind and end; there are 22
 MOST_CARRIED = 5  # of a device in an LPS round: model, answer, word to go on, update, and its computing
@@ -59,7 +59,6 @@ class Reports:
         self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
         self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
         self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
-        self.energy = EnergySoFar(experiment, journal.lps_rounds)
         self._exclude = exclude
         clear_asides(models)
         self._recall_link_bytes()
@@ -100,8 +99,6 @@ class Reports:
             )
             for exclusion in header.exclusions:
                 self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
-        self.energy.note(rows)
-        self._metrics.energy(self.energy.total.joules() if self.energy.is_on else {})
         for row in rows:
             self.latest_rounds[row.cluster_id] = row
             measured = loss_and_accuracy(row)
@@ -266,4 +263,4 @@ def _check_length(what: str, said: Sized, longest: int) -> None:
 
 def _is_of_devices(key: LinkKey) -> bool:
     """Whether bytes are those that an LPS counts for all: between it and its devices, at its end."""
-    return (key.link, key.end) == ("device-lps", "parent") and key.direction in DIRECTIONS
+    return (key.link, key.end) == ("device-lps", "parent") and key.direction in WAYS

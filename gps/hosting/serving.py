@@ -9,8 +9,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.address import split_address
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import CALL_S, HOLD_S
+from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
-from fedstrata.trust.revoked import Revoked
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Device
@@ -41,17 +41,16 @@ class Serving:
 
     def __init__(
         self, experiment: Experiment, plan: Plans, journal: Journal, clock: Callable[[], float] | None = None,
-        revoked: Callable[[], Revoked] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
-        """`revoked` says whose certificates count no more, where anybody has one."""
+        """`tls` are the GPS's own files, if it has any: an LPS whose name their list revokes serves nothing."""
         self._experiment = experiment
         self._plan = plan
         self._journal = journal
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._revoked = revoked
+        self._tls = tls
         self._deadline_s = experiment.deadlines.gps.deadline_s
         self._addresses = journal.lps_addresses()
-        self._serials = journal.lps_certificates()
         self._heard: dict[str, float] = {}
         self._listening_since = float("inf")
         self._refused: set[str] = set()  # LPSs that serve nothing for the rest of the run
@@ -63,8 +62,8 @@ class Serving:
 
     # --- who serves what ------------------------------------------------------------------------
 
-    def register(self, request: pb.RegisterLpsRequest, serial: int | None = None) -> None:
-        """Keep an LPS's address, and the serial number of the certificate that it shows, if it shows one.
+    def register(self, request: pb.RegisterLpsRequest) -> None:
+        """Keep an LPS's address.
 
         Raises:
             WrongRunError: it is of another experiment. UnknownChildError, AddressError: it is none, or nowhere.
@@ -77,7 +76,7 @@ class Serving:
         split_address(request.address)
         self._addresses[request.lps_id] = request.address
         self._journal.register_lps(request.lps_id, request.address)
-        self.hear(request.lps_id, serial)
+        self.hear(request.lps_id)
 
     def is_known(self, lps_id: str) -> bool:
         """Whether an LPS has registered, or devices hang on it."""
@@ -154,14 +153,10 @@ class Serving:
         """Begin to listen, or begin again after the GPS itself was away: nobody was silent before now."""
         self._listening_since = self._clock()
 
-    def hear(self, lps_id: str, serial: int | None = None) -> None:
-        """Note that an LPS lives, and by which certificate it says so."""
-        if lps_id not in self._addresses:
-            return
-        self._heard[lps_id] = self._clock()
-        if serial is not None and serial != self._serials.get(lps_id):
-            self._serials[lps_id] = serial
-            self._journal.note_lps_certificate(lps_id, serial)
+    def hear(self, lps_id: str) -> None:
+        """Note that an LPS lives."""
+        if lps_id in self._addresses:
+            self._heard[lps_id] = self._clock()
 
     def _silent_s(self, lps_id: str) -> float:
         """How long an LPS has been silent, as far as the GPS has listened."""
@@ -181,12 +176,8 @@ class Serving:
         return self._deadline_s - self._silent_s(lps_id)
 
     def is_revoked(self, lps_id: str) -> bool:
-        """Whether nobody is to speak as an LPS, or the one that did had a certificate that counts no more: then not
-        before it would have been heard with another, which it may have taken."""
-        revoked = self._revoked() if self._revoked is not None else Revoked()
-        if revoked.revokes(("lps",), lps_id):
-            return True
-        return self._serials.get(lps_id) in revoked.serials and self._silent_s(lps_id) > self._longest_silence_s
+        """Return whether nobody is to speak as an LPS."""
+        return self._tls is not None and self._tls.revoked().revokes(("lps",), lps_id)
 
     @property
     def _longest_silence_s(self) -> float:
@@ -200,7 +191,7 @@ class Serving:
 
     def check_again_s(self) -> float | None:
         """When the next LPS may be away, if it goes on being silent or is revoked; None where none ever is."""
-        look_s = None if self._revoked is None else LOOK_S
+        look_s = None if self._tls is None else LOOK_S
         if self._deadline_s is None:
             return look_s
         left = [self._left_s(self.lps_of(name)) for name in self._plan.homes]

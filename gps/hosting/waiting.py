@@ -48,7 +48,7 @@ class Run(Protocol):
     reports: Reports
     roster: Roster
 
-    def tell(self) -> None:
+    def tell_soon(self) -> None:
         """Have everybody who watches the run look again."""
 
 
@@ -143,7 +143,7 @@ class Waiting:
             self._metrics.waits({wait.name: wait.seconds for wait in waits[:NAMED_MAX]}, len(waits))
             if [(wait.name, wait.what) for wait in waits] != [(wait.name, wait.what) for wait in before]:
                 self._log.info("waits_for", waits=[str(wait) for wait in waits[:NAMED_MAX]], all=len(waits))
-                run.tell()
+                run.tell_soon()
             self._note(waits, run.phase, note)
             await Changes().wait_until(lambda: False, LOOK_S)
 

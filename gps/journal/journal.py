@@ -262,13 +262,6 @@ class Journal:
         """Address by LPS id."""
         return dict(self._rows("SELECT lps_id, address FROM lps"))
 
-    def note_lps_certificate(self, lps_id: str, serial: int) -> None:
-        self._write("INSERT OR REPLACE INTO lps_certificates (lps_id, serial) VALUES (?, ?)", lps_id, f"{serial:x}")
-
-    def lps_certificates(self) -> dict[str, int]:
-        """The serial number of the certificate by which each LPS was heard last."""
-        return {who: int(serial, 16) for who, serial in self._rows("SELECT lps_id, serial FROM lps_certificates")}
-
     def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> None:
         """Note that another LPS serves a cluster from now on, while that global round is open."""
         statement = "INSERT INTO handovers (cluster_id, lps_id, global_round) VALUES (?, ?, ?)"

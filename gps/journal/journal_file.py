@@ -44,7 +44,6 @@ TABLES: Mapping[str, str] = {
     "moves": "global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, came_from INTEGER NOT NULL, "
     "home INTEGER NOT NULL",
     "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
-    "lps_certificates": "lps_id TEXT PRIMARY KEY, serial TEXT NOT NULL",
     "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
     "round_times": "global_round INTEGER PRIMARY KEY, times BLOB NOT NULL",

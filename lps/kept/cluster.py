@@ -21,6 +21,7 @@ from fedstrata.models import Model
 from fedstrata.optimisers.server import server_optimiser
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
     Intake,
     KeyRing,
@@ -108,6 +109,7 @@ class ClusterSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._clock.wait,
+            held_s=hold_s(self._experiment.device_count),
             clock=self._clock.rounds,
             keys=self._keys,
         )

@@ -16,6 +16,7 @@ from fedstrata.clock.presence import Homes
 from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.methods import Moment
 from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.payload import Acceptance
@@ -62,6 +63,7 @@ class SpanningSession:
             part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._clock.wait,
+            held_s=hold_s(self._experiment.device_count),
             clock=self._clock.rounds,
         )
         self.server = RoundServer(exchange, around.metrics, log, around.executor)

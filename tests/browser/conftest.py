@@ -5,7 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from window import Page
+
+from tests.support.window import Page
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from window import Page
 
 from fedstrata.page import Feed, PageApp
 from fedstrata.process.http import StatusServer
 from fedstrata.process.metrics import ProcessMetrics
+from tests.support.window import Page
 
 Browser = Callable[..., Page]
 WIDTHS = (400, 1600)

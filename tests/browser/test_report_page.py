@@ -1,6 +1,5 @@
 """The report in a browser: what it shows, to whom, and what can be saved of it."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,12 +8,10 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
-from window import Page
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from record_files import write_record
 
 from emulator.results.report import write_report
+from tests.support.record_files import write_record
+from tests.support.window import Page
 
 Browser = Callable[..., Page]
 

@@ -1,6 +1,6 @@
 """Record the series that alerts look at, of runs that are well and of runs that are not: files in recorded/.
 
-    python tests/chart/record_series.py          # 25 minutes: runs of eight minutes, four at once
+    python -m tests.chart.record_series          # 25 minutes: runs of eight minutes, four at once
 
 Each run is of real processes on this machine, scraped every five seconds as Prometheus would; a file holds its series
 in promtool's notation, with time counted from the first scrape, and when what is wrong began;
@@ -22,11 +22,9 @@ from urllib.error import URLError
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.support.programs import Program, http_get
+
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "services"), str(HERE.parents[1])]
-
-from programs import Program, http_get  # noqa: E402
-
 EVERY_S = 5
 LENGTH_S = 480
 AT_ONCE = 4

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import CHART, one, render, values_of
+
+from tests.support.charts import CHART, one, render, values_of
 
 HERE = Path(__file__).parent
 PROMTOOL = shutil.which("promtool")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import CHART, Object, one, render, values_of
 
 from emulator.cluster.chart_values import merge_values
+from tests.support.charts import CHART, Object, one, render, values_of
 
 FOLDER = CHART / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))

@@ -4,8 +4,9 @@ import re
 from typing import Any
 
 import pytest
-from charts import CHART, Object, one, render, values_of
 from helm_python import HelmRenderError
+
+from tests.support.charts import CHART, Object, one, render, values_of
 
 EXTENDED = values_of(CHART / "ci" / "extended.yaml")
 TIERS = ("gps", "lps", "device")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charts import ROOT
+
+from tests.support.charts import ROOT
 
 SERVICES = ("gps", "lps", "device")
 

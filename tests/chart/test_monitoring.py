@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from charts import CHART, Object, one, render, values_of
 from prometheus_client import generate_latest
 
 from fedstrata.process.metrics import ProcessMetrics
+from tests.support.charts import CHART, Object, one, render, values_of
 
 DESIGNED = {"link", "direction", "kind", "end", "tier", "outcome", "state", "lps_id", "phase", "who"}
 TARGET = {"namespace", "app_kubernetes_io_instance"}  # the PodMonitor's target labels

@@ -4,7 +4,8 @@ from itertools import product
 from typing import Any
 
 import pytest
-from charts import CHART, Object, pods, render, values_of
+
+from tests.support.charts import CHART, Object, pods, render, values_of
 
 TIERS = ("gps", "lps", "device", "test")
 GRPC, HTTP = 50051, 8080

@@ -6,12 +6,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from charts import CHART, VARIANTS, Object, notes, one, pods, render, rendered_files, values_of
 from helm_python import HelmRenderError, HelmValuesError
 
 from emulator.cluster.certificates import holders_of
 from emulator.cluster.chart_values import load_values, merge_values
 from fedstrata.experiment_file import parse_experiment
+from tests.support.charts import CHART, VARIANTS, Object, notes, one, pods, render, rendered_files, values_of
 
 SCHEMAS = json.loads((Path(__file__).parent / "schemas" / "cert-manager.json").read_text())
 FIVE = "name: lab\npartition: {kind: iid, devices: 5, examples_per_device: 9}\ntopology: {lps: 2}\n"
@@ -135,7 +135,7 @@ def certificates(objects: list[Object]) -> list[Object]:
     return [item for item in objects if item["kind"] == "Certificate" and not item["spec"].get("isCA")]
 
 
-@pytest.mark.parametrize("name", ["placed", "spanning"])
+@pytest.mark.parametrize("name", ["production", "spanning"])
 def test_what_cert_manager_is_asked_for_is_valid(name: str) -> None:
     objects = render(values_of(CHART / "ci" / f"{name}.yaml"))
     asked = [item for item in objects if item["apiVersion"] == "cert-manager.io/v1"]

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from charts import OLDEST, render
 from helm_python import HelmRenderError, HelmValuesError
+
+from tests.support.charts import OLDEST, render
 
 IID = "name: lab\npartition: {kind: iid, devices: 10, examples_per_device: 5}\n"
 LOCAL = "name: lab\ndata: {name: folder}\npartition: {kind: local, names: [a, b]}\n"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
-from charts import (
+from helm_python import lint
+
+from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.methods.registry import NAMES
+from tests.support.charts import (
     CHART,
     EXPERIMENTS,
     NEWEST,
@@ -23,10 +28,6 @@ from charts import (
     render,
     values_of,
 )
-from helm_python import lint
-
-from fedstrata.experiment_file import load_experiment, parse_experiment
-from fedstrata.methods.registry import NAMES
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
 CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
@@ -164,6 +165,8 @@ def test_boards_run_on_exactly_the_nodes_that_the_experiment_names() -> None:
     assert [term["matchFields"][0]["values"] for term in terms] == [["board-1"], ["board-2"], ["board-3"]]
     name = next(item for item in pod["containers"][0]["env"] if item["name"] == "FEDSTRATA_DEVICE_NAME")
     assert name["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "100%"}
+    assert {"name": "data", "hostPath": {"path": "/var/lib/fedstrata", "type": "Directory"}} in pod["volumes"]
 
 
 def test_a_kept_volume_stays_and_a_deleted_one_goes_with_the_release() -> None:
@@ -175,6 +178,13 @@ def test_a_kept_volume_stays_and_a_deleted_one_goes_with_the_release() -> None:
     assert annotations("delete") is None
     gps = one(render(), "StatefulSet", "demo-fedstrata-gps")
     assert "volumeClaimTemplates" not in gps["spec"], "a StatefulSet's own claims would outlive the release"
+
+
+def test_a_claim_that_was_there_before_is_mounted_and_none_is_made() -> None:
+    objects = render({"gps": {"persistence": {"existingClaim": "records"}}})
+    pod = one(objects, "StatefulSet", "demo-fedstrata-gps")["spec"]["template"]["spec"]
+    assert {"name": "state", "persistentVolumeClaim": {"claimName": "records"}} in pod["volumes"]
+    assert not [item for item in objects if item["kind"] == "PersistentVolumeClaim"]
 
 
 @pytest.mark.parametrize("tier", ["lps", "device"])
@@ -210,6 +220,31 @@ def test_the_pod_of_a_test_is_there_when_helm_3_reads_its_words() -> None:
     }
 
 
+def budgets(values: Mapping[str, Any]) -> dict[str, tuple[list[str], Any]]:
+    """By name the tiers that each budget covers, and how many of their pods a drain may take at once."""
+    found = [item for item in render(values) if item["kind"] == "PodDisruptionBudget"]
+    return {
+        item["metadata"]["name"].rpartition("-")[2]: (
+            item["spec"]["selector"]["matchExpressions"][0]["values"],
+            item["spec"]["maxUnavailable"],
+        )
+        for item in found
+    }
+
+
+def test_lpss_have_volumes_unless_told_otherwise() -> None:
+    lps = one(render(), "StatefulSet", "demo-fedstrata-lps")["spec"]
+    assert [claim["metadata"]["name"] for claim in lps["volumeClaimTemplates"]] == ["state"]
+
+
+def test_one_budget_covers_an_lps_without_a_volume_and_the_devices_that_it_gets_its_model_back_from() -> None:
+    apart = {"gps": (["gps"], 1), "lps": (["lps"], 1), "device": (["device"], "20%")}
+    bare: dict[str, Any] = {"persistence": {"enabled": False}}
+    assert budgets({}) == apart
+    assert budgets({"lps": bare}) == {"gps": (["gps"], 1), "lps": (["lps", "device"], 1)}
+    assert budgets({"lps": {**bare, "podDisruptionBudget": {"enabled": False}}}).keys() == {"gps", "device"}
+
+
 def test_budgets_use_the_api_that_the_server_has() -> None:
     def versions(version: str) -> set[str]:
         return {item["apiVersion"] for item in render(version=version) if item["kind"] == "PodDisruptionBudget"}
@@ -227,6 +262,14 @@ def test_every_name_carries_the_release_and_leaves_room_for_ordinals() -> None:
             assert item["metadata"]["name"].startswith(release[:31]), identity(item)
             if item["kind"] == "StatefulSet":
                 assert len(item["metadata"]["name"]) <= 52, "the pods' revision label adds 11 characters, up to 63"
+
+
+def test_a_release_that_begins_with_a_digit_has_names_that_a_service_may_have() -> None:
+    services = [item["metadata"]["name"] for item in render(release="2nd") if item["kind"] == "Service"]
+    assert services == ["r2nd-fedstrata-gps", "r2nd-fedstrata-lps"]
+    lps = one(render(release="2nd"), "StatefulSet", "r2nd-fedstrata-lps")["spec"]
+    assert lps["serviceName"] in services
+    assert "--gps=r2nd-fedstrata-gps.lab.svc:50051" in lps["template"]["spec"]["containers"][0]["args"]
 
 
 def test_two_long_releases_alike_in_the_beginning_have_different_names() -> None:

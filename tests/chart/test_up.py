@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from charts import EXPERIMENTS, experiment_values, one, render
 
 from emulator.cluster.chart_values import merge_values, with_lps_count, with_memory
 from fedstrata.experiment_file import load_experiment
 from fedstrata.methods import make_method
 from fedstrata.streams.homes import lps_known
+from tests.support.charts import EXPERIMENTS, experiment_values, one, render
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import CHART, chart, notes, render, values_of
+
+from tests.support.charts import CHART, chart, notes, render, values_of
 
 VALUES_TEXT = (CHART / "values.yaml").read_text()
 
@@ -61,6 +62,7 @@ def test_the_schema_names_no_key_that_the_values_file_does_not_explain() -> None
         ({"image": {"registry": "ghcr.io/us", "tag": "1.2"}}, "ghcr.io/us/fedstrata/gps:1.2"),
         ({"image": {"tag": "1.2"}, "gps": {"image": {"tag": "1.3-arm"}}}, "localhost/fedstrata/gps:1.3-arm"),
         ({"gps": {"image": {"digest": "sha256:" + "a" * 64}}}, "localhost/fedstrata/gps@sha256:" + "a" * 64),
+        ({"global": {"imageRegistry": "mirror.lab"}, "image": {"tag": "1.2"}}, "mirror.lab/fedstrata/gps:1.2"),
         ({"image": {"registry": ""}, "gps": {"image": {"repository": "gps"}}}, "gps:0.1.0"),
     ],
 )
@@ -88,14 +90,20 @@ def test_commands_of_the_notes_name_objects_that_exist() -> None:
 
 
 def test_the_upgrade_that_the_notes_show_keeps_the_values_that_were_given() -> None:
-    upgrades = [line for line in notes().splitlines() if " upgrade " in line]
-    assert len(upgrades) == 1
-    assert "--reset-then-reuse-values" in upgrades[0]
+    def upgrades(mode: str) -> list[str]:
+        return [line for line in notes({"tls": {"mode": mode}}).splitlines() if "upgrade demo" in line]
+
+    for mode in ("off", "cert-manager", "secret"):
+        (upgrade,) = upgrades(mode)
+        assert "--reset-then-reuse-values" in upgrade
+    assert upgrades("generated") == []  # its pods would have no certificates
 
 
 def test_the_notes_say_what_an_uninstall_leaves() -> None:
     assert "delete pvc demo-fedstrata-gps" in notes()
-    assert "delete pvc" not in notes({"gps": {"persistence": {"retain": "delete"}}})
+    assert "component=lps" in notes()
+    gone = {tier: {"persistence": {"retain": "delete"}} for tier in ("gps", "lps")}
+    assert "delete pvc" not in notes(gone)
     for tier in ("lps", "device"):
         kept = {tier: {"persistence": {"enabled": True, "retain": "keep"}}}
         assert f"delete pvc -l app.kubernetes.io/instance=demo,app.kubernetes.io/component={tier}" in notes(kept)

@@ -26,7 +26,7 @@ VALUES: dict[str, Any] = {
     "image": {"pullPolicy": os.environ.get("FEDSTRATA_PULL_POLICY", "Never")},
     # A volume only where a test needs one: a small cluster has no more than twenty.
     "gps": {"nodeSelector": {"tier": "cloud"}, "persistence": {"enabled": False, "retain": "delete"}},
-    "lps": {"nodeSelector": {"tier": "edge"}},
+    "lps": {"nodeSelector": {"tier": "edge"}, "persistence": {"enabled": False}},
     "device": {"nodeSelector": {"tier": "edge"}, "resources": {"requests": {"cpu": "10m", "memory": "128Mi"}}},
 }
 PERSISTENT: dict[str, Any] = {"gps": {"persistence": {"enabled": True}}}

@@ -7,7 +7,7 @@ import pytest
 from kubernetes import client
 
 from tests.cluster.conftest import INSTANCE, PERSISTENT, Lab
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from kubernetes import client
 from kubernetes.stream import stream
 
 from tests.cluster.conftest import Lab
-from tests.cluster.records import summary
+from tests.support.records import summary
 
 IMAGE = os.environ.get("FEDSTRATA_ARM64_IMAGE", "")
 LAST = 9  # the index of the device that the release leaves to the arm64 pod

@@ -17,7 +17,7 @@ import yaml
 from kubernetes.stream import stream
 
 from tests.cluster.conftest import Lab
-from tests.cluster.records import summary
+from tests.support.records import summary
 
 # The query of docs/metrics.md.
 PER_TIER = 'sum by (link, direction) (fedstrata_link_bytes_total{end="parent"})'

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.cluster.conftest import ROOT, Lab, run_here
-from tests.cluster.records import assert_same_result
+from tests.support.records import assert_same_result
 
 EXPERIMENT = """
 name: boards

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.cluster.conftest import Lab, run_here
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 LINKS = (
     "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 50Mbit/s, down_rate: 100Mbit/s, latency: 15ms}, "

@@ -11,8 +11,8 @@ import yaml
 
 from fedstrata.methods.registry import NAMES
 from tests.cluster.conftest import Lab, run_here
-from tests.cluster.records import assert_same_result, summary
-from tests.services.every_method import experiment_of
+from tests.support.every_method import experiment_of
+from tests.support.records import assert_same_result, summary
 
 ALONE: dict[str, Any] = {"device": {"devicesPerPod": 1}}
 PACKED: dict[str, Any] = {"device": {"devicesPerPod": 3}}

@@ -8,7 +8,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from tests.cluster.conftest import PERSISTENT, Lab
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 PACKED = {"device": {"devicesPerPod": 5}}
 

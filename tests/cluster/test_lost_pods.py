@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import LONG, PERSISTENT, Lab
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 STOP, START = os.environ.get("FEDSTRATA_STOP_NODE", ""), os.environ.get("FEDSTRATA_START_NODE", "")
 DEADLINES = ("deadlines.lps.deadline_s=30", "deadlines.gps.deadline_s=10", "deadlines.gps.quorum_ratio=0.3")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Lab, run_here
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 IFCA = ("method={name: ifca, clusters: 3}", "topology={lps: 3}")
 DITTO = ("method={name: ditto}", "training.global_rounds=150")

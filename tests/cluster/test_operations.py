@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 import yaml
+from kubernetes import client
 
 from tests.cluster.conftest import LONG, PERSISTENT, VALUES, Lab
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 BLOCK, ALLOW = os.environ.get("FEDSTRATA_BLOCK_API", ""), os.environ.get("FEDSTRATA_ALLOW_API", "")
 AWAY_S = 60
@@ -182,6 +183,10 @@ def test_a_failed_run_is_begun_again_and_pods_are_given_back_when_it_is_over(lab
     said = lab.here("collect", "--out", str(lab.folder / "failed"), "--quiet", release="again", code=4)
     assert "the quorum is 10" in said
     assert "--again --release again begins it anew" in said
+    (device,) = (pod.metadata.name for pod in lab.pods("device", "again"))
+    _wait(lambda: "run_stopped" in lab.core.read_namespaced_pod_log(device, lab.namespace))
+    (idle,) = lab.pods("device", "again")  # and is not started again and again
+    assert (idle.status.container_statuses[0].restart_count, idle.status.container_statuses[0].ready) == (0, True)
     given = {"device": {"external": 0}, "gps": {**PERSISTENT["gps"], "releaseAfterSeconds": 5}}
     path = lab.folder / "again.yaml"
     path.write_text(yaml.safe_dump(given))
@@ -229,28 +234,45 @@ def test_the_release_of_another_chart_is_left_alone(lab: Lab, tmp_path: Path) ->
 def test_without_the_right_to_forward_ports_status_says_so(lab: Lab, tmp_path: Path) -> None:
     """An account that may read the release and nothing else."""
     lab.up("experiments/digits.yaml", PACKED, sets=LONG, release="watched")
-    kubeconfig = _reader(lab, tmp_path)
+    kinds = ["pods", "events", "persistentvolumeclaims", "statefulsets", "daemonsets"]
+    rules = [{"apiGroups": ["", "apps"], "resources": kinds, "verbs": ["get", "list", "watch"]}]
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "reader"},
+        "rules": rules,
+    }
+    client.RbacAuthorizationV1Api().create_namespaced_role(lab.namespace, role)
+    kubeconfig = _account(lab, tmp_path, "reader", "Role", "reader")
     for command in (("status", "--once"), ("collect", "--out", str(tmp_path / "record"))):
         said = lab.here(*command, "--kubeconfig", str(kubeconfig), release="watched", code=6)
         assert "may not forward ports" in said
     lab.here("down", release="watched")
 
 
-def _reader(lab: Lab, folder: Path) -> Path:
-    """A kubeconfig of a service account that may list pods, claims, workloads and Events."""
-    from kubernetes import client
+def test_whoever_has_rights_in_one_namespace_only_installs_collects_and_removes(lab: Lab, tmp_path: Path) -> None:
+    """An account with Kubernetes' own role `admin` in the namespace: no right on namespaces, none to create Events."""
+    mine = ("--kubeconfig", str(_account(lab, tmp_path, "tenant", "ClusterRole", "admin")))
+    bare = ("--set-value", "gps.persistence.enabled=false")
+    said = lab.here("up", "experiments/digits.yaml", "--values", _values(lab), *bare, *mine, release="tenant")
+    assert "gps.rbac.recordEvents is false" in said
+    lab.here("collect", "--out", str(tmp_path / "record"), "--quiet", *mine, release="tenant")
+    assert summary(tmp_path / "record")["status"] == "completed"
+    lab.here("down", *mine, release="tenant")
 
-    rights = client.RbacAuthorizationV1Api()
-    account = {"metadata": {"name": "reader"}}
+
+def _account(lab: Lab, folder: Path, name: str, kind: str, role: str) -> Path:
+    """A kubeconfig of a new service account that has a role in the namespace, and no right elsewhere."""
+    account = {"metadata": {"name": name}}
     lab.core.create_namespaced_service_account(lab.namespace, account)
-    kinds = ["pods", "events", "persistentvolumeclaims", "statefulsets", "daemonsets"]
-    rules = [{"apiGroups": ["", "apps"], "resources": kinds, "verbs": ["get", "list", "watch"]}]
-    rights.create_namespaced_role(lab.namespace, {**account, "rules": rules})
-    subject = {"kind": "ServiceAccount", "name": "reader", "namespace": lab.namespace}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
-    rights.create_namespaced_role_binding(lab.namespace, {**account, "subjects": [subject], "roleRef": role})
+    binding = {
+        **account,
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": lab.namespace}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+    }
+    client.RbacAuthorizationV1Api().create_namespaced_role_binding(lab.namespace, binding)
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": None}}
-    token = lab.core.create_namespaced_service_account_token("reader", lab.namespace, request).status.token
+    token = lab.core.create_namespaced_service_account_token(name, lab.namespace, request).status.token
     document = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
     document["users"] = [{"name": user["name"], "user": {"token": token}} for user in document["users"]]
     path = folder / "kubeconfig"

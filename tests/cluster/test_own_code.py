@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from tests.cluster.conftest import VALUES, Lab
-from tests.cluster.records import summary
+from tests.support.records import summary
 
 CODE = """
 import numpy as np

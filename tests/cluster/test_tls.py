@@ -15,7 +15,7 @@ import pytest
 from kubernetes.stream import stream
 
 from tests.cluster.conftest import LONG, PERSISTENT, Lab
-from tests.cluster.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary
 
 # What passes in the clear without TLS: an identity of a device, and the name of a call.
 SPOKEN = (b"device-003", b"/fedstrata.v1.")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Lab
-from tests.cluster.records import summary
+from tests.support.records import summary
 
 # Slow links make training last longer than what is changed in it: 600 LPS rounds of at least 2 × 0.4 s, eight minutes.
 SLOWED = ("training.global_rounds=300", "clock=real", "links={device-lps: {latency: 400ms}}")

@@ -1,20 +1,14 @@
 """Runs that several test files look at: made once."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from programs import Program
-from tiers import SMALL
 
-from fedstrata.v1 import gps_service_pb2 as pb
-from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from tests.support.programs import BigRun, FinishedRun, Program, wait_for_record, wait_for_serving
+from tests.support.tiers import SMALL
 
 # 64 × 40,000 + 40,000 + 40,000 × 10 + 10 weights of 4 bytes: 12 MB, 10.4 MB of them in the shared layer.
 BIG = """
@@ -24,33 +18,6 @@ model: {name: mlp, hidden: [40000]}
 method: {name: random, clusters: 1}
 training: {global_rounds: 2, lps_rounds_per_global_round: 1, local_steps: 1, batch_size: 16}
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinishedRun:
-    """What `fedstrata run` left: its folder, and the lines it printed."""
-
-    folder: Path
-    exit_code: int
-    printed: list[dict[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BigRun:
-    """Three programs, by tier, after a run with a large model, all of them still there and connected.
-
-    The GPS and the LPS are in an environment where torch cannot be imported.
-    """
-
-    programs: Mapping[str, Program]
-    http: Mapping[str, str]
-    grpc: Mapping[str, str]
-    idle_status: str  # /proc/PID/status of the LPS when it was registered and had no device yet
-    summary: Mapping[str, Any]
-
-    @property
-    def pids(self) -> dict[str, int]:
-        return {tier: program.process.pid for tier, program in self.programs.items()}
 
 
 @pytest.fixture(scope="session")
@@ -101,22 +68,6 @@ def big_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigRun]:
             idle_status=idle_status,
             summary=json.loads((folder / "gps" / run_id / "record" / "summary.json").read_text()),
         )
-
-
-def wait_for_serving(address: str) -> None:
-    """Wait until a gRPC server's health says that it serves."""
-    with grpc.insecure_channel(address) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
-        serving = health_pb2.HealthCheckResponse.SERVING
-        assert any(reply.status == serving for reply in watch)
-
-
-def wait_for_record(address: str) -> str:
-    """Wait until a GPS has a run's record; the run's id."""
-    with grpc.insecure_channel(address) as channel:
-        *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=60, wait_for_ready=True)
-    assert last.phase == "completed", last.reason
-    return str(last.run_id)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_started import Processes
-from programs import events
+
+from tests.support.hand_started import Processes
+from tests.support.programs import events
 
 pytestmark = pytest.mark.kills
 

@@ -4,19 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from tiers import run_in_process, small
-from torch import nn
 
 from emulator.results.record import RunRecord
-from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
-from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from tests.support.plain_pytorch import DATASET, HEAD, SHARED, Weights, initial_weights, trained_by, weighted_mean
+from tests.support.tiers import run_in_process, small
 
-Weights = dict[str, NDArray[np.float64]]
 EXPERIMENT = small(
     "training.local_epochs=2",
     "training.optimiser.weight_decay=0.001",
@@ -24,9 +20,6 @@ EXPERIMENT = small(
     "training.global_rounds=2",
     "training.optimiser.schedule.decay=0.5",
 )
-DATASET = load_dataset(EXPERIMENT.data)
-SHARED = ("fc1.weight", "fc1.bias")
-HEAD = ("fc2.weight", "fc2.bias")
 
 
 @pytest.fixture(scope="module")
@@ -79,44 +72,6 @@ def hierarchical_fed_avg(experiment: Experiment, clusters: dict[str, list[int]])
         shared = weighted_mean([{name: models[c][name] for name in SHARED} for c in clusters], examples)
         models = {cluster: {**weights, **shared} for cluster, weights in models.items()}
     return models
-
-
-def trained_by(experiment: Experiment, device: int, weights: Weights, lps_round: int, global_round: int) -> Weights:
-    """One device's weights after its local epochs, with torch.optim.SGD."""
-    training, optimiser = experiment.training, experiment.training.optimiser
-    data = device_data(experiment, DATASET, device).train
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
-    names = dict(zip(("1.weight", "1.bias", "3.weight", "3.bias"), (*SHARED, *HEAD), strict=True))
-    model.load_state_dict({own: torch.tensor(weights[name], dtype=torch.float32) for own, name in names.items()})
-    sgd = torch.optim.SGD(
-        model.parameters(),
-        lr=optimiser.learning_rate * optimiser.schedule.decay**global_round,
-        momentum=optimiser.momentum,
-        weight_decay=optimiser.weight_decay,
-    )
-    draw = np.random.default_rng([experiment.seed, device, lps_round])  # the address that docs/experiment.md gives
-    for _ in range(training.local_epochs or 0):
-        order = draw.permutation(len(data))
-        for start in range(0, len(order), training.batch_size):
-            batch = order[start : start + training.batch_size]
-            sgd.zero_grad()
-            output = nn.functional.log_softmax(model(torch.tensor(data.inputs[batch])), dim=1)
-            nn.functional.nll_loss(output, torch.tensor(data.labels[batch])).backward()
-            sgd.step()
-    return {names[own]: value.numpy().astype(np.float64) for own, value in model.state_dict().items()}
-
-
-def weighted_mean(weights: list[Weights], examples: list[int]) -> Weights:
-    return {
-        name: np.average([each[name] for each in weights], axis=0, weights=examples).astype(np.float64)
-        for name in weights[0]
-    }
-
-
-def initial_weights(experiment: Experiment) -> Weights:
-    model = build_model(experiment.model, dataset_info(experiment.data))
-    views = model.layout.views(model.initial(experiment.seed))
-    return {name: view.astype(np.float64) for name, view in views.items()}
 
 
 # --- the formulas ---------------------------------------------------------------------------------

@@ -5,9 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from disturbed import assert_same, disturbed
-from every_method import EXPERIMENT, OPTIONS
-from tiers import run_in_process
 
 from emulator.estimates.check import model_size, payloads_of
 from emulator.estimates.check_times import expected_times
@@ -15,6 +12,9 @@ from emulator.estimates.retime import retime, write_retimed
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from tests.support.disturbed import assert_same, disturbed
+from tests.support.every_method import EXPERIMENT, OPTIONS
+from tests.support.tiers import run_in_process
 
 LINKS = (
     "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import Program, of_mark
-from tiers import SMALL, outcome, run_in_process, small
 
 from device.agent import DeviceAgent
 from device.training import LocalResult, TrainingJob
 from device.work import DeviceProcess
 from emulator.results.record import RunRecord
 from fedstrata.datasets import Dataset, Examples, Pixels
+from tests.support.programs import Program, of_mark
+from tests.support.tiers import SMALL, outcome, run_in_process, small
 
 LIAR = 2
 NARROW = (

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from tiers import Lps, Tiers, outcome, small
 
 from emulator.local.proxy import LinkProxy
 from fedstrata.experiment import Experiment
+from tests.support.tiers import Lps, Tiers, outcome, small
 
 MEGABYTE = 1_000_000
 # 1.26 MB of model: two chunks, and 40 MB in all on the links

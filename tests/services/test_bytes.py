@@ -7,8 +7,8 @@ import subprocess
 from collections import Counter
 
 import pytest
-from conftest import BigRun, FinishedRun
-from programs import events, scraped_bytes
+
+from tests.support.programs import BigRun, FinishedRun, events, scraped_bytes
 
 LINKS = ("device-gps", "device-lps", "lps-gps")
 Counts = Counter[tuple[str, str, str, str]]  # bytes by link, direction, kind and end

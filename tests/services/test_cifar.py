@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiers import run_in_process
 
 from fedstrata.datasets.cifar import CIFAR_10
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.profiles.resnet_features import _shapes
+from tests.support.tiers import run_in_process
 
 MACHINES = (0, 1, 8, 9)  # plane, car, ship, truck
 TWO_TASKS = """

@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from tiers import Tiers, small
 
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -18,6 +17,7 @@ from fedstrata.v1.answers_pb2 import AnswerHeader, AnswerPart, ArrayHeader
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 from gps.servicer import RunServicer
+from tests.support.tiers import Tiers, small
 
 EXPERIMENT, WITH_PROFILES = small("method=oracle"), small()
 GROWTH_BYTES = 150 << 20

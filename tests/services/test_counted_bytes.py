@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tiers import Tiers, small
-
 from device.agent import DeviceAgent
 from device.work import DeviceProcess
+from tests.support.tiers import Tiers, small
 
 
 class Told(dict[str, Any]):

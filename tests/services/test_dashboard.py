@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_started import Processes
-from programs import REPOSITORY
-from prometheus import BINARY, OF_RELEASE, STEP_S, Prometheus
+
+from tests.support.hand_started import Processes
+from tests.support.programs import REPOSITORY
+from tests.support.prometheus import BINARY, OF_RELEASE, STEP_S, Prometheus
 
 pytestmark = [
     pytest.mark.runs,

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, events
+
+from tests.support.programs import Program, events
 
 pytestmark = pytest.mark.kills
 

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from conftest import FinishedRun
 from safetensors.numpy import load_file
-from tiers import outcome, run_in_process, small
 
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
@@ -26,6 +24,8 @@ from fedstrata.v1.answers_pb2 import AnswerPart
 from gps.run import Run
 from gps.servicer import GpsServicer
 from lps.servicer import LpsServicer
+from tests.support.programs import FinishedRun
+from tests.support.tiers import outcome, run_in_process, small
 
 Reply = TypeVar("Reply")
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import REPOSITORY
-from tiers import run_in_process
 
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment, parse_experiment
+from tests.support.programs import REPOSITORY
+from tests.support.tiers import run_in_process
 
 EXAMPLES = sorted((REPOSITORY / "experiments").glob("*.yaml"))
 EXAMPLES_PER_DEVICE = 40
@@ -55,7 +55,7 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """own.py of docs/methods.md and means.py of the page on methods, in the current directory; gives the former."""
     page, other = ((REPOSITORY / "docs" / name).read_text("utf-8") for name in ("methods.md", "tutorial/own-method.md"))
     for name, text in (("own", page), ("means", other)):
-        (source,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        source = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

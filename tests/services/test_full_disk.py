@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import Program
 from test_kills import EXPERIMENT
+
+from tests.support.programs import Program
 
 pytestmark = pytest.mark.kills
 

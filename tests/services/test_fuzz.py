@@ -17,11 +17,11 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tiers import Tiers, small, whole_run
 
 from fedstrata.experiment import Experiment
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from tests.support.tiers import Tiers, small, whole_run
 
 DEADLINE = "{deadline_s: 20, quorum_ratio: 0.1}"
 EXPERIMENT = small("method=oracle", f"deadlines.lps={DEADLINE}")

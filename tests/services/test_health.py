@@ -6,12 +6,9 @@ from typing import Any
 
 import grpc
 import pytest
-from conftest import BigRun
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from programs import Program, http_get
 from prometheus_client import generate_latest
-from tiers import SMALL, Tiers, small
 
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.server import RpcServer
@@ -19,6 +16,8 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server
 from gps.run import Run
 from gps.servicer import GpsServicer
+from tests.support.programs import BigRun, Program, http_get
+from tests.support.tiers import SMALL, Tiers, small
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from programs import Program, of_mark
-from tiers import SMALL
+
+from tests.support.programs import Program, of_mark
+from tests.support.tiers import SMALL
 
 PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed")
 

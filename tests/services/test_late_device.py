@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiers import Clock, Tiers, small
 
 from fedstrata.errors import ExcludedError
 from fedstrata.v1 import rounds_pb2 as pb
 from gps.run import Run
 from gps.servicer import GpsServicer
+from tests.support.tiers import Clock, Tiers, small
 
 EXPERIMENT = small(
     "partition.tasks.0.devices=4",

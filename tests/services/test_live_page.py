@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tiers import Tiers, small
-
 from emulator.results.report.page import document_of
 from gps.page import LivePage
+from tests.support.tiers import Tiers, small
 
 
 class Reader:

@@ -6,8 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from hand_started import Processes
-from programs import events
+
+from tests.support.hand_started import Processes
+from tests.support.programs import events, http_get
 
 pytestmark = pytest.mark.kills
 
@@ -61,6 +62,26 @@ def test_an_lps_without_its_files_goes_on_with_the_model_of_its_devices(
             first = processes.lps(0)
             processes.until_said(max((tmp_path / "run").glob("lps-0.*.log")).name, "taken_over")
         assert models(processes) == undisturbed
+
+
+def test_an_lps_without_its_files_is_ready_once_its_devices_are_not_alone_with_its_model(tmp_path: Path) -> None:
+    with Processes(tmp_path / "run", EXPERIMENT) as processes:
+        first = processes.lps(0)
+        processes.lps(1)
+        devices = processes.devices("0-3")
+        processes.until(lambda status: status.global_round >= 4)
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+        devices.process.send_signal(signal.SIGSTOP)
+        shutil.rmtree(tmp_path / "run" / "lps-0")
+        first = processes.lps(0)
+        http = first.addresses()["http"]
+        processes.until_said("lps-0.2.log", "cluster_served")
+        assert http_get(http, "/readyz")[0] == 503
+        devices.process.send_signal(signal.SIGCONT)
+        processes.until_said("lps-0.2.log", "taken_over")
+        processes.until(lambda status: status.global_round >= 6)
+        assert http_get(http, "/readyz")[0] == 200
 
 
 def test_a_run_whose_cluster_is_nowhere_any_more_stops_and_says_so(tmp_path: Path) -> None:

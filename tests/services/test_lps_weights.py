@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disturbed import disturbed
 from safetensors.numpy import load_file
-from test_against_plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
-from tiers import run_in_process
 
 from fedstrata.datasets import load_dataset
-from fedstrata.experiment import Experiment, parse_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
+from tests.support.disturbed import disturbed
+from tests.support.plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
+from tests.support.tiers import run_in_process
 
 # Seven devices of 20 to 90 examples, drawn by the seed, in two clusters that share fc1.
 EXPERIMENT = """

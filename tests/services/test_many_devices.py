@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, events
 
 from emulator.local.local import LocalBackend
 from emulator.results.output import prepare_folder
@@ -24,6 +23,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.fault_points import VARIABLE
 from fedstrata.v1 import gps_service_pb2 as pb
+from tests.support.programs import Program, events
 
 pytestmark = pytest.mark.kills
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from tiers import run_in_process, small
 from torch import nn
 
 from emulator.results.record import RunRecord
@@ -24,6 +23,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import base
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from tests.support.tiers import run_in_process, small
 
 Weights = dict[str, torch.Tensor]
 Penalty = Callable[[Weights], torch.Tensor]

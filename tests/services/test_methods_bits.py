@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_method import OPTIONS, experiment_of
-from tiers import Tiers
 
 from fedstrata.experiment import Experiment
 from fedstrata.methods.registry import NAMES
+from tests.support.every_method import OPTIONS, experiment_of
+from tests.support.tiers import Tiers
 
 ORDERS = ([[4, 3, 2, 1, 0]], [[3, 0], [4, 2, 1]], [[2], [4], [0], [3], [1]])  # one, two and five processes
 KEPT = ("clusters", "model_sha256", "personal_sha256", "device_accuracy", "received_accuracy", "adjusted_rand_index")

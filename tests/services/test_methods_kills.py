@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from every_method import experiment_of
 from test_methods_bits import KEPT
-from test_spanning import disturbed
-from tiers import run_in_process
 
 from fedstrata.methods.registry import NAMES
+from tests.support.every_method import experiment_of
+from tests.support.spanning_runs import disturbed
+from tests.support.tiers import run_in_process
 
 KILLS = [
     {"do": "kill", "process": "gps", "at": {"point": "aggregation", "round": 1}},

@@ -4,11 +4,11 @@ import csv
 from pathlib import Path
 
 import pytest
-from test_spanning import disturbed
-from tiers import Clock, Tiers, outcome, run_in_process, small, whole_run
 
 from emulator.results.measures import measure
 from emulator.results.record import RunRecord
+from tests.support.spanning_runs import disturbed
+from tests.support.tiers import Clock, Tiers, outcome, run_in_process, small, whole_run
 
 FOUR = ("partition.tasks.0.devices=4", "partition.tasks.1.devices=3", "training.global_rounds=3")
 EXPERIMENT = small(*FOUR, "newcomers={devices: [1, 6], from_global_round: 3}")

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from programs import REPOSITORY
 from safetensors.numpy import load_file
-from tiers import run_in_process
 from torch import nn
 from torch.nn.functional import cross_entropy, dropout
 
 from device.training import DROPOUT
 from emulator.results.record import RunRecord
 from fedstrata.datasets import load_dataset
-from fedstrata.experiment import Experiment, load_experiment
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import device_data
+from tests.support.programs import REPOSITORY
+from tests.support.tiers import run_in_process
 
 OWN = """
 from torch import nn

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from programs import REPOSITORY
 from safetensors.numpy import load_file
-from test_against_plain_pytorch import DATASET, Weights, initial_weights, weighted_mean
-from tiers import run_in_process, small
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from emulator.results.record import RunRecord
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import device_data
+from tests.support.plain_pytorch import DATASET, Weights, initial_weights, weighted_mean
+from tests.support.programs import REPOSITORY
+from tests.support.tiers import run_in_process, small
 
 OVERRIDES = (
     "method='adam:ByAdam'",

@@ -9,9 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from programs import REPOSITORY
 
 from fedstrata.errors import EXIT_NETWORK
+from tests.support.programs import REPOSITORY
 
 SOURCES = (
     "pyproject.toml", "setup.py", "README.md", "LICENSE",

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 from helm_python import Chart
-from programs import REPOSITORY
 
 import fedstrata
 from emulator.commands import main as cli
+from tests.support.programs import REPOSITORY
 
 pytestmark = pytest.mark.pages
 

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from programs import Program
-from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
 from emulator.results.record import RunRecord
@@ -22,7 +20,9 @@ from fedstrata.privacy.updates import budget_of
 from fedstrata.rounds import Update
 from fedstrata.store import ModelFile
 from fedstrata.tensors import ExactSum, Flat
-from gps.status import status_of
+from gps.status import Status
+from tests.support.programs import Program
+from tests.support.tiers import SMALL, Open, Tiers, whole_run
 
 FILE = (
     SMALL.replace("method: {name: one_shot, clusters: 2}", "method: fedavg")
@@ -120,21 +120,22 @@ async def test_epsilon_is_in_progress_and_record(tmp_path: Path, monkeypatch: py
     asked = experiment("privacy.updates={clip: 2, epsilon: 8}", "training.global_rounds=3")
 
     async with Tiers(asked, tmp_path) as tiers:
-        before = status_of(tiers.run)
+        status = Status(tiers.run)
+        before = status.now()
         await tiers.start_devices()
         await tiers.until(lambda: tiers.run.rounds.global_round >= 1)
-        under_way = status_of(tiers.run).epsilon_spent
+        under_way = status.now().epsilon_spent
         record = await tiers.ended()
-        after = status_of(tiers.run)
+        after = status.now()
         monkeypatch.setattr("fedstrata.privacy.updates.epsilon_of", None)  # a status works nothing out that it has
-        assert status_of(tiers.run).epsilon_spent == after.epsilon_spent
+        assert status.now().epsilon_spent == after.epsilon_spent
     assert before.HasField("epsilon_spent")
     assert before.epsilon_spent == 0 < under_way <= after.epsilon_spent == 8
     said = json.loads((record.folder / "summary.json").read_text())["privacy"]["updates"]
     assert (said["epsilon"], said["epsilon_spent"], said["releases"]) == (8, 8, 6)
     shown = document_of(record)["parts"]["summary/privacy"]
-    assert shown["updates"] == {"covers": "update", "epsilon": 8, "delta": 1e-5, "epsilon_spent": 8}
-    assert not shown["is_protection"]
+    assert shown["updates"] == said
+    assert (said["covers"], said["delta"], shown["is_protection"]) == ("update", 1e-5, False)
 
 
 async def test_a_run_that_failed_says_how_much_was_spent(tmp_path: Path) -> None:

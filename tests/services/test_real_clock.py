@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from tiers import run_in_process, small
 
 from emulator.results.record import load_record
-from emulator.results.waits import picture, read_waits
+from emulator.results.waits import picture
+from tests.support.tiers import run_in_process, small
 
 LINKS = (
     "{device-lps: {preset: wifi, jitter: 3ms}, lps-gps: {up_rate: 50Mbit/s, down_rate: 90Mbit/s, latency: 2ms}, "
@@ -72,7 +72,7 @@ def test_every_link_is_told_with_what_was_configured_and_achieved(run: Path) -> 
 
 
 def test_the_picture_of_a_round_has_what_links_and_devices_took(run: Path) -> None:
-    waits = read_waits(run)
+    waits = load_record(run).waits
     took = {(row["link"], row["direction"], row["child"]): row for row in rows_of(run)}
     for name in ("device-000", "device-004"):
         own = [row for row in waits if row.child == name]
@@ -92,7 +92,7 @@ def test_the_picture_of_a_round_has_what_links_and_devices_took(run: Path) -> No
 def test_energy_is_of_bytes_and_times_as_they_were_measured(run: Path) -> None:
     with (run / "energy.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["device"] == "device-004" and row["tier"] == "lps"]
-    waits = [row for row in read_waits(run) if row.child == "device-004"]
+    waits = [row for row in load_record(run).waits if row.child == "device-004"]
     (up,) = [row for row in rows_of(run) if (row["direction"], row["child"]) == ("up", "device-004")][-1:]
     bits = 8 * int(up["bytes"])
     assert [row["lps_round"] for row in rows] == ["1", "2"]
@@ -139,7 +139,7 @@ def test_a_schedule_and_traces_go_by_real_time_since_training_began(links: str, 
     )
     for record in (real, virtual):
         assert record.summary.status == "completed"
-        assert "device-001" not in {row.child for row in read_waits(record.folder)}
+        assert "device-001" not in {row.child for row in record.waits}
         [moved] = record.summary.moves
         assert (moved.device, moved.came_from, moved.to, moved.global_round) == ("device-000", "lps-0", "lps-1", 2)
     assert digests_of(real.folder) == digests_of(virtual.folder)
@@ -154,4 +154,4 @@ def test_a_device_that_is_late_by_the_wall_as_it_moves_is_waited_for_where_it_co
     assert record.summary.status == "completed"
     assert ("device-000", "round 1") in {(each.device, each.stage) for each in record.summary.excluded}
     assert [(moved.device, moved.global_round) for moved in record.summary.moves] == [("device-000", 2)]
-    assert "lps-1" in {row.lps_id for row in read_waits(record.folder) if row.child == "device-000"}
+    assert "lps-1" in {row.lps_id for row in record.waits if row.child == "device-000"}

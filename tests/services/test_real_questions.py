@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from every_method import EXPERIMENT, OPTIONS
-from programs import Program
 from safetensors.numpy import load_file
-from tiers import run_in_process
 
 from emulator.results.record import RunRecord, load_record
-from emulator.results.waits import picture, read_waits
+from emulator.results.waits import picture
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from tests.support.every_method import EXPERIMENT, OPTIONS
+from tests.support.programs import Program
+from tests.support.tiers import run_in_process
 
 LINKS = (
     "{device-lps: {preset: wifi, jitter: 3ms}, lps-gps: {up_rate: 2Mbit/s, down_rate: 20Mbit/s, latency: 5ms}, "
@@ -85,7 +85,7 @@ def test_devices_that_are_asked_in_rounds_learn_the_same_on_both_clocks(method: 
 @pytest.mark.timeout(120)
 def test_the_picture_of_an_asked_round_has_each_time_once(tmp_path: Path) -> None:
     real = load_record(run_in_process(experiment_of("real", "ifca", LINKS), tmp_path / "real").folder)
-    waits = read_waits(real.folder)
+    waits = real.waits
     for row in waits:
         assert row.down_s >= 0
         assert row.waiting_s >= 0

@@ -9,17 +9,16 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from programs import Program, events
 from safetensors.numpy import load_file
-from tiers import SMALL, run_in_process, small
 
 from emulator.commands.main import execute
 from fedstrata.rpc.client import plain_or_secure
-from fedstrata.trust.credentials import GPS
 from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
+from tests.support.programs import Program, events
+from tests.support.tiers import SMALL, run_in_process, small
 
 # Links whose latency alone makes the rounds last longer than all that is replaced in them: 160 × 2 × 2 × 10 ms.
 ROUNDS = ("training.global_rounds=40", "training.lps_rounds_per_global_round=4")

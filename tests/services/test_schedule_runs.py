@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from disturbed import assert_same, disturbed
-from hand_started import Processes
-from programs import events
-from test_spanning import weights_sha256
-from tiers import run_in_process, small
 
 from emulator.estimates.retime import retime
 from emulator.results.record import load_record
 from fedstrata.errors import ExperimentError
 from fedstrata.process.fault_points import VARIABLE
+from tests.support.disturbed import assert_same, disturbed
+from tests.support.hand_started import Processes
+from tests.support.programs import events
+from tests.support.spanning_runs import weights_sha256
+from tests.support.tiers import run_in_process, small
 
 LINKS = "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}}"
 TIMED = ("clock=virtual", f"links={LINKS}", "compute={per_example: 10ms}", "topology={lps: 2}")

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from test_spanning import KILLS, disturbed, ended, started, weights_sha256
-from tiers import run_in_process
 
 from fedstrata.experiment_file import parse_experiment
+from tests.support.spanning_runs import KILLS, disturbed, ended, started, weights_sha256
+from tests.support.tiers import run_in_process
 
 # Five devices with other labels and three models, two of which change in the midst of the run.
 TEXT = """

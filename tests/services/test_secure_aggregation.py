@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from tiers import SMALL, Open, Tiers, whole_run
 
 from device.agent import DeviceAgent
 from device.masking.masks import Masks
@@ -24,6 +23,7 @@ from fedstrata.tensors import ExactSum
 from fedstrata.trust.authority import Authority
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.servicer import LpsServicer
+from tests.support.tiers import SMALL, Open, Tiers, whole_run
 
 MASKED = "secure_aggregation={min_devices: 3}"
 FILE = SMALL.replace("devices: 3", "devices: 4").replace("devices: 2", "devices: 3")

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
-from disturbed import assert_same, disturbed
-from every_method import EXPERIMENT, OPTIONS
-from test_spanning import weights_sha256
-from tiers import run_in_process, small
 
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from tests.support.disturbed import assert_same, disturbed
+from tests.support.every_method import EXPERIMENT, OPTIONS
+from tests.support.spanning_runs import weights_sha256
+from tests.support.tiers import run_in_process, small
 
 SHARED = "shared: {device-lps: {up_rate: 60kbit/s, down_rate: 500kbit/s, broadcast: true}}"
 LINKS = (

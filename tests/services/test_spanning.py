@@ -11,11 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_started import Processes
-from programs import Program, events
 from safetensors.numpy import load_file
-from test_against_plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
-from tiers import Tiers, counts, run_in_process
 
 from device.agent import DeviceAgent
 from device.work import DeviceProcess
@@ -24,21 +20,12 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Arrays
 from fedstrata.methods.ifca import Ifca
 from fedstrata.methods.registry import facts_of
+from tests.support.hand_started import Processes
+from tests.support.plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
+from tests.support.programs import events
+from tests.support.spanning_runs import KILLS, disturbed, ended, started, text_of, weights_sha256
+from tests.support.tiers import Tiers, counts, run_in_process
 
-# Five devices with 60 or 50 examples each, so that they do not count alike.
-EXPERIMENT = """
-name: spanning
-partition:
-  kind: tasks
-  minority_ratio: 0.1
-  tasks:
-    - {name: low, labels: [0, 1, 2, 3, 4], devices: 3, examples_per_device: 60}
-    - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 50}
-model: {name: mlp, hidden: [16]}
-method: METHOD
-topology: {lps: LPS}
-training: {global_rounds: ROUNDS, lps_rounds_per_global_round: 1, local_epochs: 1, batch_size: 16}
-"""
 # Four streams of the whole model, each a mix of all five devices; a device trains the stream of its number modulo four.
 MIXED = """
 from fedstrata.methods import Method, Plan, Reach, all_layers
@@ -66,32 +53,6 @@ class Mixed(Method):
             weights={"model": tuple({d: share(stream, d) for d in devices} for stream in range(STREAMS))},
         )
 """
-
-
-def text_of(method: str, *, lps: int, rounds: int = 3) -> str:
-    return EXPERIMENT.replace("METHOD", method).replace("LPS", str(lps)).replace("ROUNDS", str(rounds))
-
-
-def started(stack: ExitStack, folder: Path, text: str, *, processes: int = 1, **environment: str) -> Program:
-    """`fedstrata run` of an experiment, whose record will be in `folder`."""
-    file = folder.with_suffix(".yaml")
-    file.write_text(text)
-    words = ("run", str(file), "--out", str(folder), "--json", "--device-processes", str(processes))
-    program = Program("emulator", *words, log=folder.with_suffix(".log"), environment=environment)
-    return stack.enter_context(program)
-
-
-def ended(program: Program) -> dict[str, Any]:
-    """The summary of a run that was completed; how often processes were started again is in `restarts`."""
-    lines = list(program.lines())
-    assert program.end() == 0, program.log_path.read_text()
-    return dict(lines[-1]["summary"], restarts=[line["process"] for line in lines if line["event"] == "restart"])
-
-
-def weights_sha256(folder: Path) -> dict[str, str]:
-    """The digests of the clusters' models, as the record has them."""
-    digests: dict[str, str] = json.loads((folder / "summary.json").read_text())["model_sha256"]
-    return digests
 
 
 # --- one model for all ----------------------------------------------------------------------------
@@ -246,17 +207,6 @@ def test_layers_are_withdrawn_and_groups_found_alike_whatever_the_processes_and_
 
 
 # --- killed processes -----------------------------------------------------------------------------
-
-KILLS = [
-    {"do": "kill", "process": "gps", "at": {"point": "aggregation", "round": 1}},
-    {"do": "kill", "process": "lps-1", "at": {"point": "upload", "round": 1}},
-    {"do": "kill", "process": "device-002", "at": {"point": "download", "round": 2}},
-]
-
-
-def disturbed(folder: Path, text: str, faults: list[dict[str, Any]], *, processes: int = 1) -> dict[str, Any]:
-    with ExitStack() as stack:
-        return ended(started(stack, folder, f"{text}faults: {json.dumps(faults)}\n", processes=processes))
 
 
 @pytest.mark.kills

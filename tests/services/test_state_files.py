@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from test_spanning import ended, started
+from tests.support.spanning_runs import ended, started
 
 EXPERIMENT = """
 name: private-state

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from programs import Program, of_mark
 
 from emulator.commands import main as cli
 from emulator.results.measures import COSTS
+from tests.support.programs import Program, of_mark
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 

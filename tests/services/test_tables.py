@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from test_spanning import ended, started, text_of, weights_sha256
-from tiers import run_in_process
 
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
+from tests.support.spanning_runs import ended, started, text_of, weights_sha256
+from tests.support.tiers import run_in_process
 
 # Two tables beside the model: one moves by the mean of differences, by examples; one is mixed, by the plan's shares.
 OWN = """

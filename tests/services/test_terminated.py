@@ -3,14 +3,18 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
 import pytest
-from conftest import wait_for_record
-from programs import MARK, Program
-from tiers import SMALL, run_in_process, small
+
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from tests.support.programs import MARK, Program, events, http_get, wait_for_record
+from tests.support.tiers import SMALL, run_in_process, small
 
 MANY_ROUNDS = "training.global_rounds=20"
 
@@ -59,6 +63,34 @@ def test_who_is_stopped_after_the_run_ends_with_exit_code_0(file: Path, gps: Pro
         wait_for_record(address)
         gps.process.terminate()
         assert gps.end() == 0
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_device_of_a_stopped_run_idles_where_it_is_told_to_stay_and_ends_elsewhere(
+    file: Path, gps: Program, tmp_path: Path, stays: bool
+) -> None:
+    address = gps.addresses()["grpc"]
+    words = ("--experiment", str(file), "--gps", address, "--devices", "0-4", *["--stay"] * stays)
+    with Program("device", *words, log=tmp_path / "device.log") as device:
+        http = device.addresses()["http"]
+        with grpc.insecure_channel(address) as channel:
+            RunServiceStub(channel).StopRun(pb.StopRunRequest(reason="the disk is full"), timeout=30)
+        if stays:
+            has_heard = lambda: "run_stopped" in [event["event"] for event in events(tmp_path / "device.log")]  # noqa: E731
+            wait_until(has_heard, lambda: device.process.poll() is None)
+            assert http_get(http, "/readyz")[0] == 200
+            device.process.terminate()
+        assert device.end() == 4
+
+
+def wait_until(holds: Callable[[], bool], may: Callable[[], bool]) -> None:
+    """Look until something holds; it fails where that may not be any more, or takes a minute."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert may()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def process_of(mark: str, *words: str) -> int:

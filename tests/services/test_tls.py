@@ -8,18 +8,16 @@ from pathlib import Path
 
 import grpc
 import pytest
-from conftest import FinishedRun
-from programs import Program, events, http_get
-from tiers import SMALL, outcome
 
 from emulator.runs.client import RunClient
 from fedstrata.errors import HandshakeError
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.credentials import channel_credentials, checked_as
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import TlsFiles, checked_as
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from tests.support.programs import FinishedRun, Program, events, http_get
+from tests.support.tiers import SMALL, outcome
 
 GPS = Name("gps")
 DEVICES = [Name("device", "device-000", "device-004")]
@@ -80,7 +78,7 @@ class Secured:
             yield from RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=100, wait_for_ready=True)
 
     def channel(self, tls: Path) -> grpc.Channel:
-        return grpc.secure_channel(self.gps, channel_credentials(TlsFiles.load(tls)), options=checked_as(GPS))
+        return grpc.secure_channel(self.gps, TlsFiles.load(tls).channel_credentials(), options=checked_as(GPS))
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tiers import Tiers, small
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
+from tests.support.tiers import Tiers, small
 
 # Devices of both clusters at both LPSs, asked in each global round.
 SPANNING = small("method=ifca", "topology={lps: 2, devices: [[0, 2, 4], [1, 3]]}", "training.global_rounds=2")

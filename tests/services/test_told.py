@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from disturbed import disturbed
 from safetensors.numpy import load_file
-from tiers import run_in_process
 
-from fedstrata.experiment import parse_experiment
+from fedstrata.experiment_file import parse_experiment
+from tests.support.disturbed import disturbed
+from tests.support.tiers import run_in_process
 
 # Weights begin at 0 and grow in each LPS round by the step that the plan tells.
 OWN = """

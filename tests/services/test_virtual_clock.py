@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import Program
 from safetensors.numpy import load_file
-from tiers import SMALL, outcome, run_in_process, small
 
 from emulator.estimates.retime import retime, write_retimed
 from emulator.results.record import load_record
-from emulator.results.waits import picture, read_waits
-from fedstrata.clock.energy import PARTS
+from emulator.results.waits import picture
+from fedstrata.clock.round import PARTS
 from fedstrata.errors import DataError, ExperimentError
+from tests.support.programs import Program
+from tests.support.tiers import SMALL, outcome, run_in_process, small
 
 LINKS = (
     "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "
@@ -63,7 +63,7 @@ def test_the_parts_of_a_round_are_the_round(run: Path) -> None:
 
 
 def test_the_picture_of_a_round_is_what_the_tables_of_the_record_say(run: Path) -> None:
-    (record, waits) = load_record(run), read_waits(run)
+    (record, waits) = load_record(run), load_record(run).waits
     drawn = picture(record, waits, 2)
     assert drawn is not None
     rows = [row for row in timeline(run) if row["global_round"] == "2"]
@@ -87,7 +87,7 @@ def test_who_waits_is_worked_out_from_bytes_rates_and_boards(run: Path) -> None:
     with (run / "flows.csv").open(newline="") as file:
         sent = {(r["lps_round"], r["lps_id"], int(r["child"])): r for r in csv.DictReader(file) if r["tier"] == "lps"}
     slow = [
-        row for row in read_waits(run) if row.child == "device-004"
+        row for row in load_record(run).waits if row.child == "device-004"
     ]  # alone on NB-IoT: its own link is the shared one's least
     assert len(slow) == 4
     for row in slow:
@@ -214,7 +214,7 @@ def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_pat
         assert getattr(energy, part) == pytest.approx(sum(float(row[f"{part}_j"]) for row in rows), abs=1e-7)
     assert energy.joules == pytest.approx(sum(energy.by_device.values()))
     # a Raspberry Pi 4 has 7.2 W as long as waits.csv says, an LTE radio 1.28804 W and so much a bit
-    device = [row for row in read_waits(folder) if row.tier == "lps" and row.child == "device-000"]
+    device = [row for row in load_record(folder).waits if row.tier == "lps" and row.child == "device-000"]
     of_device = [row for row in rows if row["device"] == "device-000" and row["tier"] == "lps"]
     assert sum(float(row["compute_j"]) for row in of_device) == pytest.approx(
         7.2 * sum(row.compute_s for row in device)
@@ -227,7 +227,7 @@ def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_pat
     retimed = retime(run, asked)
     write_retimed(retimed, tmp_path / "retimed")
     assert (tmp_path / "retimed" / "energy.csv").read_bytes() == (folder / "energy.csv").read_bytes()
-    assert load_record(tmp_path / "retimed").summary.energy == energy == retimed.energy
+    assert load_record(tmp_path / "retimed").summary.energy == energy == retimed.summary.energy
 
 
 def test_retiming_refuses_in_one_line_what_it_cannot_do(run: Path, tmp_path: Path) -> None:

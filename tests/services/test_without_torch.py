@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import BigRun
-from programs import Program
+
+from tests.support.programs import BigRun, Program
 
 
 def test_a_whole_run_needs_no_torch_at_the_gps_and_the_lps(big_run: BigRun) -> None:

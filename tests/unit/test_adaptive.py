@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from device_work import Devices
 from scipy.spatial.distance import cosine
 
 from fedstrata.errors import ExperimentError, PayloadError
@@ -11,6 +10,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.adaptive import Adaptive, compared, cosine_affinity
 from fedstrata.tensors.layout import Layout
+from tests.support.device_work import Devices
 
 FILE = """
 name: mixed

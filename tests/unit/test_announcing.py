@@ -4,7 +4,19 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from rounds_setting import (
+
+from fedstrata.clock.deadline import SharedUplink
+from fedstrata.clock.round import Exchanged
+from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
+from fedstrata.experiment import TierDeadline
+from fedstrata.process import sleeping as link_module
+from fedstrata.process.logs import EventLog
+from fedstrata.rounds import Identity, RoundClient, RoundServer, Update
+from fedstrata.rounds.child_stream import ChildStream
+from fedstrata.rpc.chunk import Whole, part_parser
+from fedstrata.tensors import ExactSum
+from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.rounds_setting import (
     CODEC,
     LAYOUT,
     LINK,
@@ -18,18 +30,6 @@ from rounds_setting import (
     server_of,
     vector,
 )
-
-from fedstrata.clock.deadline import SharedUplink
-from fedstrata.clock.round import Exchanged
-from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
-from fedstrata.experiment import TierDeadline
-from fedstrata.process import sleeping as link_module
-from fedstrata.process.logs import EventLog
-from fedstrata.rounds import Identity, RoundClient, RoundServer, Update
-from fedstrata.rounds.child_stream import ChildStream
-from fedstrata.rpc.chunk import Whole, part_parser
-from fedstrata.tensors import ExactSum
-from fedstrata.v1 import rounds_pb2 as pb
 
 CHILDREN = {"a": 2, "b": 6, "c": 2}
 HALF = TierDeadline(quorum_ratio=0.5)

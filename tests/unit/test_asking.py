@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gps_parts import IDS, GpsParts
 
 from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import dataset_info
@@ -23,6 +22,7 @@ from fedstrata.v1 import answers_pb2 as pb
 from gps.journal.journal import BEFORE
 from gps.plans.asking import Asking
 from gps.servicer import GpsServicer
+from tests.support.gps_parts import IDS, GpsParts
 
 ASKING = ("method={name: ifca, clusters: 2}", "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
 FIRST, SECOND = {0: (1.0, 2.0), 1: (3.0, 1.0)}, {2: (0.5, 0.5), 3: (2.0, 1.0), 4: (1.0, 2.0)}  # losses by device

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rounds_setting import PART, RUN_ID
 from test_transfers import MS, SetTime, arrivals, carry, paced, transfers
 
 from fedstrata.clock.between import HeldBack
@@ -25,6 +24,7 @@ from fedstrata.rpc.chunk import part_parser
 from fedstrata.store.model_file import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.rounds_setting import PART, RUN_ID
 
 ONCE = "shared: {device-lps: {down_rate: 1Mbit/s, broadcast: true}}"
 STEP = 9_984  # bits in a piece: ten milliseconds of the link, whole elements

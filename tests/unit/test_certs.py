@@ -8,7 +8,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
-from kept_secrets import Kept
 
 from emulator.cluster.certificates import ReleaseCertificates
 from emulator.cluster.release import Release
@@ -16,6 +15,7 @@ from emulator.commands.main import execute
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
+from tests.support.kept_secrets import Kept
 
 
 @pytest.fixture
@@ -163,26 +163,19 @@ def test_the_authority_of_a_release_is_changed_for_its_pods_and_its_boards_toget
     assert certs(tmp_path, *step) == 0
     assert certs(tmp_path, *step, "--authority", "drop") == 0
     assert not release.existing_authority().before
-    assert len(TlsFiles.load(board).authorities) == 1
+    assert TlsFiles.load(board).ca.count(b"BEGIN") == 1
     told = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert told == [str(board), "lab-tls-gps", "lab-tls-operator", str(board)]
 
 
-def test_of_a_release_names_and_certificates_are_revoked_in_its_secret(
+def test_of_a_release_names_are_revoked_in_its_secret(
     tmp_path: Path, release: ReleaseCertificates, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert certs(tmp_path, "issue", "device", "board-1", "--release", "lab") == 0
-    capsys.readouterr()
-    assert certs(tmp_path, "revoke", "device", "device-003", "--release", "lab") == 0
-    board = str(tmp_path / "devices" / "board-1")
-    assert certs(tmp_path, "revoke", "--certificate", board, "--release", "lab") == 0
+    for device in ("device-003", "board-1"):
+        assert certs(tmp_path, "revoke", "device", device, "--release", "lab") == 0
     assert capsys.readouterr().out.split() == ["lab-tls-revoked"] * 2
-    said = (release._secrets.read("lab-tls-revoked") or {})["revoked.txt"].decode().split("\n")
-    assert said[0] == "device/device-003"
-    assert said[1].startswith("serial ")
-    Authority.new("hospital").issue([Name("operator")], tmp_path / "other")
-    assert certs(tmp_path, "revoke", "--certificate", str(tmp_path / "other"), "--release", "lab") == 2
-    assert "is of run 'hospital', and not of 'lab.garden'" in capsys.readouterr().err
+    said = (release._secrets.read("lab-tls-revoked") or {})["revoked.txt"]
+    assert said == b"device/board-1\ndevice/device-003\n"
 
 
 def test_where_one_certificate_is_of_another_run_all_stay(
@@ -248,3 +241,23 @@ def test_what_does_not_go_together_is_told_in_a_line(
     assert certs(folder, "renew", *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
+
+
+def test_the_list_is_beside_all_certificates_of_a_folder_and_those_issued_later(folder: Path) -> None:
+    for words in (["issue", "gps"], ["issue", "device", "pi-1"], ["revoke", "device", "pi-1"]):
+        assert certs(folder, *words) == 0
+    assert certs(folder, "issue", "lps", "lps-0") == 0
+    assert certs(folder, "revoke", "lps", "lps-0") == 0
+    lists = [path.read_text() for path in folder.rglob("revoked.txt")]
+    assert lists == ["device/pi-1\nlps/lps-0\n"] * 4
+    assert TlsFiles.load(folder / "gps").revoked().names == {Name("device", "pi-1"), Name("lps", "lps-0")}
+
+
+@pytest.mark.parametrize("words", [[], ["device"], ["boss"]])
+def test_nobody_is_revoked_by_what_says_not_whom(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(folder, "revoke", *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert not list(folder.rglob("revoked.txt"))

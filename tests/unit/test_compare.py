@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_files import write_record
 from rich.console import Console
 
 from emulator.results.compare import compare, show
 from emulator.results.comparison import MEAN, Comparison, Spread
 from fedstrata.errors import DataError, OutputError
+from tests.support.record_files import write_record
 
 
 def sweep(folder: Path, method: str, clothes: tuple[float, ...]) -> list[Path]:

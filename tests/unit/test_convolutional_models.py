@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_twins import assert_same_logits, tensors
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model, build_model
+from tests.support.torch_twins import assert_same_logits, tensors
 
 GREY = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
 PADDED = DatasetInfo(input_shape=(1, 32, 32), num_classes=10)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, job
 from torch import nn
 
 from device.correction import keeps_zeros
@@ -19,6 +18,7 @@ from device.training import TrainingJob, limit_threads, train
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
+from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, job
 
 limit_threads()
 Tensor = torch.Tensor

@@ -1,6 +1,7 @@
 """Files that a process may have open: as many as allowed, told when they are too few, waited for when they are out."""
 
 import errno
+import os
 import resource
 from pathlib import Path
 
@@ -54,14 +55,14 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_impatient")
 def test_a_state_file_is_written_once_there_is_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full, really_open = [OSError(errno.EMFILE, "Too many open files")] * 3, Path.open
+    full, really_open = [OSError(errno.EMFILE, "Too many open files")] * 3, os.open
 
-    def open_(path: Path, mode: str) -> object:
+    def open_(path: str, flags: int, mode: int = 0o777) -> int:
         if full:
             raise full.pop()
-        return really_open(path, mode)
+        return really_open(path, flags, mode)
 
-    monkeypatch.setattr(Path, "open", open_)
+    monkeypatch.setattr(os, "open", open_)
     write_sealed(tmp_path / "state", b"what is to be kept")
     monkeypatch.undo()
     assert not full

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_files import write_record
 
 from emulator.results.device_costs import (
     accuracy_by_round,
@@ -16,6 +15,7 @@ from emulator.results.device_costs import (
 )
 from emulator.results.measures import device_mean_accuracy, lowest_accuracy, measure, received_accuracy
 from emulator.results.record import RunRecord, load_record
+from tests.support.record_files import write_record
 
 # three devices at lps-0 and two at lps-1, whose rounds cost 30 and 20 bytes; 6,000 went before training
 ACCURACIES = ((0.2, 0.4), (0.76, 0.76), (0.5, 0.9), (0.8, 0.8))

@@ -5,7 +5,9 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
 from types import UnionType
@@ -14,7 +16,6 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 import typer
 import yaml
-from gps_parts import GpsParts
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -27,14 +28,16 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES
 from fedstrata.methods.registry import DEFAULT, method_class
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
+from fedstrata.record.energy import ENERGY
+from fedstrata.record.links import LINK_ROWS
+from fedstrata.record.rounds import ROUNDS
+from fedstrata.record.summary import Summary
+from fedstrata.record.timeline import FLOWS, TIMELINE
+from fedstrata.record.waits import WAITS
 from fedstrata.rpc.counting import ANSWER, ATTEND
 from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
-from gps.record.energy_record import ENERGY_COLUMNS
-from gps.record.links_record import LINK_COLUMNS
-from gps.record.record import ROUND_COLUMNS, RunResult, summary
-from gps.record.timeline_record import FLOW_COLUMNS, TIMELINE_COLUMNS
-from gps.record.waits_record import WAIT_COLUMNS
+from tests.support.gps_parts import GpsParts
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -52,6 +55,39 @@ def blocks(text: str, language: str) -> list[str]:
 def prose(text: str) -> str:
     """A document without its code blocks."""
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+# --- sentences ----------------------------------------------------------------------------------------------
+
+# Pages that are written, or written anew, by the rules in docs/contribute.md; a page stays here once it is.
+PLAIN = [
+    "README.md", "docs/boards-without-kubernetes.md", "docs/choose-a-method.md", "docs/concepts.md",
+    "docs/contribute.md", "docs/index.md",
+    "docs/runbook.md", "docs/decisions/README.md", "docs/decisions/rooms.md", "docs/results/README.md",
+    "docs/tutorial/boards.md", "docs/tutorial/first-run.md", "docs/tutorial/own-data.md",
+    "docs/tutorial/own-method.md",
+]  # fmt: skip
+
+
+def lengths_of_sentences(text: str) -> list[int]:
+    """Words per sentence of a page, without code blocks, tables, headings, pictures and addresses."""
+    text = re.sub(r"^(#|\||!\[|:).*$", "\n", prose(text), flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    blocks = re.split(r"\n\s*\n|^\s*(?:-|\d+\.) ", text, flags=re.MULTILINE)
+    sentences = [part for block in blocks for part in re.split(r"(?<=[.!?:;])\s+", " ".join(block.split()))]
+    return [len(sentence.split()) for sentence in sentences if sentence]
+
+
+def test_sentences_are_counted_without_tables_and_code() -> None:
+    page = "# A title\n\nOne two three. Four five:\n\n```\nno\n```\n\n- six [seven](eight.md)\n\n| no | no |\n"
+    assert lengths_of_sentences(page) == [3, 2, 2]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_sentences_of_a_plain_page_are_short(name: str) -> None:
+    lengths = lengths_of_sentences(text_of(name))
+    assert sum(lengths) / len(lengths) <= 18
+    assert max(lengths) <= 35
 
 
 # --- commands, links and folders ----------------------------------------------------------------------------
@@ -124,11 +160,34 @@ IMAGES = {"fedstrata/gps", "fedstrata/lps", "fedstrata/device"}  # names of imag
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_has_one_title(path: Path) -> None:
+    assert len(re.findall(r"^# ", prose(path.read_text("utf-8")), re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_documents_name_are_there(path: Path) -> None:
     text = prose(path.read_text("utf-8"))
     folders = "fedstrata|gps|lps|device|emulator|protos|experiments|benchmarks|scripts|tests|docs|helm"
     for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
         assert (ROOT / name).exists() or name in IMAGES, name
+
+
+def test_the_glossary_says_each_word_in_one_short_sentence() -> None:
+    glossary = text_of("docs/concepts.md").partition("## Glossary")[2]
+    rows = [row for row in re.findall(r"^\| (.+?) \| (.+?) \|$", glossary, re.MULTILINE) if row[0] != "word"]
+    assert 25 <= len(rows) <= 45
+    assert {"device", "local parameter server (LPS)", "global parameter server (GPS)"} <= {word for word, _ in rows}
+    for word, meaning in rows:
+        assert len(meaning.split()) <= 25, word
+        assert re.fullmatch(r"[A-Z`][^.]*\.", meaning), word
+
+
+def test_the_chooser_of_methods_has_its_figures_from_the_results() -> None:
+    figure = re.compile(r"−?\d+\.\d+ ± \d+\.\d+")
+    results = " ".join(path.read_text("utf-8") for path in (ROOT / "docs" / "results").glob("*.md"))
+    chosen = set(figure.findall(text_of("docs/choose-a-method.md")))
+    assert len(chosen) > 20
+    assert chosen <= set(figure.findall(results))
 
 
 def test_the_folder_map_is_the_folder() -> None:
@@ -142,16 +201,33 @@ def test_the_folder_map_is_the_folder() -> None:
     assert set(re.findall(r"`(\w+)/`", table)) == there
 
 
-def test_the_readme_is_one_screen_and_two_pictures() -> None:
+def test_the_readmes_first_screen_has_picture_command_and_result() -> None:
     text = text_of("README.md")
-    assert len(text.splitlines()) <= 65
+    screen = "\n".join(text.splitlines()[:45])
+    assert re.search(r"^!\[.+\]\(docs/.+\)$", screen, re.MULTILINE)
+    assert re.search(r"^```\nmake demo\b", screen, re.MULTILINE)
+    assert re.search(r"^\| one-shot.*\d ± \d", screen, re.MULTILINE)
     assert text.count("](docs/page.png)") == text.count("](docs/report.png)") == 1
 
 
-def test_every_decision_is_listed() -> None:
-    architecture = text_of("docs/architecture.md")
-    for path in (ROOT / "docs" / "decisions").glob("*.md"):
-        assert f"(decisions/{path.name})" in architecture
+def test_the_readme_spells_the_tiers_out_and_says_how_to_get_its_data_set() -> None:
+    text = text_of("README.md")
+    first_paragraph = text.split("\n\n")[1]
+    assert "local parameter servers (LPS)" in first_paragraph.replace("\n", " ")
+    assert "global parameter server (GPS)" in first_paragraph.replace("\n", " ")
+    data, sweep = re.findall(r"^\.venv/bin/fedstrata (data|sweep) ", text, re.MULTILINE)
+    assert (data, sweep) == ("data", "sweep")
+
+
+def test_every_decision_is_in_the_index_once_with_its_date() -> None:
+    index = text_of("docs/decisions/README.md")
+    rows = re.findall(r"^\| (\d{4}-\d\d-\d\d) \| \[(.+)\]\((.+\.md)\) \|$", index, re.MULTILINE)
+    pages = [path for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md"]
+    titles = {path.name: path.read_text("utf-8").partition("\n")[0].removeprefix("# ") for path in pages}
+    assert sorted((name, title) for _, title, name in rows) == sorted(titles.items())
+    for section in index.split("\n## ")[1:]:
+        dates = re.findall(r"^\| (\d{4}-\d\d-\d\d) ", section, re.MULTILINE)
+        assert dates == sorted(dates), section
 
 
 # --- the experiment file ------------------------------------------------------------------------------------
@@ -236,6 +312,12 @@ def test_every_choice_is_documented(name: str) -> None:
     assert f"`{name}`" in text_of("docs/experiment.md")
 
 
+def test_every_method_has_a_row_on_both_pages() -> None:
+    grouping = text_of("docs/experiment.md").partition("| method | devices are grouped |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| (\w+) \|", grouping, re.MULTILINE)) == sorted(NAMES)
+    assert sorted(re.findall(r"^\| \[`(\w+)`\]", text_of("docs/methods.md"), re.MULTILINE)) == sorted(NAMES)
+
+
 @pytest.mark.parametrize("block", blocks(text_of("docs/experiment.md"), "yaml"))
 def test_the_documents_experiments_are_valid(block: str) -> None:
     parse_experiment(block)
@@ -245,27 +327,19 @@ def test_the_documents_experiments_are_valid(block: str) -> None:
 
 
 def test_every_field_of_the_record_is_documented() -> None:
-    empty = RunResult(
-        experiment=parse_experiment(
-            "{name: x, partition: {kind: iid, devices: 1, examples_per_device: 1}, clock: real, energy: {radio: lte}, "
-            "privacy: {noise: research, profiles: {epsilon: 1, clip: 1, min_examples: 1}}}"
-        ),
-        status="failed", reason="none", clusters={}, clusters_rule="", evaluations=[], model_sha256={}, lps_rounds=[],
-        link_bytes={}, exclusions=[], wall_seconds={}, global_rounds=0, relevance=None, relevance_ids=[],
-    )  # fmt: skip
     text = text_of("docs/record.md")
-    fields = re.findall(r"^\| `(\w+)` \|", text.partition("## summary.json")[2].partition("## rounds.csv")[0], re.M)
-    assert fields == list(summary(empty))
-    for file, after, columns in (
-        ("rounds.csv", "timeline.csv", ROUND_COLUMNS),
-        ("timeline.csv", "flows.csv", TIMELINE_COLUMNS),
-        ("flows.csv", "waits.csv", FLOW_COLUMNS),
-        ("waits.csv", "links.csv", WAIT_COLUMNS),
-        ("links.csv", "energy.csv", LINK_COLUMNS),
-        ("energy.csv", "relevance.csv", ENERGY_COLUMNS),
+    documented = re.findall(r"^\| `(\w+)` \|", text.partition("## summary.json")[2].partition("## rounds.csv")[0], re.M)
+    assert documented == [field.name for field in fields(Summary)]
+    for file, after, table in (
+        ("rounds.csv", "timeline.csv", ROUNDS),
+        ("timeline.csv", "flows.csv", TIMELINE),
+        ("flows.csv", "waits.csv", FLOWS),
+        ("waits.csv", "links.csv", WAITS),
+        ("links.csv", "energy.csv", LINK_ROWS),
+        ("energy.csv", "relevance.csv", ENERGY),
     ):
         rows = re.findall(r"^\| (`.*?) \|", text.partition(f"## {file}")[2].partition(f"## {after}")[0], re.M)
-        assert [name for cell in rows for name in re.findall(r"`(\w+)`", cell)] == list(columns)
+        assert [name for cell in rows for name in re.findall(r"`(\w+)`", cell)] == list(table.columns)
 
 
 def test_every_metric_and_label_is_documented() -> None:
@@ -280,7 +354,6 @@ def test_every_metric_and_label_is_documented() -> None:
     metrics.run("digits-1", experiment="digits", method="one_shot", global_rounds=8)
     metrics.phase("training")
     metrics.waits({"device-000": 7.0}, 1)
-    metrics.energy({"down": 1.0})
     exposed = {
         family.name + ("_total" if family.type == "counter" else ""): set(family.samples[0].labels) - {"le"}
         for family in metrics.registry.collect()
@@ -299,6 +372,12 @@ def row_of(name: str, table: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", row))
 
 
+def test_the_runbook_has_a_section_for_every_alert() -> None:
+    alerts = re.findall(r"- alert: (\w+)", text_of("helm/fedstrata/templates/monitoring.yaml"))
+    assert len(alerts) == 5
+    assert re.findall(r"^## (\w+)$", text_of("docs/runbook.md"), re.MULTILINE) == alerts
+
+
 def test_every_state_of_a_device_and_every_kind_of_bytes_is_documented(tmp_path: Path) -> None:
     labels = text_of("docs/metrics.md").partition("| label | values |")[2]
     gps = GpsParts(tmp_path)
@@ -308,6 +387,15 @@ def test_every_state_of_a_device_and_every_kind_of_bytes_is_documented(tmp_path:
     kinds = {kind for _, kind in CALLS.values()} - {ANSWER, ATTEND}
     questions = {question.name for question in gps.method.questions()}
     assert kinds | questions <= row_of("kind", labels)
+
+
+def test_every_reason_of_a_refused_call_is_documented() -> None:
+    sources = [path for room in ("trust", "rpc") for path in (ROOT / "fedstrata" / room).glob("*.py")]
+    called = "".join(path.read_text("utf-8") for path in sources)
+    reasons = set(re.findall(r'(?:refused|refusal)\("(\w+)"', called))
+    assert {"role", "stalled", "share"} <= reasons
+    labels = text_of("docs/metrics.md").partition("| label | values |")[2]
+    assert reasons <= row_of("reason", labels)
 
 
 def test_every_call_is_in_the_protocols_document() -> None:
@@ -340,6 +428,12 @@ def test_every_exit_code_is_documented() -> None:
 
 
 # --- generated and configured files -------------------------------------------------------------------------
+
+
+def test_the_citation_names_the_version_and_the_licence_of_the_project() -> None:
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
 
 
 def test_the_generated_stubs_are_up_to_date(tmp_path: Path) -> None:

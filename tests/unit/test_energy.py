@@ -1,21 +1,21 @@
 """What devices take in energy: numbers to redo by hand, what is refused, and where it is said."""
 
 import csv
+from pathlib import Path
 
 import pytest
 
 from emulator.console.units import human_joules
-from emulator.results.energy import EnergySummary
 from emulator.results.result import energy_line
 from emulator.runs.progress import progress_line, status_fields
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.record.energy import ENERGY, EnergySoFar, EnergySummary, energy_csv, energy_summary, spent_by
+from fedstrata.record.timeline import RunTimes
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.record.energy_record import EnergySoFar, energy_csv, energy_summary, spent_by
-from gps.record.timeline_record import RunTimes
 
 MS, S = 10**6, 10**9
 TEXT = """
@@ -128,9 +128,14 @@ BEFORE = RunTimes(before=pb.RoundTimes(flows=[pb.Flow(child=0, up_bytes=125_000,
 IDS = ["device-000", "device-001", "device-002"]
 
 
-def test_the_record_has_a_row_a_device_and_round_and_their_sums() -> None:
+def test_the_record_has_a_row_a_device_and_round_and_their_sums(tmp_path: Path) -> None:
     spent = spent_by(energy(), [ROW], BEFORE)
     rows = list(csv.DictReader(energy_csv(spent, IDS)))
+    (tmp_path / "energy.csv").write_text("".join(energy_csv(spent, IDS)))
+    read = ENERGY.read(tmp_path / "energy.csv")
+    assert [(row.tier, row.lps_round, row.device, row.late, row.compute_j) for row in read[2:]] == [
+        ("lps", 3, "device-001", "0", 21.6), ("lps", 3, "device-002", "1", 15.0),
+    ]  # fmt: skip
     assert [(row["tier"], row["global_round"], row["lps_round"], row["lps_id"], row["device"]) for row in rows] == [
         ("before", "", "", "", "device-000"),
         ("lps", "2", "3", "lps-1", "device-000"),
@@ -140,19 +145,24 @@ def test_the_record_has_a_row_a_device_and_round_and_their_sums() -> None:
     assert [row["late"] for row in rows] == ["0", "0", "0", "1"]
     assert (rows[0]["up_j"], rows[1]["compute_j"]) == ("1.726430000", "21.600000000")
     said = energy_summary(spent, IDS)
-    assert said["by_device"] == {"device-000": 31.11343, "device-001": 25.36002, "device-002": 22.787}
-    assert said["joules"] == pytest.approx(31.11343 + 25.36002 + 22.787)
-    assert said["joules"] == pytest.approx(said["down"] + said["compute"] + said["up"])
-    assert said["late"] == 22.787
+    assert said.by_device == {"device-000": 31.11343, "device-001": 25.36002, "device-002": 22.787}
+    assert said.joules == pytest.approx(31.11343 + 25.36002 + 22.787)
+    assert said.joules == pytest.approx(said.down + said.compute + said.up)
+    assert said.late == 22.787
 
 
 def test_a_round_that_is_told_again_counts_once_and_an_earlier_life_counts() -> None:
-    so_far = EnergySoFar(energy(), lambda: [ROW.SerializeToString()])
-    so_far.note([ROW])
-    one = sum(each.energy.total for each in spent_by(energy(), [ROW], RunTimes()))
-    assert so_far.total.total == one
-    assert so_far.summary()["joules"] == one / JOULE_FJ
-    assert not EnergySoFar(energy("energy=null"), lambda: [b"not read"]).is_on
+    rows = [(1, ROW), (2, ROW)]
+    one = sum(each.energy.total for each in spent_by(energy(), [ROW], RunTimes())) / JOULE_FJ
+
+    def after(seen: int) -> list[tuple[int, bytes]]:
+        return [(place, row.SerializeToString()) for place, row in rows if place > seen]
+
+    so_far = EnergySoFar(energy(), after)
+    assert so_far.joules() == one
+    rows += [(3, ROW), (4, pb.LpsRound(cluster_id="lps-1", lps_round=3, global_round=1, times=ROW.times))]
+    assert so_far.joules() == so_far.joules() == 2 * one
+    assert EnergySoFar(energy("energy=null"), lambda _: [(1, b"not read")]).joules() == 0
 
 
 def test_it_is_told_in_one_line_and_while_the_run_goes_on() -> None:

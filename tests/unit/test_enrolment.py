@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gps_parts import FEATURES, IDS, GpsParts, answer_header, parts_of
 
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError, SupersededError
 from fedstrata.methods import Answers, Arrays, Moment, Plan
 from fedstrata.v1 import answers_pb2 as pb
 from gps.devices.roster import Device
+from tests.support.gps_parts import FEATURES, IDS, GpsParts, answer_header, parts_of
 
 EVERYONE = range(5)
 DEADLINE = ("deadlines.enrolment.deadline_s=0.001", "deadlines.enrolment.quorum_ratio=0.4")

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from record_files import write_record
 
 from emulator.commands import main as cli
 from emulator.export import flattened, points
 from emulator.interface import load
 from emulator.shipped import extras
+from tests.support.record_files import write_record
 
 SETTINGS = {"partition": {"kind": "tasks", "tasks": [{"name": "clothes", "labels": [0, 1]}, {"name": "bags"}]}}
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from device_work import Devices
 
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, ExperimentError, PayloadError
@@ -11,6 +10,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.fed_fomo import BEGAN, GAINS, LARGEST, FedFomo, distances, gains_of, mixed, split
 from fedstrata.tensors import Flat
+from tests.support.device_work import Devices
 
 FILE = """
 name: mixing

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_work import Devices
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import jensenshannon
@@ -20,6 +19,7 @@ from fedstrata.methods.sketch import sketch_of
 from fedstrata.methods.two_stages import groups_within, hopkins, jensen_shannon, softmax
 from fedstrata.models import build_model
 from fedstrata.partitions import public_data
+from tests.support.device_work import Devices
 
 BATCH, CLASSES, SKETCH, DEVICES, PUBLIC = 4, 3, 16, 6, 20
 INFO = DatasetInfo(input_shape=(5,), num_classes=CLASSES)

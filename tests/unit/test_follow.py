@@ -6,7 +6,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from ports import kept_address
 
 from emulator.runs import client as client_module
 from emulator.runs import follow as follow_module
@@ -16,6 +15,7 @@ from emulator.runs.incoming import IncomingRecord
 from fedstrata.errors import AddressError, DataError, OutputError, PayloadError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import gps_service_pb2_grpc as pb_grpc
+from tests.support.ports import kept_address
 
 DEADLINE_S = 20.0
 SUMMARY = pb.FilePart(name="summary.json", data=b"{}")

@@ -3,30 +3,26 @@
 import csv
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gps_parts import IDS, TEXT
 
 from emulator.results.record import load_record
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.metrics import LinkKey
+from fedstrata.record import timing
+from fedstrata.record.energy import Spent, spent_by
+from fedstrata.record.relevance import relevance_csv
+from fedstrata.record.rounds import ROUNDS, rounds_csv
+from fedstrata.record.timing import Timing
 from fedstrata.v1 import rounds_pb2
-from gps.record import record
-from gps.record.energy_record import Spent, spent_by
-from gps.record.record import (
-    ROUND_COLUMNS,
-    RunResult,
-    adjusted_rand_index,
-    relevance_csv,
-    rounds_csv,
-    summary,
-    wall_seconds,
-    write_record,
-)
+from gps import record
+from gps.record import RunResult, adjusted_rand_index, wall_seconds, write_record
+from tests.support.gps_parts import IDS, TEXT
 
 TASKS = dict(zip(IDS, ["a", "a", "a", "b", "b"], strict=True))
 CLUSTERS = {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}
@@ -52,6 +48,17 @@ def key(link: str, direction: str, kind: str) -> LinkKey:
     return LinkKey(link=link, direction=direction, kind=kind, end="parent")
 
 
+ROWS = [row(0), row(1, evaluated=0)]
+
+
+def summary(result: RunResult) -> dict[str, Any]:
+    return record.summary(result).document()
+
+
+def written(folder: Path, result: RunResult, rows: Sequence[rounds_pb2.LpsRound] = ROWS) -> None:
+    write_record(folder, result, Timing(experiment=result.experiment, rows=rows))
+
+
 @pytest.fixture
 def result() -> RunResult:
     return RunResult(
@@ -62,7 +69,6 @@ def result() -> RunResult:
         clusters_rule="2 as given",
         evaluations=measured((0, 9, 10), (1, 7, 10), (2, 1, 10), (3, 30, 40)),
         model_sha256={"lps-0": "sha of lps-0", "lps-1": "sha of lps-1"},
-        lps_rounds=[row(0), row(1, evaluated=0)],
         link_bytes={
             key("device-lps", "up", "update"): 500,
             key("device-lps", "up", "control"): 11,
@@ -127,7 +133,7 @@ def test_where_clusters_span_lpss_the_record_says_which_devices_hang_where(resul
     told = summary(spanning)
     assert (told["homes"], told["model_sha256"]) == (homes, models)
     assert told["accuracy"] == {"cluster-0": 0.8, "cluster-1": 0.62, "mean": pytest.approx(0.71)}
-    write_record(tmp_path, spanning)
+    written(tmp_path, spanning)
     read = load_record(tmp_path)
     assert read.summary.by_lps == {name: tuple(ids) for name, ids in homes.items()}
     assert [found.lps_id for found in read.rounds] == ["lps-0", "lps-0"]
@@ -191,8 +197,8 @@ def test_the_adjusted_rand_index_is_scikit_learns() -> None:
 
 
 def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunResult) -> None:
-    rows = list(csv.DictReader(io.StringIO("".join(rounds_csv(result.lps_rounds)))))
-    assert tuple(rows[0]) == ROUND_COLUMNS
+    rows = list(csv.DictReader(io.StringIO("".join(rounds_csv(ROWS)))))
+    assert tuple(rows[0]) == ROUNDS.columns
     assert list(rows[0].values())[:7] == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000"]
     assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000"]
     assert list(rows[1].values())[:3] == ["1", "2", "lps-0"]
@@ -208,14 +214,14 @@ def test_relevance_is_written_so_that_it_reads_back_to_the_bit() -> None:
 
 
 def test_the_emulator_reads_what_the_gps_writes(result: RunResult, tmp_path: Path) -> None:
-    write_record(tmp_path, result)
-    record = load_record(tmp_path)
-    assert record.name == "five"
-    assert record.summary.clusters == {name: tuple(ids) for name, ids in CLUSTERS.items()}
-    assert [found.lps_round for found in record.rounds] == [1, 2]
-    assert record.relevance is not None
-    assert record.relevance.ids == tuple(IDS)
-    assert parse_experiment(record.experiment_yaml) == result.experiment
+    written(tmp_path, result)
+    read = load_record(tmp_path)
+    assert read.name == "five"
+    assert read.summary.clusters == {name: tuple(ids) for name, ids in CLUSTERS.items()}
+    assert [found.lps_round for found in read.rounds] == [1, 2]
+    assert read.relevance is not None
+    assert read.relevance.ids == tuple(IDS)
+    assert parse_experiment(read.experiment_yaml) == result.experiment
 
 
 def test_energy_is_worked_out_once_for_all_that_say_it(
@@ -227,11 +233,11 @@ def test_energy_is_worked_out_once_for_all_that_say_it(
         worked_out.append(spent_by(*given))
         return worked_out[-1]
 
-    monkeypatch.setattr(record, "spent_by", once)
+    monkeypatch.setattr(timing, "spent_by", once)
     counting = parse_experiment(TEXT, overrides=["clock=virtual", "energy={radio: lte}"])
     flow = rounds_pb2.Flow(child=1, up_bytes=125_000)
     rows = [rounds_pb2.LpsRound(cluster_id="lps-0", times=rounds_pb2.RoundTimes(flows=[flow]))]
-    write_record(tmp_path, replace(result, experiment=counting, lps_rounds=rows))
+    written(tmp_path, replace(result, experiment=counting), rows)
     assert len(worked_out) == 1
     said = json.loads((tmp_path / "summary.json").read_text())["energy"]
     assert said["joules"] == said["up"] == pytest.approx(0.43839)  # a megabit
@@ -246,10 +252,9 @@ def test_a_failed_run_leaves_a_record_too(result: RunResult, tmp_path: Path) -> 
         clusters={},
         evaluations=[],
         model_sha256={},
-        lps_rounds=[],
         relevance=None,
     )
-    write_record(tmp_path, failed)
+    written(tmp_path, failed, [])
     assert not (tmp_path / "relevance.csv").exists()
     told = json.loads((tmp_path / "summary.json").read_text())
     assert (told["status"], told["reason"], told["adjusted_rand_index"]) == ("failed", "quorum", None)

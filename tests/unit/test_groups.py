@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from splits import all_devices, experiment, identities, label_counts, numbered
 
 from fedstrata.datasets import Dataset, Examples, Pixels, load_dataset
 from fedstrata.datasets.fashion_mnist import DEBIAN
@@ -14,6 +13,7 @@ from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import DataSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import check_partition, device_data
+from tests.support.splits import all_devices, experiment, identities, label_counts, numbered
 
 TURN = np.array([[0, 1], [2, 3]], np.uint8)  # counter-clockwise: 1 3 over 0 2
 

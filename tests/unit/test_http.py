@@ -95,6 +95,23 @@ def test_an_ipv6_address_is_served_and_written_in_brackets() -> None:
         assert server.address.startswith("[::1]:")
 
 
+@pytest.mark.parametrize("has_ipv6", [True, False])
+def test_everywhere_is_every_address_of_both_families_or_of_the_one_there_is(
+    process: Process, monkeypatch: pytest.MonkeyPatch, has_ipv6: bool
+) -> None:
+    monkeypatch.setattr("fedstrata.process.http.has_ipv6", lambda: has_ipv6)
+    with StatusServer("[::]:0", process.metrics.registry, lambda: True) as server:
+        port = server.address.rpartition(":")[2]
+        for host, is_heard in (("127.0.0.1", True), ("::1", has_ipv6)):
+            connection = http.client.HTTPConnection(host, int(port), timeout=60)
+            with ExitStack() as stack:
+                stack.callback(connection.close)
+                if not is_heard:
+                    stack.enter_context(pytest.raises(OSError, match="refused"))
+                connection.request("GET", "/readyz")
+                assert connection.getresponse().status == 200
+
+
 def test_a_port_that_another_server_holds_is_refused_and_one_it_has_left_is_free() -> None:
     registry = ProcessMetrics("lps").registry
     with StatusServer("127.0.0.1:0", registry, lambda: True) as first:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rounds_setting import CODEC, LAYOUT, bytes_of, header_of, intake_of, send, vector
 
 from fedstrata.errors import ExcludedError, OffsetError, PayloadError, RunStoppedError, SupersededError
 from fedstrata.experiment import TierDeadline
@@ -16,6 +15,7 @@ from fedstrata.rounds import Intake
 from fedstrata.rounds import intake as intake_module
 from fedstrata.rounds.child import ChildState
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
+from tests.support.rounds_setting import CODEC, LAYOUT, bytes_of, header_of, intake_of, send, vector
 
 values = st.floats(-100, 100, width=32)
 updates = st.lists(

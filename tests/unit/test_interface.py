@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record_files import IDS, ROUND_COLUMNS, ROUNDS, write_record
 from safetensors.numpy import save_file
 
 import fedstrata
@@ -24,6 +23,7 @@ from emulator.results.tables import table_of
 from emulator.shipped import extras
 from emulator.sweeps.file import sweep_of
 from fedstrata.errors import DataError, ExperimentError, MissingPackageError, OutputError
+from tests.support.record_files import IDS, ROUNDS, TABLE, write_record
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +47,7 @@ def test_the_interface_is_told_by_dir_and_nothing_else_is_made_up() -> None:
 
 def test_rounds_are_columns_of_numbers_with_nan_where_nothing_was_measured(record: fedstrata.Record) -> None:
     rounds = record.rounds
-    assert list(rounds) == [*ROUND_COLUMNS, "lowest_accuracy", "highest_accuracy"]
+    assert list(rounds) == [*TABLE.columns]
     assert rounds.num_rows == len(ROUNDS) == 4
     assert rounds["bytes_up"].tolist() == [300, 200, 300, 200]
     assert rounds["lps_id"].tolist() == ["lps-0", "lps-1", "lps-0", "lps-1"]
@@ -61,7 +61,7 @@ def test_a_structured_array_has_a_field_a_column(record: fedstrata.Record) -> No
     rows = record.rounds.to_numpy()
     assert rows.shape == (4,)
     assert rows[3]["num_examples"] == 100
-    assert rows.dtype.names == (*ROUND_COLUMNS, "lowest_accuracy", "highest_accuracy")
+    assert rows.dtype.names == TABLE.columns
 
 
 def test_clusters_devices_and_bytes(record: fedstrata.Record) -> None:
@@ -134,7 +134,6 @@ def test_a_notebook_shows_names_as_text_and_not_as_html(tmp_path: Path) -> None:
         tmp_path / "run", name=evil, status="failed", reason=evil, clusters=clusters, rounds=(),
         accuracy={evil: 0.5, "mean": 0.5}, device_tasks={"device-000": evil},
     )  # fmt: skip
-    (folder / "rounds.csv").unlink()
     (folder / "relevance.csv").unlink()
     record = fedstrata.load(folder)
     for shown in (record._repr_html_(), record.devices._repr_html_(), record.clusters._repr_html_()):

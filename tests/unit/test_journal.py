@@ -17,7 +17,7 @@ from fedstrata.errors import StateError, WrongRunError
 from fedstrata.v1.rounds_pb2 import LpsRound
 from gps.journal.journal import BEFORE, Journal
 from gps.journal.lps_rounds import LpsRounds
-from gps.record.record import wall_seconds
+from gps.record import wall_seconds
 
 
 def opened(folder: Path, run_id: str = "run-1") -> Journal:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gps_parts import GpsParts
 
 from fedstrata.errors import NoUpdatesError, PayloadError
 from fedstrata.methods import Channel, Facts, Method, Plan, Reach, all_layers, shared_and_rest
@@ -18,6 +17,7 @@ from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PartialSums, Sums
 from gps.journal.journal import BEFORE
 from gps.plans.keepers import Keeper, SharedKeeper, StreamsKeeper
 from gps.plans.plan import Plans
+from tests.support.gps_parts import GpsParts
 
 LAYOUT = Layout.of({"base": (2,), "head": (1,)})
 TWO_LPSS = ("topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}", "training.lps_rounds_per_global_round=1")

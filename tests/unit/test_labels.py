@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from record_files import write_record
 
 from emulator.results.labels import MOST_ROWS, label_counts, label_picture
 from emulator.results.record import load_record
@@ -13,6 +12,7 @@ from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
+from tests.support.record_files import write_record
 
 GROUPS = """
 name: turned

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from rounds_setting import CODEC, FOREVER, LAYOUT, bytes_of, send, vector
 
 from fedstrata.errors import PayloadError
 from fedstrata.rounds import ChildLimits, Intake
 from fedstrata.tensors import Flat, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.rounds_setting import CODEC, FOREVER, LAYOUT, bytes_of, send, vector
 
 CHILDREN = {"a": 1, "b": 1}
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 import uvloop
-from loop_time import LoopTime, turns
 
 from fedstrata.process.sleeping import Changes, TimeLimit
+from tests.support.loop_time import LoopTime, turns
 
 
 async def test_what_holds_already_is_not_waited_for() -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from fedstrata.errors import PayloadError
+from fedstrata.record.links import Real, link_rows, links_csv, real_summary
 from fedstrata.rounds.notes import check_lps_rounds, check_notes
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.record.links_record import link_sums, links_csv, real_summary
 
 MS, S = 10**6, 10**9
 IDS = ["device-000", "device-001"]
@@ -21,7 +21,7 @@ def carried(**changed: object) -> pb.Carried:
 
 
 def row_of(*each: pb.Carried) -> str:
-    header, *rows = "".join(links_csv(link_sums([each]), IDS)).splitlines()
+    header, *rows = "".join(links_csv(link_rows([each], IDS))).splitlines()
     assert header == (
         "link,direction,child,transfers,bytes,bits_per_s,achieved_bits_per_s,latency_s,achieved_latency_s,outside"
     )
@@ -60,9 +60,9 @@ def test_a_link_without_a_rate_and_computing_have_none_in_the_row() -> None:
 
 
 def test_the_summary_counts_rows_by_child_and_direction() -> None:
-    sums = link_sums([[carried(), carried(child=0, achieved_link_ns=2 * S)], [carried(link="lps-gps", child=4)]])
-    assert real_summary(sums) == {"links": 3, "outside": 1}
-    assert list(links_csv(sums, IDS))[-1].startswith("lps-gps,up,lps-4,1,")
+    rows = link_rows([[carried(), carried(child=0, achieved_link_ns=2 * S)], [carried(link="lps-gps", child=4)]], IDS)
+    assert real_summary(rows) == Real(links=3, outside=1)
+    assert list(links_csv(rows))[-1].startswith("lps-gps,up,lps-4,1,")
 
 
 @pytest.mark.parametrize(

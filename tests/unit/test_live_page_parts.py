@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from gps_parts import IDS, GpsParts
 
 from fedstrata.methods import Plan
 from gps.journal.journal import BEFORE
 from gps.page import seconds_left
+from tests.support.gps_parts import IDS, GpsParts
 
 
 def test_time_left_is_that_of_the_rounds_so_far() -> None:

@@ -9,7 +9,6 @@ from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
-from gps_parts import TEXT
 
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment_file import parse_experiment
@@ -21,6 +20,7 @@ from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps import agent as agent_module
 from lps.agent import LpsAgent
+from tests.support.gps_parts import TEXT
 
 CLUSTER = pb.Cluster(cluster_id="lps-0")
 GROUPED = pb.FetchClustersResponse(is_grouped=True, plan_version=1, clusters=[CLUSTER])
@@ -110,12 +110,12 @@ async def test_where_devices_move_a_round_begins_with_its_plan_however_late_that
 
 
 async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_and_another_cluster_is_not_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(agent_module, "HOLD_S", 0.05)
     experiment = parse_experiment(TEXT)
     metrics, log = ProcessMetrics("lps"), EventLog("test")
     agent = LpsAgent(experiment, lps_id="lps-0", gps="127.0.0.1:1", state=tmp_path, metrics=metrics, log=log)
+    agent.held_s = 0.05
     known = {"device-000"}
     agent.__dict__.update(_services={"lps-0": SimpleNamespace(session=SimpleNamespace(has_member=known.__contains__))})
     peer = Peer("run-1", tuple(device_names(["device-000", "device-001"])))
@@ -123,7 +123,7 @@ async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_
     assert not await agent.belongs(peer, Claim("device-001", "lps-0"))
     assert not await agent.belongs(peer, Claim("", "lps-0"))
     assert await agent.belongs(peer, Claim("device-001", "lps-9"))  # the servicer says that it is not served here
-    monkeypatch.setattr(agent_module, "HOLD_S", 30)
+    agent.held_s = 30.0
     asking = asyncio.ensure_future(agent.belongs(peer, Claim("device-001", "lps-0")))
     await asyncio.sleep(0)
     known.add("device-001")

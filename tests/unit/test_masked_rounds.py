@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loop_time import LoopTime, turns
-from masks_setting import LAYOUT, masked_experiment
-from rounds_setting import PART, RUN_ID, Wire, announced, vector
 
 from device.masking.masks import Masks
 from device.masking.proofs import Proofs
@@ -38,6 +35,9 @@ from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, MaskedSum
 from fedstrata.trust.key_check import KeyCheck
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.loop_time import LoopTime, turns
+from tests.support.masks_setting import LAYOUT, masked_experiment
+from tests.support.rounds_setting import PART, RUN_ID, Wire, announced, vector
 
 EXPERIMENT = masked_experiment(5)
 IDS = EXPERIMENT.device_ids()

@@ -11,7 +11,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from masks_setting import (
+
+from device.masking.masks import PIECE, Masks, stream
+from device.masking.proofs import Proofs
+from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, RosterError
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.rounds import ReceivedModel
+from fedstrata.rounds.mask_keys import roster_digest
+from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
+from fedstrata.trust.authority import Authority
+from fedstrata.trust.key_check import KeyCheck
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.masks_setting import (
     BASE,
     LAYOUT,
     MOST_EXAMPLES,
@@ -25,18 +37,6 @@ from masks_setting import (
     update_of,
     x25519,
 )
-
-from device.masking.masks import PIECE, Masks, stream
-from device.masking.proofs import Proofs
-from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, RosterError
-from fedstrata.experiment_file import parse_experiment
-from fedstrata.rounds import ReceivedModel
-from fedstrata.rounds.mask_keys import roster_digest
-from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
-from fedstrata.trust.authority import Authority
-from fedstrata.trust.key_check import KeyCheck
-from fedstrata.v1 import answers_pb2
-from fedstrata.v1 import rounds_pb2 as pb
 
 EXPERIMENT = masked_experiment(8)
 SIZE = LAYOUT.size

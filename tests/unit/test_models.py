@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_twins import assert_same_logits, tensors
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError, PluginError
@@ -16,6 +15,7 @@ from fedstrata.experiment import ModelSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.models.model import INITIAL_WEIGHTS
+from tests.support.torch_twins import assert_same_logits, tensors
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 FASHION = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gps_parts import IDS, GpsParts
 from hypothesis import given
 from hypothesis import strategies as st
 from test_grouping_methods import candidates, made
@@ -23,6 +22,7 @@ from fedstrata.methods.random_clusters import RandomClusters
 from fedstrata.methods.registry import method_class
 from gps.journal.journal import BEFORE
 from gps.plans.asking import placed
+from tests.support.gps_parts import IDS, GpsParts
 
 TEXT = """
 name: ten

@@ -1,5 +1,6 @@
 """The folder of a run that is to go on: refused where it was altered, and a record that is cut made again."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.store import files
+from tests.support.record_files import SUMMARY
 
 TEXT = "name: five\npartition: {kind: iid, devices: 5, examples_per_device: 20}\nmethod: {name: random, clusters: 1}\n"
 
@@ -46,7 +48,7 @@ def test_a_record_that_is_cut_or_of_a_failed_end_is_made_again(
 
 
 def test_the_record_of_a_completed_run_stays(tmp_path: Path, experiment: Experiment) -> None:
-    summary_of(tmp_path, experiment).write_text('{"status": "completed"}', encoding="utf-8")
+    summary_of(tmp_path, experiment).write_text(json.dumps(SUMMARY), encoding="utf-8")
     resume_folder(tmp_path)
     assert summary_of(tmp_path, experiment).exists()
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rounds_setting import PART, RUN_ID
 from test_transfers import MS, SetTime, transfers
 
 from fedstrata.clock.between import HeldBack
@@ -20,6 +19,7 @@ from fedstrata.rpc.payload import payload_header
 from fedstrata.store.model_file import ModelInMemory
 from fedstrata.tensors import Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.rounds_setting import PART, RUN_ID
 
 SIZE = 300_000  # bytes; too many for one message
 LAYOUT = Layout.of({"fc1.weight": (SIZE // 4,)})

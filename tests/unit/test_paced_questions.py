@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gps_parts import GpsParts
-from rounds_setting import PART, RUN_ID
 from test_transfers import MS, TEXT, S, SetTime
 
 from fedstrata.clock import device_side, lps_side
@@ -39,6 +37,8 @@ from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster
 from gps.journal.journal import BEFORE
 from gps.plans.asking import Asking as GpsAsking
+from tests.support.gps_parts import GpsParts
+from tests.support.rounds_setting import PART, RUN_ID
 
 QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))})
 IDS = [f"device-00{index}" for index in range(3)]

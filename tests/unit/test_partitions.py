@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from splits import all_devices, experiment, identities, label_counts, numbered
 
 from fedstrata.datasets import load_dataset
 from fedstrata.datasets.fashion_mnist import DEBIAN
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import DataSettings
 from fedstrata.partitions import check_partition, device_data
+from tests.support.splits import all_devices, experiment, identities, label_counts, numbered
 
 
 def tasks(*rows: tuple[list[int], int, int], minority_ratio: float = 0.0) -> dict[str, Any]:

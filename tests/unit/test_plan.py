@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import PluginError
 from fedstrata.methods import Answers, Candidate, Channel, Facts, Method, Plan, Reach, all_layers
@@ -16,6 +15,7 @@ from fedstrata.models import Model
 from fedstrata.streams.streams import WEIGHT_GRID
 from gps.journal.journal import BEFORE
 from gps.plans.plan import Plans
+from tests.support.gps_parts import IDS, GpsParts
 
 PLAN = Plan(clusters=((0, 2), (1, 3, 4)), rule="2 as given")
 # 0 and 2 are alike; of 1, 3 and 4 device 3 is most like the others

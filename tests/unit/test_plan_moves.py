@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from gps_parts import IDS, GpsParts
-
 from fedstrata.methods import Plan
 from gps.journal.journal import BEFORE
+from tests.support.gps_parts import IDS, GpsParts
 
 
 def gps_with(folder: Path, plan: Plan, *overrides: str) -> GpsParts:

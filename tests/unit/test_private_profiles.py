@@ -1,12 +1,10 @@
 """Profiles under local differential privacy: how much noise, where it comes from, and what it leaves of a profile."""
 
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from device_work import Devices
 from dp_accounting import get_sigma_gaussian
 
 from device.work import noise_of
@@ -18,7 +16,9 @@ from fedstrata.methods.one_shot import PROFILE, RELEVANCE
 from fedstrata.methods.profiles.private_profiles import noise_deviation, private_spectrum
 from fedstrata.methods.profiles.relevance import relevance, spectrum_of
 from fedstrata.noise import BEFORE_TRAINING, ResearchNoise, SealedNoise, noise_multiplier_of, normals, on_grid
-from fedstrata.privacy.report import privacy_lines, privacy_summary
+from fedstrata.privacy.report import privacy_lines
+from fedstrata.record.privacy import privacy_summary
+from tests.support.device_work import Devices
 
 FILE = """
 name: private
@@ -198,6 +198,8 @@ def test_the_record_says_epsilon_and_whether_it_protects() -> None:
     for noise in ("research", "protection"):
         asked = private(f"privacy.noise={noise}")
         said = privacy_summary(asked)
-        assert json.loads(json.dumps(said))["profiles"]["epsilon"] == 4
-        assert said["is_protection"] is (noise == "protection") is not said["is_repeatable"]
+        assert said is not None
+        assert said.profiles is not None
+        assert said.profiles["epsilon"] == 4
+        assert said.is_protection is (noise == "protection") is not said.is_repeatable
         assert any("no protection" in line for line in privacy_lines(asked)) is (noise == "research")

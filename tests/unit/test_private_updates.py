@@ -1,6 +1,5 @@
 """Updates under differential privacy: how much noise, what ε it comes to, what leaves a device, what is refused."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any, cast
@@ -20,10 +19,11 @@ from fedstrata.experiment import Experiment, LinkSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise, epsilon_of, noise_multiplier_of
 from fedstrata.partitions import device_data
-from fedstrata.privacy.report import EpsilonSpent, privacy_lines, privacy_summary
+from fedstrata.privacy.report import EpsilonSpent, privacy_lines
 from fedstrata.privacy.updates import UpdateBudget, _on_grid, _scale, budget_of, private_update
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.record.privacy import privacy_summary
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.streams.cohort import cohort
 from fedstrata.streams.streams import UPDATE_PART
@@ -252,14 +252,16 @@ async def test_the_hash_of_an_update_is_on_disk_before_it_is_noised(tmp_path: Pa
 
 def test_the_record_says_epsilon_of_what_over_how_many_rounds() -> None:
     asked = private(MASKS, "privacy.updates.covers=sum")
-    said = json.loads(json.dumps(privacy_summary(asked, EpsilonSpent(asked).after(4))))
-    found = said["updates"]
-    assert (found["epsilon"], found["epsilon_spent"], found["delta"]) == (8, 8, 1e-5)
-    assert (found["covers"], found["releases"], found["clip"]) == ("sum", 8, 0.5)
-    assert found["epsilon_of_sums"] == pytest.approx(8)
-    assert found["epsilon_of_updates"] > 2 * 8
-    assert said["not_covered"][:2] == ["losses and hits", "numbers of examples"]
-    assert "updates" not in said["not_covered"]
+    said = privacy_summary(asked, EpsilonSpent(asked).after(4))
+    assert said is not None
+    found = said.updates
+    assert found is not None
+    assert (found.epsilon, found.epsilon_spent, found.delta) == (8, 8, 1e-5)
+    assert (found.covers, found.releases, found.clip) == ("sum", 8, 0.5)
+    assert found.epsilon_of_sums == pytest.approx(8)
+    assert found.epsilon_of_updates > 2 * 8
+    assert said.not_covered[:2] == ("losses and hits", "numbers of examples")
+    assert "updates" not in said.not_covered
     lines = privacy_lines(asked)
     assert lines[0].startswith(
         "sums of 4 updates or more: ε 8, δ 1e-05, in all rounds together (8 of a device at most)"

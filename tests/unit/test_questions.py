@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import ExcludedError, PayloadError
 from fedstrata.methods import Answers, Arrays, Method, Moment, Plan, Question
 from gps.devices.roster import Device
+from tests.support.gps_parts import IDS, GpsParts
 
 DEADLINE = ("deadlines.enrolment.deadline_s=0.001", "deadlines.enrolment.quorum_ratio=0.4")
 PAIR = {"name": "own:TwoNumbers"}

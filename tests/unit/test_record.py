@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record_files import IDS, ROUND_COLUMNS, SUMMARY, relevance_rows, write_csv, write_record
 
-from emulator.results.record import Relevance, load_record
+from emulator.results.record import load_record
 from emulator.results.report import write_report
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.record.relevance import Relevance
+from fedstrata.record.rounds import ROUNDS
+from fedstrata.record.timing import Timing
 from fedstrata.v1 import rounds_pb2
-from gps.record import record as gps_record
+from gps import record as gps_record
+from tests.support.record_files import IDS, SUMMARY, relevance_rows, write_csv, write_record
 
 
 def refusal(folder: Path) -> str:
@@ -46,12 +49,12 @@ def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:
     evaluations = [rounds_pb2.Evaluation(device_id="device-000", correct=3, num_examples=4, loss_sum=2.0)]
     result = gps_record.RunResult(
         experiment=experiment, status="completed", reason=None, clusters={"lps-0": ["device-000", "device-001"]},
-        evaluations=evaluations, model_sha256={"lps-0": "ab"}, lps_rounds=[row],
+        evaluations=evaluations, model_sha256={"lps-0": "ab"},
         clusters_rule="given", link_bytes={},
         exclusions=[("device-001", "round 1", "left")], wall_seconds={"total": 1.5}, global_rounds=1,
         relevance=np.array([[1.0, 0.25], [0.25, 1.0]]), relevance_ids=["device-000", "device-001"],
     )  # fmt: skip
-    gps_record.write_record(tmp_path, result)
+    gps_record.write_record(tmp_path, result, Timing(experiment=experiment, rows=[row]))
     record = load_record(tmp_path)
     assert (record.name, record.summary.run_id) == ("two-devices", experiment.run_id)
     assert record.summary.mean_accuracy == 0.75
@@ -103,16 +106,10 @@ def test_an_exclusion_says_from_when_and_why(tmp_path: Path) -> None:
     assert (exclusion.device, exclusion.stage, exclusion.reason) == ("device-009", "round 3", "a NaN in fc1")
 
 
-def test_a_failed_run_may_lack_what_it_never_came_to(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    summary = {"run_id": "r", "seed": 1, "method": "random", "status": "failed", "reason": "quorum", "devices": 4}
-    (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "experiment.yaml").write_text("name: early\n")
-    record = load_record(folder)
-    assert record.rounds == ()
-    assert record.summary.reason == "quorum"
-    assert record.summary.total_seconds is None
+def test_a_summary_without_a_key_is_refused(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run")
+    (folder / "summary.json").write_text(json.dumps({key: SUMMARY[key] for key in SUMMARY if key != "kernels"}))
+    assert "summary.json: kernels: " in refusal(folder)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "experiment.yaml", "rounds.csv"])
@@ -174,11 +171,11 @@ def test_a_round_of_an_unknown_cluster_is_refused(tmp_path: Path) -> None:
     ("rows", "said"),
     [
         ([], "empty"),
-        ([ROUND_COLUMNS[:-1]], "no column 'bytes_down'"),
-        ([ROUND_COLUMNS, (1, 1, "lps-0")], "row 2: 3 fields"),
-        ([ROUND_COLUMNS, (1, 0, "lps-0", 3, 300, 1, 1, 1, 1, 1)], "row 2: lps_round"),
-        ([ROUND_COLUMNS, (1, 1, "lps-0", 3, 300, "high", 1, 1, 1, 1)], "row 2: loss"),
-        ([ROUND_COLUMNS, (1, 1, "lps-0", 3, 300, 1, 1, 1, "", 1)], "row 2: bytes_up"),
+        ([ROUNDS.columns[:-1]], "no column 'highest_accuracy'"),
+        ([ROUNDS.columns, (1, 1, "lps-0")], "row 2: 3 fields"),
+        ([ROUNDS.columns, (1, 0, "lps-0", 3, 300, 1, 1, 1, 1, 1, "", "")], "row 2: lps_round"),
+        ([ROUNDS.columns, (1, 1, "lps-0", 3, 300, "high", 1, 1, 1, 1, "", "")], "row 2: loss"),
+        ([ROUNDS.columns, (1, 1, "lps-0", 3, 300, 1, 1, 1, "", 1, "", "")], "row 2: bytes_up"),
     ],
 )
 def test_rounds_that_are_malformed_are_refused_with_their_row(tmp_path: Path, rows: Any, said: str) -> None:

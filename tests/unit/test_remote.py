@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_secrets import Kept
 from kubernetes import client
 from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
@@ -20,8 +19,9 @@ from emulator.cluster.release import Release
 from emulator.cluster.remote import UpRequest, load_for_cluster
 from emulator.cluster.rollout import Seen
 from emulator.commands.main import execute
-from fedstrata.errors import AddressError, ExperimentError, RunStoppedError
+from fedstrata.errors import AddressError, DataError, ExperimentError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
+from tests.support.kept_secrets import Kept
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -30,6 +30,13 @@ def test_the_charts_own_words_are_told_as_an_error_of_the_values() -> None:
     error = _refused("execution error at (fedstrata/templates/x.yaml:1:3): device.replicas is 3,\n but 10 are needed")
     assert isinstance(error, ExperimentError)
     assert str(error) == "helm: device.replicas is 3, but 10 are needed"
+
+
+def test_volumes_that_kubernetes_does_not_change_are_told_with_the_value_that_keeps_them() -> None:
+    said = 'StatefulSet.apps "lab-lps" is invalid: spec: Forbidden: updates to statefulset spec for fields other than'
+    error = _refused(f"UPGRADE FAILED: cannot patch: {said} 'replicas', 'template' are forbidden")
+    assert isinstance(error, ExperimentError)
+    assert "lps.persistence.enabled=false for one of an older chart" in str(error)
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:
@@ -110,7 +117,8 @@ class Noted:
         self.calls: list[str] = []
         self.upgraded: dict[str, Any] = {}
         monkeypatch.setattr(Helm, "chart", lambda _: chart)
-        monkeypatch.setattr(Helm, "values", lambda _: {"lps": {"env": []}, "device": {"devicesPerPod": 5}})
+        self.kept: dict[str, Any] = {"lps": {"env": []}, "device": {"devicesPerPod": 5}}
+        monkeypatch.setattr(Helm, "values", lambda _: {**self.kept, **self.upgraded})
         monkeypatch.setattr(Helm, "check", lambda *_: None)
         monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
         monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
@@ -121,6 +129,7 @@ class Noted:
             ("wait_ready", None),
             ("delete_claims", claims),
             ("claims", claims),
+            ("may", True),
         ):
             monkeypatch.setattr(InstalledRelease, name, self._noting(name, answer))
         monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
@@ -191,7 +200,12 @@ def test_certificates_are_there_before_the_chart_is_and_go_again_where_it_is_ref
     noted = Noted(monkeypatch, chart=None, claims=[])
     experiment = load_for_cluster(DIGITS, (), None)
     there: list[int] = []
-    monkeypatch.setattr(Helm, "upgrade", lambda *_: there.append(len(noted.secrets)))
+
+    def upgrade(_: Helm, __: Path, values: dict[str, Any]) -> None:
+        there.append(len(noted.secrets))
+        noted.upgraded.update(values)
+
+    monkeypatch.setattr(Helm, "upgrade", upgrade)
     remote.up(LAB, UpRequest(experiment=experiment), console)
     assert there == [1 + 2 + 10 + 10]  # the authority, GPS and operator, LPSs that there may be, devices
 
@@ -219,8 +233,6 @@ def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment
     remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
     word = noted.upgraded["again"]
     assert word
-    given = {"experiment": same.to_yaml(), "again": word}
-    monkeypatch.setattr(Helm, "values", lambda _: given)
     remote.up(LAB, UpRequest(experiment=same), console)
     assert noted.upgraded["again"] == word
     remote.up(LAB, UpRequest(experiment=other), console)
@@ -237,7 +249,7 @@ def test_a_run_that_has_not_failed_is_not_begun_again(
     with pytest.raises(ExperimentError, match=f"--again begins a failed run anew, and digits-.* {says}"):
         remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
     assert noted.upgraded == {}
-    remote.up(LAB, UpRequest(experiment=other, begins_again=True), console)
+    remote.up(LAB, UpRequest(experiment=other, begins_again=True, replaces_run=True), console)
     assert noted.upgraded["again"]
 
 
@@ -252,10 +264,96 @@ def test_a_run_whose_gps_says_nothing_may_be_begun_again(monkeypatch: pytest.Mon
     assert noted.upgraded["again"]
 
 
+def test_a_partition_that_the_data_cannot_give_never_reaches_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    greedy = load_for_cluster(DIGITS, ("partition.tasks.0.examples_per_device=100000",), None)
+    with pytest.raises(DataError, match=r"the training data has 578: lower partition\.tasks\.0"):
+        remote.up(LAB, UpRequest(experiment=greedy), console)
+    assert (noted.calls, noted.upgraded) == ([], {})
+    elsewhere = load_for_cluster(EXPERIMENTS / "fmnist_three_tasks.yaml", (), None)
+    monkeypatch.setattr(remote, "load_dataset", raising(DataError("no fashion-mnist here")))
+    values = ["data.type=hostPath", "data.hostPath=/data"]
+    remote.up(LAB, UpRequest(experiment=elsewhere, value_overrides=values), console)
+    assert noted.upgraded
+
+
+@pytest.mark.parametrize("phase", ["enrolment", "training", "evaluation"])
+def test_a_run_under_way_is_not_replaced_by_another_unasked(
+    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    first, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
+    noted.kept["experiment"] = first.to_yaml()
+    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=first.run_id))
+    with pytest.raises(
+        ExperimentError, match=f"has run {first.run_id} in {phase}; give another --release, or --replace"
+    ):
+        remote.up(LAB, UpRequest(experiment=other), console)
+    assert noted.upgraded == {}
+    remote.up(LAB, UpRequest(experiment=first), console)  # the same run: an upgrade
+    remote.up(LAB, UpRequest(experiment=other, replaces_run=True), console)
+    assert noted.upgraded["experiment"] == other.to_yaml()
+
+
+@pytest.mark.parametrize(("phase", "has_volumes", "is_refused"), [
+    ("training", False, True), ("enrolment", False, False), ("training", True, False), ("failed", False, False),
+])  # fmt: skip
+def test_other_values_do_not_end_a_run_in_training_whose_lpss_have_no_volumes(
+    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str, has_volumes: bool, is_refused: bool
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    noted.kept["lps"] = {"persistence": {"enabled": has_volumes}}
+    experiment = load_for_cluster(DIGITS, (), None)
+    remote.up(LAB, UpRequest(experiment=experiment), console)
+    before = dict(noted.upgraded)
+    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=experiment.run_id))
+    remote.up(LAB, UpRequest(experiment=experiment), console)  # nothing changes
+    changed = UpRequest(experiment=experiment, value_overrides=["image.tag=2"])
+    if is_refused:
+        with pytest.raises(ExperimentError, match=r"its LPSs have no volumes .* or give --replace"):
+            remote.up(LAB, changed, console)
+    else:
+        remote.up(LAB, changed, console)
+    assert (noted.upgraded == before) is is_refused
+
+
+@pytest.mark.parametrize("phase", ["completed", "failed"])
+def test_a_run_that_is_over_is_replaced_by_another(
+    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    noted.kept["experiment"] = "name: before"
+    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id="before-0"))
+    remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
+    assert noted.upgraded
+
+
+def test_an_up_that_another_has_overtaken_does_not_report_success(
+    monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    monkeypatch.setattr(InstalledRelease, "wait_ready", lambda *_: noted.upgraded.update(experiment="name: other"))
+    experiment = load_for_cluster(DIGITS, (), None)
+    with pytest.raises(AddressError, match=f"given another experiment .* run {experiment.run_id} was replaced"):
+        remote.up(LAB, UpRequest(experiment=experiment), console)
+
+
+def test_a_role_has_no_right_that_who_installs_it_lacks(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
+    noted = Noted(monkeypatch, chart=None, claims=[])
+    request = UpRequest(experiment=load_for_cluster(DIGITS, (), None))
+    remote.up(LAB, request, console)
+    assert "gps" not in noted.upgraded
+    monkeypatch.setattr(InstalledRelease, "may", lambda _, verb, resource: (verb, resource) != ("create", "events"))
+    remote.up(LAB, request, console)
+    assert noted.upgraded["gps"] == {"rbac": {"recordEvents": False}}
+
+
 def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
     noted = Noted(monkeypatch, chart=None, claims=[])
     remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
-    assert noted.calls == ["wait_gone", "wait_ready"]
+    assert noted.calls == ["wait_gone", "may", "wait_ready"]
 
 
 def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_stay(
@@ -352,6 +450,14 @@ def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.Mo
     pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Pending"
     found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
     with pytest.raises(AddressError, match="the GPS's pod lab-gps-0 is Pending: no node for lab-gps-0: 0/3 nodes"):
+        found.gps_pod()
+
+
+def test_a_gps_that_ends_at_each_start_is_told_at_once_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = a_pod("lab-gps-0", owner="lab-gps", ready=False, waiting="CrashLoopBackOff", last="error: the disk is full")
+    pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Running"
+    found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
+    with pytest.raises(RunStoppedError, match="the GPS does not run: pod lab-gps-0: CrashLoopBackOff: error: the disk"):
         found.gps_pod()
 
 

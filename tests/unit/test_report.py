@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record_files import IDS, relevance_rows, write_record
 
 from emulator.console.units import decimal, human_bytes, human_seconds, percent
 from emulator.results.record import load_record
@@ -21,6 +20,7 @@ from emulator.results.report import write_report
 from emulator.results.report.style import shorten
 from fedstrata.errors import DataError, OutputError
 from fedstrata.page.relevance import mean_relevance, relevance_part, tree_of
+from tests.support.record_files import IDS, relevance_rows, write_record
 
 VOID = {"meta", "link"}
 HOSTILE = "<script>alert(1)</script><!--\"'&$x_1$ $$name ${name} %s"

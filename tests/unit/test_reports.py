@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import NotReadyError, NotServedError, PayloadError, SupersededError, UnknownChildError
 from fedstrata.methods import Plan
@@ -24,6 +23,7 @@ from gps.hosting.reports import Reports
 from gps.hosting.serving import Serving
 from gps.journal.journal import BEFORE
 from gps.servicer import GpsServicer
+from tests.support.gps_parts import IDS, GpsParts
 
 UP = LinkKey(link="device-lps", direction="up", kind="update", end="parent")
 LAYOUT = Layout.of({"w": (10,)})

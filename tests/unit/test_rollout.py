@@ -123,3 +123,17 @@ def test_a_folder_that_kubelet_cannot_mount_just_now_is_waited_for() -> None:
     for message, is_hopeless in ((said, False), ('secret "lab-tls-device-0" not found', True)):
         pod = a_pod("lab-lps-0", ready=False, waiting="CreateContainerConfigError", message=message)
         assert bool(progress(Seen(sets=[a_set()], pods=[pod])).hopeless) is is_hopeless
+
+
+def test_what_kubelet_could_not_do_before_a_container_started_is_told_no_more() -> None:
+    mount = a_warning("Pod", "lab-lps-0", 'secret "lab-tls-lps-0" not found', reason="FailedMount")
+    passing = a_warning("Pod", "lab-lps-0", "Error: failed to prepare subPath for volumeMount", reason="Failed")
+    for waiting, told in (("ContainerCreating", ('Pod lab-lps-0: secret "lab-tls-lps-0" not found',)), ("", ())):
+        pod = a_pod("lab-lps-0", ready=False, waiting=waiting)
+        assert progress(Seen(sets=[a_set(ready=2)], pods=[pod], warnings=[mount, passing])).reasons == told
+
+
+def test_the_pod_that_a_reason_names_is_the_first_to_look_at() -> None:
+    pods = [a_pod(f"lab-lps-{n}", ready=False, waiting="ContainerCreating") for n in (0, 1, 10)]
+    mount = a_warning("Pod", "lab-lps-10", "no such volume", reason="FailedMount")
+    assert progress(Seen(sets=[a_set(ready=0)], pods=pods, warnings=[mount])).waiting[0] == "lab-lps-10"

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import (
     DuplicateDeviceError,
@@ -15,6 +14,7 @@ from fedstrata.errors import (
     WrongRunError,
 )
 from fedstrata.v1.answers_pb2 import Answer, ArrayHeader
+from tests.support.gps_parts import IDS, GpsParts
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds_setting import LAYOUT, LINK, PART, RUN_ID, Wire, cut_off, open_round, server_of, vector
 
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import Encoding, LinkSettings
@@ -17,6 +16,7 @@ from fedstrata.rounds import Identity, Intake, OpenRound, ParentCalls, ReceivedM
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.rounds_setting import LAYOUT, LINK, PART, RUN_ID, Wire, cut_off, open_round, server_of, vector
 
 # four chunks of float32, the last one short
 LARGE = Layout.of({"w": (3 * CHUNK_BYTES // 4,), "b": (1000,)})

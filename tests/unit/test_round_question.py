@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds_setting import CODEC, LAYOUT, LINK, PART, RUN_ID, Wire, bytes_of, header_of, parts_of, server_of, vector
 
 from fedstrata.errors import ExcludedError, NotReadyError, PayloadError, RunStoppedError, WrongRunError
 from fedstrata.experiment import TierDeadline
@@ -19,6 +18,19 @@ from fedstrata.store import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
+from tests.support.rounds_setting import (
+    CODEC,
+    LAYOUT,
+    LINK,
+    PART,
+    RUN_ID,
+    Wire,
+    bytes_of,
+    header_of,
+    parts_of,
+    server_of,
+    vector,
+)
 
 QUESTION = Question(name="losses", moment=Moment.RECEIVED, arrays={"losses": ("float64", (2,))})
 CHILDREN = {"a": 2, "b": 6}

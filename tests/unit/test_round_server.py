@@ -7,8 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from loop_time import LoopTime, turns
-from rounds_setting import PART, RUN_ID, bytes_of, header_of, open_round, parts_of, server_of, vector
 
 from fedstrata.errors import (
     ExcludedError,
@@ -28,6 +26,8 @@ from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.loop_time import LoopTime, turns
+from tests.support.rounds_setting import PART, RUN_ID, bytes_of, header_of, open_round, parts_of, server_of, vector
 
 SOON = TierDeadline(deadline_s=0.001, quorum_ratio=0.5)
 

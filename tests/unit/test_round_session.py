@@ -9,11 +9,11 @@ from weakref import ref
 
 import grpc
 import pytest
-from loop_time import LoopTime
 
 from fedstrata.rounds import ParentStream
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer, LpsServiceStub, add_LpsServiceServicer_to_server
+from tests.support.loop_time import LoopTime
 
 
 class Parent(LpsServiceServicer):  # type: ignore[misc]  # the generated base class is untyped

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from device_work import Devices
 from numpy.typing import NDArray
 
 from device.training import limit_threads
@@ -16,6 +15,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Moment, Outcome, Plan
 from fedstrata.methods.scores import LABELS, PORTION, TABLE, WEIGHTS
 from fedstrata.partitions import device_data, public_data
+from tests.support.device_work import Devices
 
 CLASSES, PUBLIC, RATE = 10, 40, 0.1
 OWNED = [{1, 2}, {2, 3}, {3, 4}]

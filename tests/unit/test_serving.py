@@ -1,10 +1,10 @@
 """Who serves which cluster: addresses, who is away, who adopts, and when clusters go back."""
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from gps_parts import IDS, GpsParts
 
 from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
 from fedstrata.methods import Plan
@@ -15,6 +15,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.journal.journal import BEFORE
 from gps.plans.plan import Plans
+from tests.support.gps_parts import IDS, GpsParts
 
 PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
 
@@ -22,7 +23,8 @@ PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
 class Setting:
     """Three clusters and the serving of them, at a time that the test sets."""
 
-    def __init__(self, folder: Path, *overrides: str) -> None:
+    def __init__(self, folder: Path, *overrides: str, tls: Any = None) -> None:
+        self.tls = tls
         self.gps = GpsParts(folder, *overrides)
         self.gps.enrol(*range(5))
         self.now = 100.0
@@ -31,7 +33,7 @@ class Setting:
 
     def _open(self) -> None:
         self.plan = self.gps.plans
-        self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, clock=lambda: self.now)
+        self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, clock=lambda: self.now, tls=self.tls)
 
     def restart(self) -> None:
         self.gps.restart()

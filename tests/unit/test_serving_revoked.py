@@ -6,19 +6,27 @@ import pytest
 from test_serving import Setting
 
 from fedstrata.process.sleeping import CALL_S, HOLD_S
+from fedstrata.trust.files import Revoked
 from fedstrata.trust.names import Name
-from fedstrata.trust.revoked import Revoked
 from gps.hosting.serving import LOOK_S
 
 
+class Listing:
+    """A GPS's TLS files with a list that the test sets."""
+
+    now = Revoked()
+
+    def revoked(self) -> Revoked:
+        return self.now
+
+
 def revoking(setting: Setting, revoked: Revoked) -> None:
-    setting.serving._revoked = lambda: revoked
+    setting.tls.now = revoked
 
 
 @pytest.fixture
 def without_deadlines(tmp_path: Path) -> Setting:
-    setting = Setting(tmp_path, "method.clusters=3")
-    revoking(setting, Revoked())
+    setting = Setting(tmp_path, "method.clusters=3", tls=Listing())
     setting.serving.listen()
     setting.register(0, 1, 2)
     return setting
@@ -62,32 +70,8 @@ def test_without_deadlines_an_lps_that_has_been_silent_for_long_adopts_nothing(w
     assert without_deadlines.serving.adoptable() == {}
 
 
-def test_an_lps_whose_certificate_is_revoked_has_the_time_to_be_heard_with_another(without_deadlines: Setting) -> None:
-    setting = without_deadlines
-    setting.serving.hear("lps-1", 0x1F)
-    revoking(setting, Revoked(serials=frozenset({0x1F})))
-    setting.pass_s(HOLD_S + CALL_S, 0, 2)
-    assert setting.serving.adoptable() == {}
-    setting.serving.hear("lps-1", 0x20)
-    setting.pass_s(HOLD_S + CALL_S + 1, 0, 2)
-    assert setting.serving.adoptable() == {}
-    revoking(setting, Revoked(serials=frozenset({0x20})))
-    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
-
-
-def test_by_which_certificate_an_lps_was_heard_a_restarted_gps_knows(without_deadlines: Setting) -> None:
-    setting = without_deadlines
-    setting.serving.hear("lps-1", 2**159)
-    setting.restart()
-    revoking(setting, Revoked(serials=frozenset({2**159})))
-    setting.serving.listen()
-    setting.pass_s(HOLD_S + CALL_S + 1, 0, 2)
-    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
-
-
 def test_with_deadlines_it_is_looked_each_second_who_is_revoked(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30")
-    revoking(setting, Revoked())
+    setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30", tls=Listing())
     setting.serving.listen()
     setting.register(0, 1, 2)
     assert setting.serving.check_again_s() == LOOK_S

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from splits import all_devices, experiment, identities, label_counts, numbered
 
 from fedstrata.datasets import Dataset, Pixels
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import check_partition, public_data
+from tests.support.splits import all_devices, experiment, identities, label_counts, numbered
 
 KINDS: dict[str, dict[str, Any]] = {
     "tasks": {

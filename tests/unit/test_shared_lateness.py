@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from shared_deadline import NAMES, S, shared_experiment
 
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.timeline import Exchanged
@@ -19,6 +18,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members
+from tests.support.shared_deadline import NAMES, S, shared_experiment
 
 SAME, SLOW = (0, 0, 0), (0, 0, 50)  # examples: half a second for the third
 Sizes = tuple[int, int, int]

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from test_trust_table import CALLERS, Served, called, said_by
+from test_guard import CALLERS, Served, called, said_by
 
 from fedstrata.errors import TooManyCallsError
 from fedstrata.process.metrics import ProcessMetrics

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gps_parts import TEXT
-from two_layers import MODEL, STREAMS
 
 from fedstrata.clock.presence import Presence
 from fedstrata.errors import NotReadyError, StateError
@@ -22,6 +20,8 @@ from lps.members import Members
 from lps.spanning.report_files import ReportFiles
 from lps.spanning.session import SpanningSession
 from lps.spanning.stream_vector import StreamVector, UpwardChanges, UpwardSums
+from tests.support.gps_parts import TEXT
+from tests.support.two_layers import MODEL, STREAMS
 
 ALL = np.float32([1, 2, 3, 10, 11, 20, 21])  # the shared layer, then two clusters' heads
 

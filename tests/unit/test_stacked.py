@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, examples, job, jobs
 
 from device.evaluation import EvaluationJob, evaluate
 from device.stacked.training import Stacked, batch_rows, sum_of_losses
@@ -14,6 +13,7 @@ from device.training import limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
+from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, examples, job, jobs
 
 limit_threads()
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from two_layers import STREAMS
 
 from fedstrata.errors import PayloadError
 from fedstrata.streams.streams import WEIGHT_GRID
 from fedstrata.tensors import Flat, OneSum, PartialSums, Route, RoutedSums
+from tests.support.two_layers import STREAMS
 
 CLUSTERS = 3
 SIZES = [stream.tensors.size for stream in STREAMS.streams(CLUSTERS)]  # 3, then 2 for each cluster

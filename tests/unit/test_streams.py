@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gps_parts import TEXT
 
 from fedstrata.errors import ExperimentError, PayloadError, PluginError
 from fedstrata.experiment import Experiment
@@ -33,6 +32,7 @@ from fedstrata.streams.streams import (
     spans_lps,
 )
 from fedstrata.tensors import Layout, Route
+from tests.support.gps_parts import TEXT
 
 MODEL = Layout.of({"fc1": (2, 2), "fc1.bias": (2,), "fc2": (3,), "own": (1,)})
 CHANNELS = (

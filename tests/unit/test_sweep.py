@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_files import write_record
 
 from emulator.results.comparison import MEAN
 from emulator.results.measures import ARI
@@ -19,6 +18,7 @@ from emulator.sweeps.progress import Pace
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import Cost
 from fedstrata.errors import OutputError
+from tests.support.record_files import write_record
 
 BASE = {
     "name": "tiny",

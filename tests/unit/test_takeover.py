@@ -10,7 +10,6 @@ from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
-from gps_parts import TEXT
 
 from fedstrata.errors import NotReadyError, PayloadError, StateError, WrongRunError
 from fedstrata.experiment import TierDeadline
@@ -29,6 +28,7 @@ from fedstrata.v1.gps_service_pb2 import Cluster, Member
 from lps.kept.cluster import ClusterSession, LpsParts
 from lps.kept.state import ClusterState
 from lps.kept.takeover import MOST_CUTS, Held, ModelSearch, round_to_open, write_start
+from tests.support.gps_parts import TEXT
 
 RUN_ID = "run-1"
 LAYOUT = Layout.of({"shared": (3,), "head": (2,)})

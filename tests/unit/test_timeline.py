@@ -281,7 +281,7 @@ def test_more_examples_for_an_answer_than_the_clock_holds_end_the_run_with_a_lin
 
 
 def test_an_updates_bytes_do_not_depend_on_how_it_was_sent() -> None:
-    from rounds_setting import CODEC
+    from tests.support.rounds_setting import CODEC
 
     header = pb.UpdateHeader(
         run_id="run-1", child_id="device-000", round=4, train_loss=0.5, work=pb.Work(examples=70),

@@ -6,7 +6,6 @@ from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_deadline import NAMES, S, shared_experiment
 
 from fedstrata.clock.calendar import Flow, carried_by, fair_ends
 from fedstrata.clock.deadline import SharedRound
@@ -14,6 +13,7 @@ from fedstrata.clock.round import Missed
 from fedstrata.clock.timeline import Beside, DeviceTimeline, Exchanged
 from fedstrata.experiment.rates import AnyRate, Course
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.shared_deadline import NAMES, S, shared_experiment
 
 # The third trains for half a second longer than the two others, and its update is twice as large.
 SENT = {

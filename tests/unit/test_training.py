@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -213,13 +214,13 @@ def test_the_bits_do_not_depend_on_where_arrays_lie_in_memory(name: str) -> None
 
 def test_another_process_gives_the_same_bits() -> None:
     code = (
-        "from test_training import job, sha256, limit_threads\n"
+        "from tests.unit.test_training import job, sha256, limit_threads\n"
         "limit_threads()\n"
         "print(sha256(job('mlp')), sha256(job('cnn', optimiser={'momentum': 0.9})))\n"
     )
-    paths = [path for path in sys.path if path] + [__file__.rpartition("/")[0]]
     run = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}\n{code}"],
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_secrets import Kept
 from rich.console import Console
 from test_remote import DIGITS, LAB, Noted, raising
 
@@ -13,6 +12,7 @@ from emulator.cluster.helm import Helm
 from emulator.cluster.remote import UpRequest, load_for_cluster
 from emulator.commands.main import execute
 from fedstrata.errors import AccountError, AddressError, CertificateError, ExperimentError, HandshakeError
+from tests.support.kept_secrets import Kept
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "fedstrata"
 
@@ -25,7 +25,8 @@ def up(*values: str, again: bool = False) -> None:
 def there(monkeypatch: pytest.MonkeyPatch) -> Noted:
     """A release that has been made by `up`, with certificates."""
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
-    monkeypatch.setattr(Helm, "values", lambda _: {"tls": dict(noted.upgraded.get("tls", {}))})
+    kept = ("tls", "experiment")
+    monkeypatch.setattr(Helm, "values", lambda _: {key: noted.upgraded[key] for key in kept if key in noted.upgraded})
     up()
     return noted
 
@@ -154,7 +155,7 @@ def test_an_authority_that_pods_no_longer_trust_goes(
     first = noted.upgraded["tls"]["authority"]
     up()
     assert noted.upgraded["tls"] == {"mode": "generated", "authority": first}
-    given = {"tls": noted.upgraded["tls"]}
+    given = {key: noted.upgraded[key] for key in ("tls", "experiment")}
     monkeypatch.setattr(Helm, "values", lambda _: given)
     noted.upgraded.clear()
     up(*values)

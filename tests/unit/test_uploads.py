@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 import pytest
-from rounds_setting import RUN_ID, bytes_of, header_of, server_of, vector
 
 from fedstrata.clock.tier_links import upload_wait
 from fedstrata.errors import StalledError
@@ -24,6 +23,7 @@ from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
+from tests.support.rounds_setting import RUN_ID, bytes_of, header_of, server_of, vector
 
 SHORT = UploadWait(first_s=0.5)
 UPDATE = bytes_of(vector(1.0, 2.0))

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from device_work import Devices
 
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment import Experiment
@@ -10,6 +9,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Moment, Plan
 from fedstrata.methods.row_groups import row_groups
 from fedstrata.methods.user_centric import UserCentric, likeness, mean_and_variance, shuffled_parts
+from tests.support.device_work import Devices
 
 FILE = """
 name: mixed

@@ -1,9 +1,9 @@
 """The virtual clock for its user: expected times before a run; record, result, report and comparison after it."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from record_files import write_record
 from rich.console import Console
 
 from emulator.estimates.check_times import Payloads, expected_times, print_times
@@ -18,9 +18,10 @@ from emulator.sweeps.page import curves_of, write_results
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.record.timeline import Parts, RunTimes, timeline_csv, virtual_summary
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
-from gps.record.timeline_record import RunTimes, timeline_csv, virtual_summary
+from tests.support.record_files import write_record
 
 MS, S = 10**6, 10**9
 
@@ -49,9 +50,9 @@ def test_parts_are_means_of_children_and_sums_of_rounds() -> None:
     )
     assert lines[4].startswith("gps,1,,,0.000000000,4.000000000,")
     summed = virtual_summary([*ROWS, lps_row("lps-0", 1, 5, 9), lps_row("lps-1", 1, 4, 8)], GLOBAL)
-    assert summed["seconds"] == 9.0
-    assert summed["lps"] == {"down": 1.0, "compute": 2.0, "up": 1.0, "waiting": 2.0}
-    assert summed["gps"] == {"down": 0.0, "compute": 3.0, "up": 0.0, "waiting": 1.0}
+    assert summed.seconds == 9.0
+    assert summed.lps == Parts(down=1.0, compute=2.0, up=1.0, waiting=2.0)
+    assert summed.gps == Parts(down=0.0, compute=3.0, up=0.0, waiting=1.0)
 
 
 def test_training_begins_when_the_questions_are_answered() -> None:
@@ -63,13 +64,13 @@ def test_training_begins_when_the_questions_are_answered() -> None:
     assert lines[2].startswith("lps,1,1,lps-0,2.000000000,5.000000000,7.000000000,")
     assert lines[4].startswith("gps,1,,,2.000000000,6.000000000,")
     summed = virtual_summary(ROWS, times)
-    assert (summed["seconds"], summed["before"]["up"]) == (7.0, 1.0)
+    assert (summed.seconds, summed.before.up) == (7.0, 1.0)
 
 
 def timed_record(folder: Path, **changes: object) -> RunRecord:
     """The record of `record_files` with a timeline beside it."""
     rows = [*ROWS, lps_row("lps-0", 1, 5, 9), lps_row("lps-1", 1, 4, 8)]
-    write_record(folder, virtual=virtual_summary(rows, GLOBAL), **changes)
+    write_record(folder, virtual=asdict(virtual_summary(rows, GLOBAL)), **changes)
     (folder / "timeline.csv").write_text("".join(timeline_csv(rows, GLOBAL)))
     return load_record(folder)
 

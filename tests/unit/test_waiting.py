@@ -8,18 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gps_parts import IDS, GpsParts
 from prometheus_client import generate_latest
 
 from fedstrata.errors import PayloadError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.trust.files import Revoked
 from fedstrata.trust.names import Name
-from fedstrata.trust.revoked import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting
 from lps.waits import Waits
+from tests.support.gps_parts import IDS, GpsParts
 
 EVERYONE = range(5)
 
@@ -41,7 +41,9 @@ class Setting:
         self.gps = GpsParts(folder)
         self.plan = self.gps.plans
         self.clock = Clock()
-        self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, self.clock)
+        self.revoked = Revoked()
+        self.tls: Any = SimpleNamespace(revoked=lambda: self.revoked)
+        self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, self.clock, tls=self.tls)
         self.metrics = ProcessMetrics("gps")
         self.waiting = Waiting(
             self.gps.roster,
@@ -114,7 +116,7 @@ def test_what_an_lps_said_counts_no_more_once_it_is_away(setting: Setting) -> No
 
 def test_a_revoked_lps_is_named_with_what_to_do_though_it_asks_still(setting: Setting) -> None:
     setting.group()
-    setting.serving._revoked = lambda: Revoked(frozenset({Name("lps", "lps-0")}))
+    setting.revoked = Revoked(frozenset({Name("lps", "lps-0")}))
     with setting.ask("lps-0"), setting.ask("lps-1"):
         assert setting.after(5, "training") == {"lps-0": 5.0}
         assert "it is revoked, and no other LPS is there; start one" in setting.waiting.waits[0].what
@@ -126,7 +128,7 @@ async def test_names_are_in_metrics_log_and_one_event_a_minute(
     setting.group()
     events: list[str] = []
     run: Any = SimpleNamespace(
-        phase="training", roster=setting.gps.roster, tell=lambda: None,
+        phase="training", roster=setting.gps.roster, tell_soon=lambda: None,
         rounds=SimpleNamespace(global_round=3), reports=SimpleNamespace(latest_rounds={}),
     )  # fmt: skip
     wait = pb.Wait(name=IDS[4], what="its update of round 3 of lps-1", seconds=8.0)

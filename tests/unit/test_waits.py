@@ -4,16 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from record_files import write_record
 
 from emulator.results.record import load_record
 from emulator.results.report import write_report
 from emulator.results.report.page import document_of
-from emulator.results.waits import MOST_LANES, parts_by_tier, picture, read_waits
+from emulator.results.waits import MOST_LANES, parts_by_tier, picture
 from fedstrata.errors import DataError
+from fedstrata.record.timeline import RunTimes
+from fedstrata.record.waits import waits_csv
 from fedstrata.v1 import rounds_pb2 as pb
-from gps.record.timeline_record import RunTimes
-from gps.record.waits_record import waits_csv
+from tests.support.record_files import write_record
 
 S = 10**9
 IDS = [f"device-00{index}" for index in range(5)]
@@ -73,7 +73,7 @@ def test_on_the_real_clock_a_round_lasts_as_long_as_it_did_and_an_lps_computes_m
 def test_a_round_is_drawn_from_its_beginning_each_lps_before_its_devices(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", VIRTUAL)
     (folder / "rounds.csv").write_text((folder / "rounds.csv").read_text().replace(",0.25,", ",4,"))
-    drawn = picture(load_record(folder), read_waits(folder))
+    drawn = picture(load_record(folder), load_record(folder).waits)
     assert drawn is not None
     assert (drawn["global_round"], drawn["seconds"], drawn["devices"]) == (1, 10.0, 3)
     lanes = list(dict.fromkeys(bar["lane"] for bar in drawn["lanes"]))
@@ -87,7 +87,7 @@ def test_a_round_is_drawn_from_its_beginning_each_lps_before_its_devices(tmp_pat
 
 
 def test_time_by_part_is_the_mean_child_summed_over_rounds(tmp_path: Path) -> None:
-    parts = parts_by_tier(read_waits(written(tmp_path / "run", VIRTUAL)))
+    parts = parts_by_tier(load_record(written(tmp_path / "run", VIRTUAL)).waits)
     assert parts["gps"] == {"down": 1.5, "compute": 6.0, "up": 1.0, "waiting": 1.5}
     assert parts["lps"] == {"down": 0.5, "compute": 3.0, "up": 1.25, "waiting": 1.25}
 
@@ -97,7 +97,7 @@ def test_of_many_devices_those_are_drawn_that_are_waited_for(tmp_path: Path) -> 
     row = lps_row("lps-0", 0, 300, *(flow(index, 0, index + 1, 0) for index in range(200)))
     closed = {0: pb.RoundTimes(ends_ns=300 * S, flows=[flow(0, 0, 300, 0)])}
     folder = written(tmp_path / "run", table([row], RunTimes(global_rounds=closed), many))
-    drawn = picture(load_record(folder), read_waits(folder))
+    drawn = picture(load_record(folder), load_record(folder).waits)
     assert drawn is not None
     shown = {bar["lane"] for bar in drawn["lanes"] if bar["tier"] == "device"}
     assert shown == set(many[-len(shown) :])
@@ -125,7 +125,7 @@ def test_a_round_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> Non
 def test_a_damaged_table_is_refused_in_one_line_that_names_it(tmp_path: Path, damage: str) -> None:
     folder = written(tmp_path / "run", VIRTUAL.replace("5.000000000", damage, 1))
     with pytest.raises(DataError, match=r"waits\.csv row 2: compute_s: [^\n]*$"):
-        read_waits(folder)
+        write_report(folder)
 
 
 def test_rows_of_a_long_run_are_gone_through_once() -> None:

@@ -1,5 +1,6 @@
 """YAML of others: plain values, and no more of them than can be walked through."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from emulator.results.record import load_record
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.yaml_files import MOST_VALUES, read_yaml
 from fedstrata.experiment_file import parse_experiment
+from tests.support.record_files import SUMMARY
 
 NINE_EACH = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))
 BOMB = "\n".join(["a0: &a0 x", *NINE_EACH])
@@ -41,9 +43,7 @@ def test_tabs_and_keys_that_stand_twice_are_told_with_their_line() -> None:
 def test_an_experiment_and_a_record_with_a_bomb_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="experiment stands for more than"):
         parse_experiment(BOMB)
-    (tmp_path / "summary.json").write_text(
-        '{"run_id": "r", "seed": 0, "method": "m", "status": "failed", "devices": 1}', encoding="utf-8"
-    )
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY), encoding="utf-8")
     (tmp_path / "experiment.yaml").write_text(BOMB, encoding="utf-8")
     with pytest.raises(DataError, match=r"experiment\.yaml stands for more than"):
         load_record(tmp_path)

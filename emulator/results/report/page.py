@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from emulator.results.labels import label_picture
-from emulator.results.record import RunRecord, load_record, summary_fields
+from emulator.results.record import RunRecord, load_record
 from emulator.results.report.virtual_time import accuracy_over_time
-from emulator.results.waits import parts_by_tier, picture, read_waits
+from emulator.results.waits import parts_by_tier, picture
 from fedstrata.errors import OutputError
-from fedstrata.page import page_with, relevance_part, round_values
+from fedstrata.page import page_with, relevance_part
+from fedstrata.record.rounds import ROUNDS
 
 
 def write_report(folder: Path, global_round: int | None = None) -> Path:
@@ -30,12 +31,11 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
 
 def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
     """What the page draws of a record; the same as the GPS tells at the end of the run, and what a clock adds."""
-    relevance, waits = record.relevance, read_waits(record.folder)
-    fields = summary_fields(record.summary) | {"name": record.name}
+    relevance, waits = record.relevance, record.waits
     return {
         "parts": {
             "experiment": record.experiment_yaml,
-            **{f"summary/{name}": value for name, value in fields.items()},
+            **{f"summary/{name}": value for name, value in record.summary.document().items()},
             "relevance": relevance_part(relevance.matrix, relevance.ids, record.summary.clusters)
             if relevance is not None
             else None,
@@ -45,7 +45,7 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
             "real_parts": parts_by_tier(waits) if waits and not record.timeline else None,
             "real_links": [dataclasses.asdict(row) for row in record.links] or None,
         },
-        "rounds": [round_values(row) for row in record.rounds],
+        "rounds": [ROUNDS.values(row) for row in record.rounds],
     }
 
 

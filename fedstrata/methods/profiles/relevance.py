@@ -45,7 +45,7 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measu
     """r(i, j) in [0, 1] of device j's profile, shape (≤ k, d), on the data of the device with this spectrum.
 
     By measure: `geometric` is the paper's; `angles` is one minus the mean angle between directions of the same place,
-    as a share of a right angle; `subspace` the geometric mean of the paper's and of the energy that both subspaces
+    as a share of a right angle; `subspace` the geometric mean of the paper's and of the part that both subspaces
     share.
     """
     depth = min(k, len(profile), len(spectrum.eigenvalues))
@@ -58,7 +58,7 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measu
         return _by_angles(spectrum.eigenvectors[:depth][kept] @ vectors[:, kept])
     found = _geometric(spectrum, vectors, kept)
     if measure == "subspace":
-        found = math.sqrt(found * _shared_energy(spectrum.eigenvectors[:depth][kept] @ vectors))
+        found = math.sqrt(found * _shared_part(spectrum.eigenvectors[:depth][kept] @ vectors))
     return found
 
 
@@ -80,7 +80,7 @@ def _by_angles(cosines: Matrix) -> float:
     return float(1.0 - angles.mean() / (np.pi / 2))
 
 
-def _shared_energy(cosines: Matrix) -> float:
+def _shared_part(cosines: Matrix) -> float:
     """‖V_i V_jᵀ‖² over the number of directions of V_i: what share of them lies in the other's subspace."""
     return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # above 1 by the profile's rounding only
 

@@ -105,7 +105,7 @@
     const spent = view.summary.energy;
     if (!spent) return "";
     const devices = Object.keys(spent.by_device).length;
-    const mean = devices ? `, ${joules(spent.joules / devices)} a mean device` : " in the LPS rounds so far";
+    const mean = `, ${joules(spent.joules / devices)} a mean device`;
     const late = spent.late ? ` ${joules(spent.late)} went into updates that missed their round.` : "";
     return `${joules(spent.joules)}${mean}.${late} Idle time and radios that stay on after a transfer are not in it.`;
   }

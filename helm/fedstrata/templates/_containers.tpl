@@ -3,8 +3,8 @@
 {{- define "fedstrata.gps.args" -}}
 - --experiment=/etc/fedstrata/experiment.yaml
 - --state=/state
-- --listen=0.0.0.0:{{ .Values.ports.grpc }}
-- --http=0.0.0.0:{{ .Values.ports.http }}
+- "--listen=[::]:{{ .Values.ports.grpc }}"
+- "--http=[::]:{{ .Values.ports.http }}"
 - --lps-backend=kubernetes
 {{- end }}
 
@@ -51,9 +51,9 @@
 - --experiment=/etc/fedstrata/experiment.yaml
 - --state={{ include "fedstrata.stateFolder" . }}
 - --gps={{ include "fedstrata.gpsAddress" . }}
-- --listen=0.0.0.0:{{ .Values.ports.grpc }}
+- "--listen=[::]:{{ .Values.ports.grpc }}"
 - --advertise={{ include "fedstrata.lpsAddress" . }}
-- --http=0.0.0.0:{{ .Values.ports.http }}
+- "--http=[::]:{{ .Values.ports.http }}"
 {{- end }}
 
 {{- define "fedstrata.lps.env" -}}{{- end }}
@@ -66,7 +66,7 @@
 - --experiment=/etc/fedstrata/experiment.yaml
 - --state={{ include "fedstrata.stateFolder" . }}
 - --gps={{ include "fedstrata.gpsAddress" . }}
-- --http=0.0.0.0:{{ .Values.ports.http }}
+- "--http=[::]:{{ .Values.ports.http }}"
 - --stay
 {{- end }}
 

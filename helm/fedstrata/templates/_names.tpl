@@ -1,10 +1,11 @@
 {{/* The release's name for everything: RELEASE-fedstrata, or RELEASE where it says fedstrata already. At most 40
-     characters, so that a pod's name and its revision label stay within 63. */}}
+     characters, so that a pod's name and its revision label stay within 63. A Service's name begins with a letter. */}}
 {{- define "fedstrata.fullname" -}}
 {{- $name := .Values.fullnameOverride -}}
 {{- if not $name -}}
 {{- $name = ternary .Release.Name (printf "%s-fedstrata" .Release.Name) (contains "fedstrata" .Release.Name) -}}
 {{- end -}}
+{{- if regexMatch "^[0-9]" $name }}{{ $name = printf "r%s" $name }}{{ end -}}
 {{- if gt (len $name) 40 -}}
 {{- $name = printf "%s-%s" ($name | trunc 31 | trimSuffix "-") ($name | sha256sum | trunc 8) -}}
 {{- end -}}
@@ -40,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if eq $tag "latest" -}}
 {{- fail (printf "%s.image.tag: latest says nothing about what runs; give a version or a digest" .component) -}}
 {{- end -}}
-{{- with $shared.registry }}{{ . }}/{{ end -}}
+{{- with (.root.Values.global).imageRegistry | default $shared.registry }}{{ . }}/{{ end -}}
 {{- $own.repository -}}
 {{- if $own.digest }}@{{ $own.digest }}{{ else }}:{{ $tag }}{{ end -}}
 {{- end }}

@@ -1,0 +1,132 @@
+"""What devices took in energy, where the experiment counts it: energy.csv, `energy` of summary.json, and so far."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from fedstrata.clock.energy import JOULE_FJ, NONE, DeviceEnergy, Energy, counts_energy, summed
+from fedstrata.clock.round import PARTS
+from fedstrata.experiment import Experiment
+from fedstrata.record.tables import BEFORE, Amount, OfRound, Table, of_lps_round
+from fedstrata.record.timeline import RunTimes
+from fedstrata.v1 import rounds_pb2 as pb
+
+SMALLEST_FJ = 10**6  # of energy.csv: a nanojoule, its last digit
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class EnergySummary:
+    """`energy` of summary.json, in joules: in all, by part, for updates that missed their round, and by device."""
+
+    joules: Amount
+    down: Amount
+    compute: Amount
+    up: Amount
+    late: Amount
+    by_device: dict[str, Amount]
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class EnergyRow(OfRound):
+    """What a device took in an LPS round, or before training; `late` is 1 for an update that missed its round."""
+
+    device: str
+    late: Literal["0", "1"]
+    down_j: Amount
+    compute_j: Amount
+    up_j: Amount
+
+
+ENERGY = Table(EnergyRow)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What a device took in an LPS round, or before training."""
+
+    row: pb.LpsRound | None
+    device: int
+    energy: Energy
+    is_late: bool = False  # for an update that missed its round
+
+
+def spent_by(
+    experiment: Experiment,
+    rows: Iterable[pb.LpsRound],
+    times: RunTimes,
+    carried_before: Iterable[pb.Carried] = (),
+) -> list[Spent]:
+    """Return what was spent on questions before training, then round by round; on the real clock as measured."""
+    model = DeviceEnergy(experiment)
+    found = _spent(model, None, times.before, carried_before)
+    for row in rows:
+        found += _spent(model, row, row.times, row.times.carried)
+    return found
+
+
+def _spent(
+    model: DeviceEnergy, row: pb.LpsRound | None, times: pb.RoundTimes, carried: Iterable[pb.Carried]
+) -> list[Spent]:
+    by_device: dict[int, Energy] = {}
+    for each in carried:
+        by_device[each.child] = by_device.get(each.child, NONE) + model.carried(each)
+    return [
+        *(Spent(row=row, device=flow.child, energy=model.of(flow)) for flow in times.flows),
+        *(Spent(row=row, device=flow.child, energy=model.of(flow), is_late=True) for flow in times.late),
+        *(Spent(row=row, device=device, energy=energy) for device, energy in sorted(by_device.items())),
+    ]
+
+
+def energy_csv(spent: Iterable[Spent], device_ids: Sequence[str]) -> Iterator[str]:
+    """Return the lines of energy.csv."""
+    return ENERGY.lines(_cells(each, device_ids[each.device]) for each in spent)
+
+
+def _cells(spent: Spent, device_id: str) -> tuple[object, ...]:
+    of = BEFORE if spent.row is None else of_lps_round(spent.row)
+    return *of, device_id, int(spent.is_late), *(_as_joules(getattr(spent.energy, part)) for part in PARTS)
+
+
+def _as_joules(energy_fj: int) -> str:
+    """Return femtojoules as joules with nine digits, rounded."""
+    rounded = (energy_fj + SMALLEST_FJ // 2) // SMALLEST_FJ
+    return f"{rounded // 10**9}.{rounded % 10**9:09d}"
+
+
+def energy_summary(spent: Sequence[Spent], device_ids: Sequence[str]) -> EnergySummary:
+    """Return the sums."""
+    by_device = dict.fromkeys(device_ids, 0)
+    for each in spent:
+        by_device[device_ids[each.device]] += each.energy.total
+    total = summed(each.energy for each in spent)
+    return EnergySummary(
+        joules=total.total / JOULE_FJ,
+        **total.joules(),
+        late=summed(each.energy for each in spent if each.is_late).total / JOULE_FJ,
+        by_device={name: energy_fj / JOULE_FJ for name, energy_fj in by_device.items()},
+    )
+
+
+class EnergySoFar:
+    """The energy of the LPS rounds that have been reported; a row that is reported again counts once."""
+
+    def __init__(self, experiment: Experiment, rows_after: Callable[[int], Iterable[tuple[int, bytes]]]) -> None:
+        """`rows_after` returns the LpsRound messages that were written after a place, each with its own place."""
+        self._is_on = counts_energy(experiment)
+        self._rows_after = rows_after
+        self._model = DeviceEnergy(experiment)
+        self._seen = 0
+        self._by_round: dict[tuple[str, int], int] = {}
+        self._total_fj = 0
+
+    def joules(self) -> float:
+        """Return the joules of all devices by now; 0 if the experiment does not count them."""
+        for place, data in self._rows_after(self._seen) if self._is_on else ():
+            row = pb.LpsRound.FromString(data)
+            spent_fj = sum(each.energy.total for each in _spent(self._model, row, row.times, row.times.carried))
+            key = row.cluster_id, row.lps_round
+            self._total_fj += spent_fj - self._by_round.get(key, 0)
+            self._by_round[key], self._seen = spent_fj, place
+        return self._total_fj / JOULE_FJ

@@ -1,0 +1,147 @@
+"""A table of the record: the fields of a row's class are its columns, in the file that is written and in the one read.
+
+Lines are made one by one: a long run has more rows than memory should hold at once.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from itertools import chain
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_args, get_type_hints
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from fedstrata.errors import DataError
+from fedstrata.v1 import rounds_pb2 as pb
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+R = TypeVar("R", bound="DataclassInstance")
+Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # of seconds, joules or ε
+
+
+class Table(Generic[R]):
+    """A CSV file of the record."""
+
+    def __init__(self, row: type[R]) -> None:
+        """`row` is a checked dataclass."""
+        self.columns = tuple(field.name for field in fields(row))
+        self._row = row
+        self._adapter = TypeAdapter(row)
+
+    @property
+    def types(self) -> Mapping[str, type]:
+        """The type of each column: int, float or str, whether or not its cells may be empty."""
+        hints = get_type_hints(self._row)
+        kinds = {name: get_args(hints[name]) or (hints[name],) for name in self.columns}
+        return {name: next(each for each in kinds[name] if each is not NoneType) for name in self.columns}
+
+    def values(self, row: R) -> list[Any]:
+        """Return the values of a row in the order of the columns."""
+        return [getattr(row, name) for name in self.columns]
+
+    def lines(self, rows: Iterable[Iterable[object]]) -> Iterator[str]:
+        """Return the lines of the file; each row has its cells in the order of the columns."""
+        return csv_lines(self.columns, rows)
+
+    def read(self, path: Path) -> tuple[R, ...]:
+        """Return the rows of a file, each empty cell as None.
+
+        Raises:
+            DataError: the file is missing or malformed; the message is one line with the file, the row and the column.
+        """
+        table = csv_rows(path)
+        if not table:
+            raise DataError(f"{path} is empty; at least its header row is expected")
+        header = table[0]
+        missing = [name for name in self.columns if name not in header]
+        if missing:
+            raise DataError(f"{path} has no column {missing[0]!r}")
+        return tuple(self._parsed(header, row, f"{path} row {line}") for line, row in enumerate(table[1:], start=2))
+
+    def read_if_there(self, path: Path) -> tuple[R, ...]:
+        """Return the rows of a file that only some runs have; none if it is not there."""
+        return self.read(path) if path.exists() else ()
+
+    def _parsed(self, header: list[str], row: list[str], where: str) -> R:
+        if len(row) != len(header):
+            raise DataError(f"{where}: {len(row)} fields where the header has {len(header)}")
+        return checked(self._adapter, {name: cell or None for name, cell in zip(header, row, strict=True)}, where)
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class OfRound:
+    """The first columns of most tables; rounds count from 1, and those of no LPS round leave some empty."""
+
+    tier: Literal["before", "lps", "gps"]
+    global_round: PositiveInt | None
+    lps_round: PositiveInt | None
+    lps_id: str | None
+
+
+BEFORE = ("before", "", "", "")  # these columns before training
+
+
+def of_lps_round(row: pb.LpsRound) -> tuple[object, ...]:
+    """Return the first columns of an LPS round."""
+    return "lps", row.global_round + 1, row.lps_round + 1, row.cluster_id
+
+
+def of_global_round(global_round: int) -> tuple[object, ...]:
+    """Return the first columns of a global round, given from 0."""
+    return "gps", global_round + 1, "", ""
+
+
+def csv_lines(header: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    """Yield the lines of a CSV file, each with its end."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in chain([header], rows):
+        text.seek(0)
+        text.truncate()
+        writer.writerow(row)
+        yield text.getvalue()
+
+
+def csv_rows(path: Path) -> list[list[str]]:
+    """Return all rows of a CSV file that are not blank. Raises DataError."""
+    try:
+        return [row for row in csv.reader(io.StringIO(read_text(path), newline="")) if row]
+    except csv.Error as error:
+        raise DataError(f"{path} is not CSV: {error}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of the record. Raises DataError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; give the folder that a run wrote its record to") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+def checked(kind: TypeAdapter[T], values: Mapping[str, Any], where: str) -> T:
+    """Return a `kind` built from `values`. Raises DataError naming the first key that is wrong."""
+    try:
+        return kind.validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        said = f"{key}: {message}" if key else message
+        raise DataError(f"{where}: {' '.join(said.split())}") from None
+
+
+def as_seconds(duration_ns: int) -> str:
+    """Return nanoseconds as seconds, exactly: whole seconds and nine digits."""
+    return f"{duration_ns // 10**9}.{duration_ns % 10**9:09d}"

@@ -1,0 +1,58 @@
+"""What a clock adds to a record: its tables, and its part of the summary."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from fedstrata.clock.energy import counts_energy
+from fedstrata.experiment import Experiment
+from fedstrata.record.energy import Spent, energy_csv, energy_summary, spent_by
+from fedstrata.record.links import LinkRow, link_rows, links_csv, real_summary
+from fedstrata.record.timeline import RunTimes, flows_csv, timeline_csv, virtual_summary
+from fedstrata.record.waits import waits_csv
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """When the rounds of a run happened."""
+
+    experiment: Experiment
+    rows: Iterable[pb.LpsRound]  # iterated over several times
+    times: RunTimes = field(default_factory=RunTimes)
+    carried_before: Sequence[pb.Carried] = ()  # of answers before training, on the real clock
+
+    def tables(self) -> dict[str, Iterator[str]]:
+        """The lines of each table by its file's name; none without a clock."""
+        found, ids = {}, self.experiment.device_ids()
+        if self.experiment.clock == "virtual":
+            found["timeline.csv"] = timeline_csv(self.rows, self.times)
+            found["flows.csv"] = flows_csv(self.rows, self.times)
+        if self.experiment.clock != "none":
+            found["waits.csv"] = waits_csv(self.rows, self.times, ids)
+        if self.experiment.clock == "real":
+            found["links.csv"] = links_csv(self._links)
+        if counts_energy(self.experiment):
+            found["energy.csv"] = energy_csv(self._spent, ids)
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """The keys of the summary that a clock fills in."""
+        experiment = self.experiment
+        return {
+            "virtual": virtual_summary(self.rows, self.times) if experiment.clock == "virtual" else None,
+            "real": real_summary(self._links) if experiment.clock == "real" else None,
+            "energy": energy_summary(self._spent, experiment.device_ids()) if counts_energy(experiment) else None,
+        }
+
+    @cached_property
+    def _spent(self) -> list[Spent]:
+        return spent_by(self.experiment, self.rows, self.times, self.carried_before)
+
+    @cached_property
+    def _links(self) -> list[LinkRow]:
+        times = chain((row.times for row in self.rows), self.times.global_rounds.values())
+        carried = chain([self.carried_before], (each.carried for each in times))
+        return link_rows(carried, self.experiment.device_ids())

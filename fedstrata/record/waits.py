@@ -1,0 +1,100 @@
+"""waits.csv: who waited for whom, each child's four parts of each round, on either clock."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from fedstrata.record.tables import Amount, OfRound, Table, as_seconds, of_global_round, of_lps_round
+from fedstrata.record.timeline import PARTS, RunTimes
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class WaitRow(OfRound):
+    """How long a child was about each part of a round: in LPS rounds a device, in global rounds an LPS."""
+
+    tier: Literal["lps", "gps"]
+    global_round: PositiveInt
+    child: str
+    down_s: Amount
+    compute_s: Amount
+    up_s: Amount
+    waiting_s: Amount
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """Each part with its seconds, in the order in which they happen."""
+        return [(part, getattr(self, f"{part}_s")) for part in PARTS]
+
+    @property
+    def busy_s(self) -> float:
+        """How long the child was about it, without waiting."""
+        return self.down_s + self.compute_s + self.up_s
+
+
+WAITS = Table(WaitRow)
+
+
+@dataclass(kw_only=True)
+class _Took:
+    """How long a child was about each part of a round, in nanoseconds."""
+
+    down_ns: int = 0
+    compute_ns: int = 0
+    up_ns: int = 0
+
+    @property
+    def all_ns(self) -> int:
+        return self.down_ns + self.compute_ns + self.up_ns
+
+    def cells(self, round_ns: int) -> list[str]:
+        """The parts, and the rest of the round as waiting."""
+        parts = (self.down_ns, self.compute_ns, self.up_ns, max(0, round_ns - self.all_ns))
+        return [as_seconds(part) for part in parts]
+
+
+def waits_csv(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> Iterator[str]:
+    """Return the lines of waits.csv."""
+    return WAITS.lines(_waits(rows, times, device_ids))
+
+
+def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> Iterator[tuple[object, ...]]:
+    seconds: dict[tuple[int, str], float] = {}  # by global round and LPS, of its LPS rounds
+    for row in rows:
+        round_ns = round(row.seconds * 1e9) if row.times.carried else row.times.ends_ns - row.times.begins_ns
+        lps = (row.global_round, row.cluster_id)
+        seconds[lps] = seconds.get(lps, 0.0) + row.seconds
+        for child, took in _of_children(row.times, row.times.carried):
+            yield *of_lps_round(row), device_ids[child], *took.cells(round_ns)
+    for global_round, closed in sorted(times.global_rounds.items()):
+        for child, took, round_ns in _of_lpss(global_round, closed, seconds):
+            yield *of_global_round(global_round), f"lps-{child}", *took.cells(round_ns)
+
+
+def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:
+    """By number each child's parts: as the virtual clock has worked them out, or as the real one has measured them."""
+    found = {
+        flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows
+    }
+    for each in carried:
+        took, part = found.setdefault(each.child, _Took()), f"{each.direction}_ns"
+        setattr(took, part, getattr(took, part) + each.achieved_link_ns + each.achieved_latency_ns)
+    return sorted(found.items())
+
+
+def _of_lpss(
+    global_round: int, closed: pb.RoundTimes, seconds: Mapping[tuple[int, str], float]
+) -> Iterator[tuple[int, _Took, int]]:
+    """The LPSs in a global round, and how long it was; on the real clock an LPS computes as long as its LPS rounds, in
+    which its devices' answers go up, where they are asked."""
+    found = _of_children(closed, (each for each in closed.carried if not each.is_answer))
+    round_ns = closed.ends_ns - closed.begins_ns
+    if closed.carried:
+        for child, took in found:
+            took.compute_ns = round(seconds.get((global_round, f"lps-{child}"), 0.0) * 1e9)
+        round_ns = max(took.all_ns for _, took in found)
+    for child, took in found:
+        yield child, took, round_ns

@@ -1,0 +1,159 @@
+"""A channel with TLS that goes on over a new connection once the certificate of its process has been renewed.
+
+gRPC for Python gives a channel its certificate and its authorities once and for all (grpc/grpc#41779). So calls begin
+on the newest channel, and calls under way end on the channel that they began on.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from fedstrata.errors import NotServedError
+from fedstrata.process.logs import EventLog
+from fedstrata.trust.files import TlsFiles, checked_as
+from fedstrata.trust.names import Name
+
+log = EventLog("rpc")
+Options = tuple[tuple[str, Any], ...]
+
+
+class _Connection:
+    """A channel with one certificate, and how many calls are under way on it."""
+
+    def __init__(self, address: str, tls: TlsFiles, options: Options) -> None:
+        self.tls = tls
+        self.channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+        self._under_way = 0
+        self._is_left = False
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still needed."""
+        return self._closing is None
+
+    def carry(self, call: Any) -> Any:
+        """Note a call until it is over."""
+        self._under_way += 1
+        call.add_done_callback(self._note_end)
+        return call
+
+    def leave(self) -> None:
+        """Close the channel once no call is under way on it."""
+        self._is_left = True
+        self._close_if_idle()
+
+    def _note_end(self, _: Any) -> None:
+        self._under_way -= 1
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._is_left and not self._under_way and self._closing is None:
+            self._closing = asyncio.ensure_future(self.channel.close(None))
+
+
+class _Call:
+    """One method of a parent, called on the newest connection."""
+
+    def __init__(self, channel: "SecureChannel", kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._channel, self._kind, self._words, self._options = channel, kind, words, options
+        self._connection: _Connection | None = None
+        self._call: Any = None
+
+    def __call__(self, *words: Any, **options: Any) -> Any:
+        connection = self._channel.newest()
+        if connection is not self._connection:
+            self._connection = connection
+            self._call = getattr(connection.channel, self._kind)(*self._words, **self._options)
+        return connection.carry(self._call(*words, **options))
+
+    def connection(self) -> object:
+        """What a call begins on now; another one once the certificate has been renewed."""
+        return self._channel.newest()
+
+
+class SecureChannel(grpc.aio.Channel):
+    """A channel of grpc.aio to one parent and nobody else, whatever becomes of the certificate."""
+
+    def __init__(self, address: str, tls: TlsFiles, parent: Name, options: Options = ()) -> None:
+        self._address = address
+        self._parent = parent
+        self._options = (*options, *checked_as(parent))
+        self._connection = _Connection(address, tls, self._options)
+        self._moved = asyncio.Event()  # set once there is another connection
+        self._left: list[_Connection] = []
+
+    def newest(self) -> _Connection:
+        """The connection that new calls begin on, opened now if the certificate has been renewed.
+
+        Raises:
+            NotServedError: the parent is revoked, by the list beside this process's own certificate.
+        """
+        tls = self._connection.tls.newest()
+        if tls.revoked().revokes((self._parent.role,), self._parent.id):
+            raise NotServedError(f"{self._parent} is revoked, by the list of {tls.me}; nothing is said to it")
+        if not tls.is_shown_as(self._connection.tls):
+            self._move(tls)
+        return self._connection
+
+    def _move(self, tls: TlsFiles) -> None:
+        """Open another connection, and leave the one there is."""
+        before, self._connection = self._connection, _Connection(self._address, tls, self._options)
+        self._left = [one for one in self._left if one.is_open]
+        self._left.append(before)
+        before.leave()
+        self._moved.set()
+        self._moved = asyncio.Event()
+        log.info("connection_renewed")
+
+    def _called(self, kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return _Call(self, kind, words, options)
+
+    def unary_unary(self, *words: Any, **options: Any) -> Any:
+        """As of any channel."""
+        return self._called("unary_unary", words, options)
+
+    def unary_stream(self, *words: Any, **options: Any) -> Any:
+        """As of any channel."""
+        return self._called("unary_stream", words, options)
+
+    def stream_unary(self, *words: Any, **options: Any) -> Any:
+        """As of any channel."""
+        return self._called("stream_unary", words, options)
+
+    def stream_stream(self, *words: Any, **options: Any) -> Any:
+        """As of any channel."""
+        return self._called("stream_stream", words, options)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """The state of the newest connection."""
+        return self.newest().channel.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Wait until the connection that was looked at last is in another state, or there is another connection."""
+        changed = asyncio.ensure_future(self._connection.channel.wait_for_state_change(last_observed_state))
+        moved = asyncio.ensure_future(self._moved.wait())
+        try:
+            await asyncio.wait({changed, moved}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            moved.cancel()
+            changed.cancel()
+            with suppress(asyncio.CancelledError, grpc.aio.UsageError):  # closed meanwhile
+                await changed
+
+    async def channel_ready(self) -> None:
+        """Wait until there is a connection."""
+        await self._connection.channel.channel_ready()
+
+    async def close(self, grace: float | None = None) -> None:
+        """Close all connections."""
+        for connection in (*self._left, self._connection):
+            await connection.channel.close(grace)
+
+    async def __aenter__(self) -> "SecureChannel":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,227 @@
+"""The run record: what a run leaves behind, the same from a laptop and from a cluster.
+
+Field by field in docs/record.md.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.links import LINKS, WAYS, Link
+from fedstrata.methods.profiles.relevance import Matrix
+from fedstrata.privacy.report import EpsilonSpent
+from fedstrata.process.metrics import LinkKey
+from fedstrata.process.sleeping import wall_time
+from fedstrata.record.privacy import privacy_summary
+from fedstrata.record.relevance import relevance_csv
+from fedstrata.record.rounds import rounds_csv
+from fedstrata.record.summary import Adoption, Exclusion, LinkBytes, Moved, Replanning, Summary, read_summary
+from fedstrata.record.timing import Timing
+from fedstrata.store import AnyModel, write_aside, write_model
+from fedstrata.v1 import rounds_pb2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """All that a record is made from."""
+
+    experiment: Experiment
+    status: Literal["completed", "failed"]
+    reason: str | None
+    clusters: Mapping[str, list[str]]
+    clusters_rule: str
+    plans: Sequence[tuple[int, int, int]] = ()  # made in training: global round, clusters, devices that changed theirs
+    homes: Mapping[str, list[str]] | None = None  # device ids by LPS, where clusters span LPSs
+    moves: Sequence[tuple[int, str, str, str]] = ()  # by the schedule: from which global round on, device, LPS, LPS
+    evaluations: Sequence[rounds_pb2.Evaluation]  # of the final models, by the devices
+    model_sha256: Mapping[str, str]  # by cluster
+    lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
+    link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
+    exclusions: list[tuple[str, str, str]]
+    adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
+    kernels: Mapping[str, int] = field(default_factory=dict)  # of OpenBLAS: how many devices have each
+    wall_seconds: Mapping[str, float]
+    global_rounds: int
+    relevance: Matrix | None
+    relevance_ids: list[str]
+
+
+def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
+    """Write the record's files; the models are there already."""
+    _write(folder / "experiment.yaml", [result.experiment.to_yaml()])
+    _write(folder / "rounds.csv", rounds_csv(timing.rows))
+    for name, lines in timing.tables().items():
+        _write(folder / name, lines)
+    if result.relevance is not None:
+        _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
+    _write(folder / "summary.json", [replace(summary(result), **timing.summary()).text()])
+
+
+def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
+    """Write the clusters' final models that no LPS reports; gives the digest of each one's values."""
+    digests = {}
+    for name, model in models.items():
+        path = folder / "models" / f"{name}.safetensors"
+        about = {"run_id": experiment.run_id, "cluster_id": name, "lps_round": str(experiment.training.lps_rounds)}
+        write_model(path, model.layout, model.pieces(), {"format": "fedstrata", **about})
+        digests[name] = model.values_digest()
+    return digests
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with write_aside(path) as file:
+        for line in lines:
+            file.write(line.encode())
+
+
+def summary(result: RunResult) -> Summary:
+    """Return summary.json without what a clock adds to it."""
+    experiment = result.experiment
+    by_cluster = _by_group(result.evaluations, {d: name for name, ids in result.clusters.items() for d in ids})
+    accuracy = {name: _accuracy(found) for name, found in by_cluster.items()}
+    ids, tasks = experiment.device_ids(), experiment.task_of_devices()
+    task_of = dict(zip(ids, tasks, strict=True)) if tasks else None
+    return Summary(
+        run_id=experiment.run_id,
+        name=experiment.name,
+        experiment_sha256=experiment.digest,
+        seed=experiment.seed,
+        method=experiment.method.name,
+        status=result.status,
+        reason=result.reason,
+        devices=experiment.device_count,
+        clusters={name: tuple(members) for name, members in result.clusters.items()},
+        clusters_rule=result.clusters_rule,
+        replanned=tuple(Replanning(global_round=at + 1, clusters=n, moved=moved) for at, n, moved in result.plans),
+        adjusted_rand_index=adjusted_rand_index(result.clusters, task_of),
+        device_tasks=task_of,
+        rounds=result.global_rounds,
+        accuracy={**accuracy, "mean": _mean(accuracy.values())},
+        received_accuracy=_received_accuracy(by_cluster),
+        device_accuracy={e.device_id: _accuracy([e]) for e in result.evaluations},
+        newcomers=tuple(ids[index] for index in sorted(experiment.newcomer_indexes)),
+        task_accuracy=task_accuracy(result.evaluations, task_of) if task_of else None,
+        wall_seconds={phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
+        virtual=None,
+        real=None,
+        bytes=_bytes(result.link_bytes),
+        bytes_by_kind=_bytes_by_kind(result.link_bytes),
+        excluded=tuple(Exclusion(device=device, stage=at, reason=why) for device, at, why in result.exclusions),
+        adoptions=tuple(Adoption(cluster=cluster, by=lps, stage=at) for cluster, lps, at in result.adoptions),
+        kernels=dict(result.kernels),
+        homes=None if result.homes is None else {name: tuple(members) for name, members in result.homes.items()},
+        moves=tuple(
+            Moved(device=device, came_from=before, to=now, global_round=at + 1)
+            for at, device, before, now in result.moves
+        ),
+        lost_state=tuple(result.lost_state),
+        personal_sha256={e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
+        model_sha256={name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},
+        privacy=privacy_summary(experiment, _epsilon(result)),
+    )
+
+
+def _epsilon(result: RunResult) -> float | None:
+    """ε of updates by now."""
+    return EpsilonSpent(result.experiment).after(result.global_rounds, is_grouped=bool(result.clusters))
+
+
+def _accuracy(evaluations: Iterable[rounds_pb2.Evaluation]) -> float | None:
+    correct = examples = 0
+    for evaluation in evaluations:
+        correct, examples = correct + evaluation.correct, examples + evaluation.num_examples
+    return correct / examples if examples else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _received_accuracy(
+    by_cluster: Mapping[str, Sequence[rounds_pb2.Evaluation]],
+) -> dict[str, float | None] | None:
+    """As accuracy, of the models as they were received; None where devices use those."""
+    if not any(evaluation.has_received for found in by_cluster.values() for evaluation in found):
+        return None
+    accuracy = {
+        name: sum(e.received_correct for e in found) / max(1, sum(e.num_examples for e in found))
+        for name, found in by_cluster.items()
+    }
+    return {**accuracy, "mean": _mean(accuracy.values())}
+
+
+def _by_group(
+    evaluations: Iterable[rounds_pb2.Evaluation], group_of: Mapping[str, str]
+) -> dict[str, list[rounds_pb2.Evaluation]]:
+    found: dict[str, list[rounds_pb2.Evaluation]] = {group: [] for group in group_of.values()}
+    for evaluation in evaluations:
+        found[group_of[evaluation.device_id]].append(evaluation)
+    return {group: measured for group, measured in found.items() if measured}
+
+
+def task_accuracy(evaluations: Iterable[rounds_pb2.Evaluation], task_of: Mapping[str, str]) -> dict[str, float | None]:
+    """Accuracy of the devices of each true task, each with what it would use."""
+    by_task = _by_group(evaluations, task_of)
+    return {task: _accuracy(by_task.get(task, ())) for task in task_of.values()}
+
+
+def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str, str] | None) -> float | None:
+    """Agreement of the clusters with the true tasks, 1 when they are the same; None where no truth is known."""
+    if task_of is None or not clusters:
+        return None
+    places = {device: cluster for cluster, devices in clusters.items() for device in devices}
+    pairs = len(places) * (len(places) - 1)  # ordered, as all below
+    by_cluster = _pairs_alike(places.values())
+    by_task = _pairs_alike(task_of[device] for device in places)
+    by_both = _pairs_alike((task_of[device], cluster) for device, cluster in places.items())
+    spread = (by_cluster + by_task) * pairs - 2 * by_cluster * by_task
+    # (index − expected) / (maximum − expected) of Hubert & Arabie 1985, in whole numbers
+    return 2 * (by_both * pairs - by_cluster * by_task) / spread if spread else 1.0
+
+
+def _pairs_alike(labels: Iterable[Hashable]) -> int:
+    """Ordered pairs of different places with the same label."""
+    return sum(number * (number - 1) for number in Counter(labels).values())
+
+
+def _bytes(counts: Mapping[LinkKey, int]) -> dict[Link, LinkBytes]:
+    return {
+        link: LinkBytes(
+            **{way: sum(n for key, n in counts.items() if key.link == link and key.direction == way) for way in WAYS}
+        )
+        for link in LINKS
+    }
+
+
+def _bytes_by_kind(counts: Mapping[LinkKey, int]) -> dict[Link, dict[str, LinkBytes]]:
+    return {
+        link: {
+            kind: _bytes({key: n for key, n in counts.items() if key.kind == kind})[link]
+            for kind in sorted({key.kind for key in counts if key.link == link})
+        }
+        for link in LINKS
+    }
+
+
+def recorded_end(folder: Path) -> tuple[str, str] | None:
+    """How a run ended, as phase and reason, if its record says so."""
+    path = folder / "summary.json"
+    if not path.exists():
+        return None
+    summary = read_summary(path)
+    return ("failed" if summary.status == "failed" else "completed", summary.reason or "")
+
+
+def wall_seconds(phases: Mapping[str, float]) -> dict[str, float]:
+    """How long the phases took, from when each began."""
+    now = wall_time()
+    order = ("enrolment", "relevance", "grouping", "training")
+    began = {phase: phases.get(phase, now) for phase in order}
+    began["relevance"] = min(began["relevance"], began["grouping"])
+    ends = [began["relevance"], began["grouping"], began["training"], now]
+    lengths = [max(0.0, end - began[phase]) for phase, end in zip(order, ends, strict=True)]
+    return {**dict(zip(("enrol", "relevance", "group", "train"), lengths, strict=True)), "total": sum(lengths)}

@@ -1,1 +1,0 @@
-"""The run record: the files and tables that a run leaves behind."""

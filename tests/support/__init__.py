@@ -1,0 +1,1 @@
+"""What tests are built with: settings, fakes at the edges, and programs to start."""

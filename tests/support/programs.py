@@ -1,0 +1,184 @@
+"""Child processes of a test, `python -m gps`, `lps`, `device` or `emulator`, and what runs of them leave."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+
+REPOSITORY = Path(__file__).parents[2]
+MARK = "FEDSTRATA_TEST_MARK"
+# Runs a module as `python -m` does, in an environment where some packages cannot be imported.
+WITHOUT = """
+import runpy, sys
+refused, module = sys.argv[1].split(","), sys.argv[2]
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in refused:
+            raise ModuleNotFoundError(f"No module named {name!r}: refused by the test", name=name)
+sys.meta_path.insert(0, Refuse())
+sys.argv = sys.argv[2:]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+class Program:
+    """One child process: where it listens, what it said, how it ended. A context manager that leaves none behind."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        log: Path,
+        without: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        files: int | None = None,
+    ) -> None:
+        """`without` packages that cannot be imported there; with no more `files` open than so many."""
+        start = ["-c", WITHOUT, ",".join(without), module] if without else ["-m", module]
+        limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
+        self.log_path = log
+        self.mark = uuid.uuid4().hex
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, *start, *arguments],
+                cwd=REPOSITORY,
+                env={**os.environ, MARK: self.mark, "PYTHONWARNINGS": "default", **(environment or {})},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=limit if files else None,  # noqa: PLW1509  # it only makes a system call
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.end()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The JSON lines that it prints, as they come, until it closes its output."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            yield json.loads(line)
+
+    def addresses(self) -> dict[str, str]:
+        """Where it listens, as soon as it says so."""
+        said = next(self.lines(), None)
+        assert said is not None, f"it did not come up: {self.log_path.read_text()}"
+        assert said["event"] == "listening"
+        return {name: address for name, address in said.items() if name != "event"}
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does."""
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> int:
+        """Wait for it to end by itself; its exit code."""
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+    def errors(self) -> list[str]:
+        """Its lines on standard error that are no events."""
+        return [line for line in self.log_path.read_text().splitlines() if line and not line.startswith("{")]
+
+
+def of_mark(mark: str) -> list[str]:
+    """The processes, as their command lines, that a program has started, however deep, itself included."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it has gone, or is not ours to look into
+    return found
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """The events in a program's log."""
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def http_get(address: str, path: str) -> tuple[int, str]:
+    """Status and body of a page."""
+    try:
+        with urlopen(f"http://{address}{path}", timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def scraped_bytes(address: str) -> dict[tuple[str, str, str, str], int]:
+    """fedstrata_link_bytes_total of a process by link, direction, kind and end."""
+    _, page = http_get(address, "/metrics")
+    return {
+        tuple(sample.labels[label] for label in ("link", "direction", "kind", "end")): int(sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "fedstrata_link_bytes_total"
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """What `fedstrata run` left: its folder, and the lines it printed."""
+
+    folder: Path
+    exit_code: int
+    printed: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BigRun:
+    """Three programs, by tier, after a run with a large model, all of them still there and connected.
+
+    The GPS and the LPS are in an environment where torch cannot be imported.
+    """
+
+    programs: Mapping[str, Program]
+    http: Mapping[str, str]
+    grpc: Mapping[str, str]
+    idle_status: str  # /proc/PID/status of the LPS when it was registered and had no device yet
+    summary: Mapping[str, Any]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {tier: program.process.pid for tier, program in self.programs.items()}
+
+
+def wait_for_serving(address: str) -> None:
+    """Wait until a gRPC server's health says that it serves."""
+    with grpc.insecure_channel(address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert any(reply.status == serving for reply in watch)
+
+
+def wait_for_record(address: str) -> str:
+    """Wait until a GPS has a run's record; the run's id."""
+    with grpc.insecure_channel(address) as channel:
+        *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=60, wait_for_ready=True)
+    assert last.phase == "completed", last.reason
+    return str(last.run_id)

@@ -11,11 +11,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedstrata.checks.architectures import check_entries
-from fedstrata.checks.clock import check_clock
-from fedstrata.checks.newcomers import check_newcomers
-from fedstrata.checks.privacy import check_protection
-from fedstrata.checks.schedule import check_schedule
+from fedstrata.checks.combinations import check_combinations
+from fedstrata.checks.protection import check_protection
+from fedstrata.checks.values import check_values
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.messages import one_line
@@ -25,7 +23,6 @@ from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods.registry import DEFAULT, NAMES, method_class
 from fedstrata.streams.architectures import Architectures
-from fedstrata.streams.streams import check_streams
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
@@ -148,13 +145,10 @@ def check_experiment(experiment: Experiment) -> None:
         ValueError: two sections contradict each other. FedstrataError: the method refuses the rest of the experiment.
     """
     method = make_method(experiment)
-    check_streams(experiment, method)
+    check_combinations(experiment, method)
     check_protection(experiment, method)
-    check_newcomers(experiment, method)
+    check_values(experiment, method)
     Architectures(experiment, method).check()
-    check_entries(experiment.architectures, experiment.device_count, experiment.training.global_rounds)
-    check_schedule(experiment)
-    check_clock(experiment)
 
 
 def experiment_schema() -> dict[str, Any]:

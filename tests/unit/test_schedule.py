@@ -152,7 +152,7 @@ def test_what_a_schedule_cannot_mean_is_one_line_before_anything_starts(entry: s
 
 def test_what_needs_more_of_the_file_says_so() -> None:
     move = ("{at: 5s, move: {devices: 1, to: lps-0}}",)
-    with pytest.raises(ExperimentError, match="without topology each cluster has its own"):
+    with pytest.raises(ExperimentError, match=r"schedule\.0\.move needs topology: "):
         scheduled(*move, overrides=("topology=null",))
     for clock in ("virtual", "real"):
         overrides = ("deadlines.lps.deadline_s=5", "links.shared=null", f"clock={clock}")

@@ -139,6 +139,7 @@ def test_a_time_until_which_none_can_be_busy_is_not_believed(busy_ns: int) -> No
         ("{at: 5s, set: {link: shared, down_rate: 1kbit/s}}", "the shared link has no down_rate before"),
         ("{at: 5s, set: {jitter: 1s}}", "the jitter is larger than the latency"),
         ("{at: 5, cut: {for: 1s}}", "5 has no unit"),
+        ("{at: 5s, cut: {for: 1}}", ": schedule.0.cut.for: 1 has no unit"),
         ("{at: -5s, cut: {for: 1s}}", "is no number, 0 or more"),
         ("{at: 5s, cut: {link: lps-gps, lps: [2], for: 1s}}", "there is no lps-2"),
     ],

@@ -7,7 +7,7 @@ DRAWS ?= 20
 ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs docs images release screenshots kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs docs images reference release screenshots kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -91,6 +91,9 @@ PROTOS := $(wildcard protos/fedstrata/v1/*.proto)
 
 protos: setup ## generate fedstrata/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+reference: setup ## pages of docs/reference, from what the code declares
+	$(BIN)/python -m scripts.combinations
 
 clean: ## remove what builds and runs left
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -5,27 +5,25 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from fedstrata.checks.architectures import check_entries
-from fedstrata.checks.clock import check_clock
-from fedstrata.checks.newcomers import check_newcomers
-from fedstrata.checks.privacy import check_protection
-from fedstrata.checks.schedule import check_schedule
+from fedstrata.checks.combinations import check_combinations
+from fedstrata.checks.protection import check_protection
+from fedstrata.checks.values import check_values
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.messages import one_line
+from fedstrata.experiment.messages import one_line, unknown_key
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.experiment.trace_files import with_traces_read
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods.registry import DEFAULT, NAMES, method_class
 from fedstrata.streams.architectures import Architectures
-from fedstrata.streams.streams import check_streams
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
@@ -77,7 +75,9 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
         check_experiment(experiment)
     except ValidationError as error:
         schema = Experiment.model_json_schema(by_alias=True)
-        raise ExperimentError(one_line(error, schema)) from None
+        section, *kinds = (*error.errors()[0]["loc"][:2], None)
+        kind = str(kinds[0]) if section == "partition" and kinds[0] is not None else None
+        raise ExperimentError(one_line(error, partial(unknown_key, schema=schema, kind=kind), schema=schema)) from None
     except ExperimentError:
         raise
     except ValueError as error:
@@ -148,13 +148,10 @@ def check_experiment(experiment: Experiment) -> None:
         ValueError: two sections contradict each other. FedstrataError: the method refuses the rest of the experiment.
     """
     method = make_method(experiment)
-    check_streams(experiment, method)
+    check_combinations(experiment, method)
     check_protection(experiment, method)
-    check_newcomers(experiment, method)
+    check_values(experiment, method)
     Architectures(experiment, method).check()
-    check_entries(experiment.architectures, experiment.device_count, experiment.training.global_rounds)
-    check_schedule(experiment)
-    check_clock(experiment)
 
 
 def experiment_schema() -> dict[str, Any]:

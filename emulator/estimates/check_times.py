@@ -16,6 +16,7 @@ from fedstrata.datasets import load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, LinkTimes
+from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.quantities import written_devices, written_duration, written_rate
 from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.methods import Moment, make_method
@@ -200,6 +201,8 @@ def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
 def print_times(experiment: Experiment, payloads: Payloads, console: Console) -> None:
     """Print the links of devices and LPSs, and the expected time of rounds by part."""
     console.print(_link_table(experiment))
+    if isinstance(experiment.partition, LocalPartition):
+        return  # the devices alone know how many examples they have
     expected = expected_times(experiment, payloads)
     table = Table("expected time", box=None, header_style="dim", pad_edge=False)
     for part in (*PARTS, "round"):

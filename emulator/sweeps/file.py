@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from emulator.shipped.examples import find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.messages import one_line
 from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import EachKeyOnce, read_yaml
 from fedstrata.experiment_file import checked, overridden
@@ -139,7 +140,9 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
     try:
         file = SweepFile.model_validate(document)
     except ValidationError as error:
-        raise ExperimentError(f"{where}: {_one_line(error)}") from None
+        known = ", ".join(SweepFile.model_fields)
+        said = one_line(error, lambda _: f"unknown key; a sweep has {known} (docs/sweep.md)")
+        raise ExperimentError(f"{where}: {said}") from None
     base = _base(file.base, beside, where)
     changes = dict(_places(file))
     runs = [
@@ -218,13 +221,3 @@ def _refuse_equal(runs: Sequence[SweepRun], where: str) -> None:
                 f"{where}: {seen[digest]!r} and {run.place.label!r} are the same experiment; leave one out"
             )
         seen[digest] = run.place.label
-
-
-def _one_line(error: ValidationError) -> str:
-    """The first problem, with its key and what is allowed."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if part not in {"str", "dict[str,any]", "[key]"})
-    if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key; a sweep has {', '.join(SweepFile.model_fields)} (docs/sweep.md)"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{key}: {message}" if key else message

@@ -97,25 +97,3 @@ def profiles_of(experiment: Experiment) -> Mapping[int, str]:
     """The profile of each device that `compute` names."""
     named = (experiment.compute.devices or {}) if experiment.compute is not None else {}
     return {index: name for name, indexes in named.items() for index in indexes}
-
-
-def check_energy(experiment: Experiment) -> None:
-    """Refuse devices that there are not, and such as compute nobody knows at how many watts. Raises ValueError."""
-    settings = experiment.energy
-    if settings is None:
-        return
-    beyond = [index for entry in settings.overrides for index in entry.devices if index >= experiment.device_count]
-    if beyond:
-        raise ValueError(
-            f"energy.overrides: there is no device {max(beyond)}; the partition has 0 to {experiment.device_count - 1}"
-        )
-    if experiment.compute is None:
-        return
-    profiles = profiles_of(experiment)
-    for index in range(experiment.device_count):
-        if settings.watts_of(index, profiles.get(index)) is None:
-            of = f"its profile {profiles[index]!r}" if index in profiles else "the reference core"
-            raise ValueError(
-                f"energy: nobody knows how many watts device {index} takes while it computes, being {of}; "
-                "say energy.compute, energy.profiles or an override, 0W if it is not to count"
-            )

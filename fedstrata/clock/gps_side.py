@@ -149,7 +149,8 @@ def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
     method, asked = make_method(experiment), {}
     for question in method.questions():
         if question.moment is Moment.BEFORE:
-            answers = journal.answers(question.name)
+            late = experiment.newcomer_indexes  # of which some may not have answered yet
+            answers = {i: data for i, data in journal.answers(question.name).items() if i not in late}
             examples = {i: answers_pb2.Answer.FromString(data).trained_examples for i, data in answers.items()}
             sizes = {index: len(data) for index, data in answers.items()}
             relayed = tuple(method.relays()) if question.relayed else ()

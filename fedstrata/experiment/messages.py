@@ -1,7 +1,7 @@
-"""What is wrong with an experiment file, in one line: key, value, what is allowed, and what was perhaps meant."""
+"""What pydantic finds wrong with a file, in one line: key, value, what is allowed, and what was perhaps meant."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any
@@ -15,18 +15,24 @@ ELSEWHERE = {
     "rounds": "global_rounds", "workers": "devices",
 }  # fmt: skip
 Schema = Mapping[str, Any]
+NONE: Schema = {"properties": {}}
+BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[.*|dict\[.*|\[key\])$")  # of a union
 
 
-def one_line(error: ValidationError, schema: Schema) -> str:
-    """The first problem as `key: what was wrong`, with the value and what is allowed; `schema` is the experiment's."""
-    first = error.errors()[0]
-    key = _key_of(first["loc"])
+def one_line(error: ValidationError, unknown: Callable[[str], str], section: str = "", schema: Schema = NONE) -> str:
+    """Return the first problem as `key: what is wrong`, with the value and what is allowed.
+
+    `unknown` says of an unknown key what is known. `section` is the key of what was checked, "" of a whole file.
+    """
+    faults = [(_key_of(fault["loc"], section), fault) for fault in error.errors()]
+    key, first = faults[0]
     if first["type"] == "extra_forbidden":
-        kind = str(first["loc"][1]) if first["loc"][0] == "partition" else None
-        return f"{key}: {_unknown(key, kind, schema)}fedstrata schema prints all keys"
+        return f"{key}: {unknown(key)}"
+    of_branches = dict.fromkeys(_said(fault, schema) for other, fault in faults if other == key)
+    said = " or ".join(of_branches).replace(" or : Input should be ", " or ").replace(" or : ", " or ")
     shown = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r:.80})"
-    rest = len({_key_of(each["loc"]) for each in error.errors()} - {key})
-    return f"{key}{_said(first, schema)}{shown}" + (f"; and {rest} more" if rest else "")
+    rest = len({other for other, _ in faults} - {key})
+    return f"{key}{said}{shown}".removeprefix(": ") + (f"; and {rest} more" if rest else "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -56,21 +62,21 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
     return ": " + message.replace("valid tuple", "valid list").replace("Tuple should", "List should")  # as YAML has it
 
 
-def _key_of(place: tuple[int | str, ...]) -> str:
-    """The key that pydantic's location means: without the branches of unions, which the file does not show."""
+def _key_of(place: tuple[int | str, ...], section: str) -> str:
+    """Return the key that pydantic's location means: without the branches of unions, which the file does not show."""
     parts = [str(part) for part in place]
     if parts[:1] == ["partition"]:
         del parts[1:2]  # the kind, which may be called as its first key is
-    return ".".join(part for i, part in enumerate(parts) if i == 0 or not _is_branch(part)) or "experiment"
+    kept = (part for number, part in enumerate(parts) if number == 0 or not _is_branch(part, parts[0]))
+    return ".".join([*filter(None, [section]), *kept])
 
 
-def _is_branch(part: str) -> bool:
-    kinds_of_fault = {"kill", "pause", "cut", "slow"}
-    return part in {"constrained-int", "int", "literal['auto']", *kinds_of_fault} or part.startswith("tuple[")
+def _is_branch(part: str, top: str) -> bool:
+    return BRANCH.match(part) is not None or (top == "faults" and part in {"kill", "pause", "cut", "slow"})
 
 
-def _unknown(key: str, kind: str | None, schema: Schema) -> str:
-    """That a key is unknown, or not for partitions of this kind, with those that are that read like it."""
+def unknown_key(key: str, schema: Schema, kind: str | None = None) -> str:
+    """Return that a key of an experiment is unknown, or not of a partition of this kind, and keys that read like it."""
     known = list(dict.fromkeys(_keys(schema, schema["$defs"])))
     fault = "unknown key"
     if kind is not None:
@@ -79,7 +85,7 @@ def _unknown(key: str, kind: str | None, schema: Schema) -> str:
         branch = schema["$defs"][schema["properties"]["partition"]["discriminator"]["mapping"][kind].rpartition("/")[2]]
         known = [path for path in known if not path.startswith("partition.")]
         known += _keys(branch, schema["$defs"], "partition.")
-    return f"{fault}; {_near(key, known)}"
+    return f"{fault}; {_near(key, known)}fedstrata schema prints all keys"
 
 
 def _near(key: str, known: Sequence[str]) -> str:

@@ -212,6 +212,9 @@ class Facts:
         return self.make_model().layout
 
 
+EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")  # if a method needs all devices
+
+
 class Method:
     """FedAvg inside each cluster, the shared layers averaged over all (McMahan et al. 2017), everybody in one cluster.
 
@@ -228,7 +231,6 @@ class Method:
     withdraws: ClassVar[bool] = False  # whether plans withdraw tensors
     has_personal_state: ClassVar[bool] = False  # whether an Outcome has something in `personal`
     noises_profiles: ClassVar[bool] = False  # whether all its answers are noised where `facts.privacy.profiles` says so
-    bears_noise: ClassVar[bool] = True  # whether its updates may be shortened and noised
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options
@@ -248,10 +250,12 @@ class Method:
         """How many clusters there will be, as far as that is known before the run; 0 where the plan has to tell."""
         return 1
 
-    @property
-    def needs_everybody(self) -> bool:
-        """Whether what it computes holds only where every device takes part in every round."""
-        return False
+    def refuses(self) -> Mapping[str, str]:
+        """Return the features that the method does not go with, each with the reason.
+
+        Features have the names of `fedstrata.checks.combinations`: mostly keys of the experiment file.
+        """
+        return {}
 
     @property
     def most_offered(self) -> int | None:

@@ -7,18 +7,19 @@ Device k keeps g_k, the gradient of its loss where it last arrived, from 0 on. I
 and the server gives w^(t+1) = mean w_k − h / alpha, where h ← h − alpha · mean (w_k − w^t). As h and all g_k begin at
 0, h is the mean of the g_k. So here each device sends w_k − g_k / alpha, and the mean of those is w^(t+1): the server
 keeps nothing of its own. It holds where every device takes part in every round: of one that is away the paper's h keeps
-g_k, and this mean has none. So participation, devices that leave and newcomers are refused. Means are by
-examples, and so is the sum of losses that is minimised; with as many examples everywhere it is the paper's.
+g_k, and this mean has none. So participation, devices that leave and newcomers are refused. With several rounds of an
+LPS in a global round it holds if there is one LPS, which is the server then. Means are by examples, and so is the sum
+of losses that is minimised; with as many examples everywhere it is the paper's.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import PositiveFloat
 
-from fedstrata.errors import ExperimentError
-from fedstrata.methods.base import MethodSettings, Outcome, Work
+from fedstrata.methods.base import EVERYBODY, MethodSettings, Outcome, Work
 from fedstrata.methods.fed_avg import FedAvg
 
 if TYPE_CHECKING:
@@ -47,24 +48,16 @@ class FedDyn(FedAvg):
         alpha: PositiveFloat = 0.1
 
     has_personal_state = True
-    bears_noise = False  # the mean of what devices keep would no longer be what the model has of them
 
-    @property
-    def needs_everybody(self) -> bool:
-        """The mean of all g_k is what the server's h would be."""
-        return True
-
-    def check(self) -> None:
-        """Every round in the cloud, and no other rule than this one."""
-        training = self.facts.training
-        if training.lps_rounds_per_global_round > 1:
-            raise ExperimentError(
-                f"training.lps_rounds_per_global_round is {training.lps_rounds_per_global_round}, and method feddyn "
-                "has one server; say 1"
-            )
-        for key in ("gps_optimiser", "lps_optimiser"):
-            if getattr(training, key).name != "none":
-                raise ExperimentError(f"method feddyn is the server's rule itself; leave training.{key} out")
+    def refuses(self) -> Mapping[str, str]:
+        """One server with a rule of its own, for which the mean of all g_k stands in."""
+        return {
+            **dict.fromkeys(EVERYBODY, "the method's mean is right only if every device takes part in every round"),
+            "LPS rounds apart": "the method has one server, and in these rounds each LPS is one",
+            "training.gps_optimiser": "the method is the server's rule itself",
+            "training.lps_optimiser": "the method is the server's rule itself",
+            "privacy.updates": "with noise the mean of what devices keep is no longer what the model has of them",
+        }
 
     async def local(self, work: Work) -> Outcome:
         """Gradient descent on the tilted loss; what leaves the device is trained weights minus g_k / alpha."""

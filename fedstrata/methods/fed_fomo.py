@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedstrata.errors import DataError, ExperimentError, PayloadError
+from fedstrata.errors import DataError, PayloadError
 from fedstrata.methods.base import (
     Answers,
     Arrays,
@@ -61,14 +61,9 @@ class FedFomo(Method):
     fetches_all = True
     has_personal_state = True
 
-    def check(self) -> None:
-        """One server, which sees every round."""
-        rounds = self.facts.training.lps_rounds_per_global_round
-        if rounds > 1:
-            raise ExperimentError(
-                f"training.lps_rounds_per_global_round is {rounds}, and method fedfomo deals models out anew in every "
-                "round; say 1"
-            )
+    def refuses(self) -> Mapping[str, str]:
+        """Rounds of LPSs alone: the GPS deals models out."""
+        return {"training.lps_rounds_per_global_round": "the GPS deals models out anew in every round"}
 
     @property
     def clusters_known(self) -> int:

@@ -65,7 +65,7 @@ class FedTsdp(Method):
     has_personal_state = True  # layers that are shared now are a device's own later
 
     def check(self) -> None:
-        """A public set that is large enough, and every device in every round."""
+        """A public set that is large enough."""
         batch, there = self.options.batch, self.facts.public_examples
         if not there:
             raise ExperimentError(
@@ -74,8 +74,10 @@ class FedTsdp(Method):
             )
         if batch > there:
             raise ExperimentError(f"method.batch is {batch}, more than the {there} of partition.public.examples")
-        if not self.facts.training.asks_all(self.facts.device_count):
-            raise ExperimentError("method fedtsdp groups all devices; leave training.participation out")
+
+    def refuses(self) -> Mapping[str, str]:
+        """Rounds of some devices: the others would be groups of their own."""
+        return {"training.participation": "the method groups all devices anew in every round"}
 
     @property
     def clusters_known(self) -> int:

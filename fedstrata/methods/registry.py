@@ -1,6 +1,5 @@
 """The methods by name: the one place that knows them all, and from an experiment file's section to a method."""
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
@@ -10,7 +9,7 @@ from pydantic import ValidationError
 
 from fedstrata.errors import ExperimentError, FedstrataError, PluginError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.messages import nearest
+from fedstrata.experiment.messages import nearest, one_line
 from fedstrata.experiment.sections import PLUGIN, MethodSettings
 from fedstrata.methods.base import Facts, Method
 from fedstrata.plugins import describe, load_plugin
@@ -37,7 +36,6 @@ REGISTRY: Mapping[str, str] = {
     "scores": "fedstrata.methods.scores:Scores",
 }
 NAMES = tuple(REGISTRY)
-BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool)$")
 
 
 def method_class(name: str) -> type[Method]:
@@ -78,27 +76,12 @@ def method_settings(section: Any) -> MethodSettings:
         raise ExperimentError(f"method: a name, or a mapping with a name and its options, not {section!r:.80}")
     section = {"name": DEFAULT, **section}
     options = method_class(str(section["name"])).Options
+    known = ", ".join(sorted(set(options.model_fields) - {"name"})) or "none"
     try:
         return options.model_validate(section)
     except ValidationError as error:
-        raise ExperimentError(_one_line(error, options, str(section["name"]))) from None
-
-
-def _one_line(error: ValidationError, options: type[MethodSettings], name: str) -> str:
-    faults = error.errors()
-    first, key = faults[0], _key(faults[0]["loc"])
-    if first["type"] == "extra_forbidden":
-        known = ", ".join(sorted(set(options.model_fields) - {"name"})) or "none"
-        return f"{key}: method {name} has no such option; its options are: {known}"
-    told = dict.fromkeys(fault["msg"] for fault in faults if _key(fault["loc"]) == key)  # by branch of a union
-    message = " or ".join(told).removeprefix("Value error, ").replace(" or Input should be ", " or ")
-    shown = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r:.80})"
-    return f"{key}: {message}{shown}"
-
-
-def _key(location: tuple[int | str, ...]) -> str:
-    """The key as it stands in the file, without the branches of unions, which pydantic puts in between."""
-    return ".".join(["method", *(str(part) for part in location if not BRANCH.match(str(part)))])
+        unknown = f"method {section['name']} has no such option; its options are: {known}"
+        raise ExperimentError(one_line(error, lambda _: unknown, "method")) from None
 
 
 def make_method(experiment: Experiment) -> Method:

@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 from fedstrata.datasets import Examples, Pixels
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.methods.base import (
+    EVERYBODY,
     Answers,
     Array,
     Arrays,
@@ -94,10 +95,10 @@ class Scores(Method):
                 "labelled: true"
             )
 
-    @property
-    def needs_everybody(self) -> bool:
-        """Whether devices' tables are added up, of all of them."""
-        return self._exchanges and not self.options.normalised
+    def refuses(self) -> Mapping[str, str]:
+        """Devices that are away, if tables are added up and not divided by who is there."""
+        why = "with method.normalised: false the table is right only if every device takes part in every round"
+        return dict.fromkeys(EVERYBODY, why) if self._exchanges and not self.options.normalised else {}
 
     @property
     def _exchanges(self) -> bool:

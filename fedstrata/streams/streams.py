@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.errors import ExperimentError, PayloadError, PluginError
+from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
 from fedstrata.process.quoting import quoted
@@ -295,8 +295,12 @@ def streams_of(experiment: Experiment, method: Method, model: "Model") -> Stream
 
 
 def spans_lps(experiment: Experiment, method: Method) -> bool:
-    """Whether clusters span LPSs: where the file says which devices hang on which LPS, or clusters change or mix."""
-    return method.mixes or are_placed_by_index(experiment, method)
+    """Return whether clusters span LPSs: by `topology`, or because of what the method's plans do.
+
+    They do if clusters change or mix, or devices fetch models of other clusters, or tensors stop travelling: all of
+    this the GPS decides, so it keeps all streams.
+    """
+    return method.mixes or method.fetches_all or method.withdraws or are_placed_by_index(experiment, method)
 
 
 def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
@@ -307,58 +311,3 @@ def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
 def asks_in_training(method: Method) -> Moment | None:
     """At which moment of a global round devices are asked, if they are."""
     return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)
-
-
-def check_streams(experiment: Experiment, method: Method) -> None:
-    """Refuse what a method asks for and the tiers cannot give, or the file's topology cannot.
-
-    Raises:
-        ExperimentError: with the key that says otherwise.
-    """
-    later = [question for question in method.questions() if question.moment is not Moment.BEFORE]
-    name, rounds = experiment.method.name, experiment.training.lps_rounds_per_global_round
-    if len(later) > 1:
-        raise ExperimentError(f"method {name} asks {len(later)} questions in a global round; one can be asked")
-    if rounds > 1 and (method.mixes or any(question.moment is Moment.TRAINED for question in later)):
-        raise ExperimentError(
-            f"training.lps_rounds_per_global_round is {rounds}, and method {name} decides in the cloud over every "
-            "update; say 1"
-        )
-    ignored = next((flag for flag in ("fetches_all", "withdraws") if getattr(method, flag)), None)
-    if ignored is not None and not spans_lps(experiment, method):
-        raise ExperimentError(
-            f"method {name} has {ignored} = True, and LPSs with clusters of their own cannot do that; say topology, so "
-            "that clusters span LPSs"
-        )
-    if method.needs_everybody and (absent := _absent(experiment)) is not None:
-        raise ExperimentError(f"method {name} needs every device in every round; leave {absent} out")
-    if spans_lps(experiment, method) and experiment.training.lps_optimiser.name != "none":
-        raise ExperimentError(
-            "training.lps_optimiser: where clusters span LPSs the GPS moves them; say training.gps_optimiser instead"
-        )
-    if experiment.topology is not None and experiment.topology.devices is not None:
-        placed = sorted(index for devices in experiment.topology.devices for index in devices)
-        if placed != list(range(experiment.device_count)):
-            raise ExperimentError(
-                f"topology.devices names {len(placed)} of the devices 0 to {experiment.device_count - 1}"
-            )
-    if experiment.topology is not None and experiment.topology.lps > experiment.device_count:
-        raise ExperimentError(
-            f"topology.lps is {experiment.topology.lps}, more than the {experiment.device_count} devices"
-        )
-    if spans_lps(experiment, method) and rounds == 1 and experiment.links.lps_gps.up != "float32":
-        raise ExperimentError(
-            f"links.lps-gps.up is {experiment.links.lps_gps.up}: where clusters span LPSs partial sums travel, "
-            "which are exact; say float32"
-        )
-
-
-def _absent(experiment: Experiment) -> str | None:
-    """The key by which some device takes no part in some round, if there is one."""
-    if not experiment.training.asks_all(experiment.device_count):
-        return "training.participation"
-    if experiment.newcomers is not None and experiment.newcomers.from_global_round <= experiment.training.global_rounds:
-        return "newcomers"
-    leaves = (number for number, entry in enumerate(experiment.schedule) if entry.leave is not None)
-    number = next(leaves, None) if experiment.clock != "none" else None
-    return None if number is None else f"schedule.{number}.leave"

@@ -11,7 +11,13 @@ from fedstrata.experiment_file import parse_experiment
 ROOT = Path(__file__).parents[2]
 ASKS = re.compile(r"\.is_timed\b|\.is_paced\b|\.clock (?:==|!=|in) ")
 # the room itself, the file and its rules across sections, and the record, whose tables differ by clock
-ALLOWED = ("fedstrata/clock", "fedstrata/checks", "fedstrata/experiment", "fedstrata/streams/streams.py", "fedstrata/record")
+ALLOWED = (
+    "fedstrata/clock",
+    "fedstrata/checks",
+    "fedstrata/experiment",
+    "fedstrata/streams/streams.py",
+    "fedstrata/record",
+)
 TEXT = "{name: clocks, method: fedavg, partition: {kind: iid, devices: 2, examples_per_device: 10}}"
 
 

@@ -49,9 +49,9 @@ def refusal(*overrides: str) -> str:
         (["method={name: fedprox, mu: -1}"], "--set method={name: fedprox, mu: -1}: method.mu: "),
         (["seed=4", "method={name: one_shot, clusters: 9}"], "--set method={name: one_shot, clusters: 9}: method.clus"),
         # training.lps_rounds_per_global_round is 2 in the file by default: what set the method is to blame
-        (["seed=4", "method=fedfomo"], "--set method=fedfomo: training.lps_rounds_per_global_round is 2"),
+        (["seed=4", "method=fedfomo"], "--set method=fedfomo: training.lps_rounds_per_global_round 2 does not go with"),
         (["training.lps_rounds_per_global_round=1", "method=feddyn", "training.participation=2"],
-         "--set method=feddyn --set training.participation=2: method feddyn needs every device"),
+         "--set method=feddyn --set training.participation=2: training.participation 2 does not"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_set_is_said_of_set_and_not_of_the_file(

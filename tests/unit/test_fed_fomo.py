@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedstrata.datasets import Examples
-from fedstrata.errors import DataError, ExperimentError, PayloadError
+from fedstrata.errors import DataError, PayloadError
 from fedstrata.experiment import Experiment, TrainingSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
@@ -210,9 +210,3 @@ def test_gains_that_cannot_be_added_up_are_refused(gains: list[float]) -> None:
     made = method(3)
     with pytest.raises(PayloadError, match="expected at least one, and none beyond 1e"):
         made.check_answer(made.questions()[0], {"gains": np.array(gains)}, ())
-
-
-def test_several_lps_rounds_in_a_global_one_are_refused() -> None:
-    training = TrainingSettings(global_rounds=1, lps_rounds_per_global_round=2)
-    with pytest.raises(ExperimentError, match="deals models out anew in every round; say 1"):
-        FedFomo.of({"name": "fedfomo"}, Facts(device_count=3, training=training))

@@ -245,8 +245,6 @@ def test_an_answer_that_cannot_be_one_is_refused(change: dict[str, Any], reason:
     [
         ("partition.public=null", "how many in partition.public.examples"),
         ("method.batch=31", "method.batch is 31, more than the 30 of partition.public.examples"),
-        ("training.participation=0.5", "leave training.participation out"),
-        ("training.lps_rounds_per_global_round=2", "decides in the cloud over every update; say 1"),
     ],
 )
 def test_what_does_not_go_together_is_refused(override: str, reason: str) -> None:

@@ -374,11 +374,6 @@ ONE = "training: {lps_rounds_per_global_round: 1}"
 @pytest.mark.parametrize(
     ("says", "why"),
     [
-        (f"method: user_centric\n{ONE}", "weights that its LPS applies"),
-        (f"method: cfl\n{ONE}", "about their updates"),
-        (f"method: ifca\n{ONE}", "clusters span LPSs"),
-        ("method: fedavg\ntopology: {lps: 2}", "with topology clusters span LPSs"),
-        ("method: fedavg\nbounds: {max_update_norm: 1.0}", "bounds.max_update_norm"),
         ("method: fedavg\ntraining: {participation: 4}", "a round asks at most 4 devices"),
         ("method: fedavg\ntraining: {participation: 0.5}", "a round asks at most 4 devices"),
         ("method: {name: one_shot, clusters: 2}", "of 2 clusters one asks at most 4 devices"),

@@ -147,34 +147,6 @@ def test_options_that_do_not_go_with_the_experiment_are_refused_in_one_line(sect
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        (
-            "participation: 2, lps_rounds_per_global_round: 1",
-            "method feddyn needs every device in every round; leave training.participation out",
-        ),
-        (
-            "lps_rounds_per_global_round: 2",
-            "training.lps_rounds_per_global_round is 2, and method feddyn has one server",
-        ),
-        (
-            "participation: 0.9, lps_rounds_per_global_round: 1",
-            "method feddyn needs every device in every round; leave training.participation out",
-        ),
-        (
-            "lps_optimiser: {name: adam}, lps_rounds_per_global_round: 1",
-            "method feddyn is the server's rule itself; leave training.lps_optimiser out",
-        ),
-    ],
-)
-def test_a_method_may_refuse_what_the_training_section_says(key: str, message: str) -> None:
-    others = IID.partition("\ntraining")[0]
-    with pytest.raises(ExperimentError) as raised:
-        parse_experiment(f"{others}\nmethod: feddyn\ntraining: {{{key}}}")
-    assert message in str(raised.value)
-
-
 FEDDYN = IID.partition("\ntraining")[0] + "\nmethod: feddyn\ntraining: {lps_rounds_per_global_round: 1}"
 
 
@@ -182,19 +154,6 @@ FEDDYN = IID.partition("\ntraining")[0] + "\nmethod: feddyn\ntraining: {lps_roun
 def test_a_share_of_one_or_as_many_as_there_are_is_everybody(participation: str) -> None:
     made = parse_experiment(FEDDYN, overrides=[f"training.participation={participation}"])
     assert made.method.name == "feddyn"
-
-
-@pytest.mark.parametrize(
-    ("absent", "key"),
-    [
-        (["clock=virtual", "schedule=[{at: 3s, leave: {devices: [1]}}]"], "schedule.0.leave"),
-        (["clock=real", "schedule=[{at: 3s, leave: {devices: [1], for: 2s}}]"], "schedule.0.leave"),
-        (["newcomers={devices: [1], from_global_round: 2}"], "newcomers"),
-    ],
-)
-def test_a_method_that_needs_everybody_refuses_devices_that_leave_or_come_later(absent: list[str], key: str) -> None:
-    with pytest.raises(ExperimentError, match=f"method feddyn needs every device in every round; leave {key} out"):
-        parse_experiment(FEDDYN, overrides=absent)
 
 
 @pytest.mark.parametrize(

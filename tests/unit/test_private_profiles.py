@@ -172,8 +172,6 @@ async def test_all_that_a_device_answers_comes_of_its_noised_matrix() -> None:
         ("privacy.profiles.clip=-1", "privacy.profiles.clip"),
         ("privacy.profiles.min_examples=121", "the partition gives one 120: eigenvectors of few"),
         ("partition.test_share=0.5", "the partition gives one 60"),
-        ("method=pacfl", "method pacfl shares no profile that noise is defined for"),
-        ("method=fedavg", "method fedavg shares no profile"),
     ],
 )
 def test_what_cannot_be_private_is_refused_in_one_line(override: str, said: str) -> None:

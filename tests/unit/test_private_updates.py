@@ -299,22 +299,7 @@ SUM = "{epsilon: 8, clip: 1, covers: sum}"
         (["privacy.updates={clip: 1, noise_multiplier: 0}"], "privacy.updates.noise_multiplier"),
         (["privacy.updates.covers=all"], "privacy.updates.covers"),
         (["privacy.updates.at=lps"], "at"),
-        ([f"privacy.updates={SUM}"], "covers: sum needs secure_aggregation"),
-        ([f"privacy.updates={SUM}", MASKS, "links.device-lps.up=int8"], "rounds each update by itself"),
         (["privacy.updates={clip: 10000, noise_multiplier: 10000}"], "reach to ±1.3e.09, and sums hold ±262144"),
-        (["method=local"], "method local sends nothing that may be shortened"),
-        (["method=feddyn", "training.lps_rounds_per_global_round=1"], "method feddyn sends nothing"),
-        (
-            ["method=user_centric", "training.lps_rounds_per_global_round=1"],
-            "method user_centric weighs single updates",
-        ),
-        (["method={name: ifca, clusters: 2}"], "method ifca has devices answer in each global round"),
-        (
-            ["method=cfl", "training.lps_rounds_per_global_round=1"],
-            "method cfl has devices answer in each global round",
-        ),
-        (["method={name: one_shot, clusters: 1}"], "answer before training .profile, relevance., which nothing covers"),
-        (["method=adaptive"], "answer before training"),
     ],
 )
 def test_what_noise_cannot_cover_is_refused_in_one_line(overrides: list[str], said: str) -> None:

@@ -132,6 +132,7 @@ def test_devices_hang_where_they_were_moved_last() -> None:
         ("{at: 5s, set: {link: shared, down_rate: 1kbit/s}}", "the shared link has no down_rate before"),
         ("{at: 5s, set: {jitter: 1s}}", "the jitter is larger than the latency"),
         ("{at: 5, cut: {for: 1s}}", "5 has no unit"),
+        ("{at: 5s, cut: {for: 1}}", ": schedule.0.cut.for: 1 has no unit"),
         ("{at: -5s, cut: {for: 1s}}", "is no number, 0 or more"),
         ("{at: 5s, cut: {link: lps-gps, lps: [2], for: 1s}}", "there is no lps-2"),
     ],
@@ -145,7 +146,7 @@ def test_what_a_schedule_cannot_mean_is_one_line_before_anything_starts(entry: s
 
 def test_what_needs_more_of_the_file_says_so() -> None:
     move = ("{at: 5s, move: {devices: 1, to: lps-0}}",)
-    with pytest.raises(ExperimentError, match="without topology each cluster has its own"):
+    with pytest.raises(ExperimentError, match=r"schedule\.0\.move needs topology: "):
         scheduled(*move, overrides=("topology=null",))
     for clock in ("virtual", "real"):
         overrides = ("deadlines.lps.deadline_s=5", "links.shared=null", f"clock={clock}")

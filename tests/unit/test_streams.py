@@ -15,10 +15,8 @@ from fedstrata.methods import (
     Channel,
     Facts,
     Method,
-    MethodSettings,
     Moment,
     Plan,
-    Question,
     Reach,
     make_method,
 )
@@ -27,7 +25,6 @@ from fedstrata.streams.streams import (
     WEIGHT_GRID,
     Streams,
     asks_in_training,
-    check_streams,
     shares_of,
     spans_lps,
 )
@@ -330,12 +327,6 @@ def test_a_cluster_has_an_lps_of_its_own_unless_clusters_span() -> None:
     assert [home_of(said, index) for index in range(5)] == [0, 1, 1, 1, 0]
 
 
-def test_mixed_clusters_without_a_topology_hang_each_on_an_lps_of_its_own() -> None:
-    found = experiment()
-    assert spans_lps(found, own(Mixing))
-    assert homes_of(found, own(Mixing), [(0, 2), (1, 3, 4)]) == [(0, 2), (1, 3, 4)]
-
-
 # --- what is refused ----------------------------------------------------------------------------------------
 
 
@@ -353,14 +344,6 @@ def test_mixed_clusters_without_a_topology_hang_each_on_an_lps_of_its_own() -> N
         (["topology={lps: 3, devices: [[0, 1], [2, 3, 4]]}"], "devices has 2 lists, each with a device, for lps 3"),
         (["topology={lps: 2, devices: [[], [0, 1, 2, 3, 4]]}"], "devices has 2 lists, each with a device, for lps 2"),
         (["topology={lps: 2, edges: 2}"], "topology.edges: unknown key"),
-        (
-            ["topology={lps: 2}", "training.lps_rounds_per_global_round=1", "links.lps-gps.up=int8"],
-            "links.lps-gps.up is int8: where clusters span LPSs partial sums travel, which are exact; say float32",
-        ),
-        (
-            ["method=cfl", "training.lps_rounds_per_global_round=2"],
-            "training.lps_rounds_per_global_round is 2, and method cfl decides in the cloud over every update; say 1",
-        ),
     ],
 )
 def test_what_the_tiers_cannot_give_is_refused_with_its_key(overrides: list[str], message: str) -> None:
@@ -375,28 +358,10 @@ def test_lpss_with_rounds_of_their_own_may_send_what_the_link_encodes() -> None:
     assert found.links.lps_gps.up == "int8"
 
 
-def test_a_method_that_asks_twice_in_a_global_round_is_refused() -> None:
-    class Curious(Method):
-        Options = MethodSettings
-
-        def questions(self) -> tuple[Question, ...]:
-            return tuple(
-                Question(name=name, moment=moment, arrays={})
-                for name, moment in (("how", Moment.RECEIVED), ("why", Moment.TRAINED))
-            )
-
-    with pytest.raises(ExperimentError, match="asks 2 questions in a global round; one can be asked"):
-        check_streams(experiment("training.lps_rounds_per_global_round=1"), own(Curious))
-
-
-@pytest.mark.parametrize("flag", ["fetches_all", "withdraws"])
-def test_what_lpss_with_clusters_of_their_own_cannot_do_is_refused_before_the_run(flag: str) -> None:
+@pytest.mark.parametrize("flag", ["fetches_all", "mixes", "withdraws"])
+def test_methods_whose_plans_need_every_cluster_have_their_streams_kept_by_the_gps(flag: str) -> None:
+    found = experiment("training.lps_rounds_per_global_round=1")
     method = own(type("Own", (Method,), {flag: True}))
-    with pytest.raises(ExperimentError, match=f"has {flag} = True, .* say topology"):
-        check_streams(experiment(), method)
-    check_streams(experiment("topology={lps: 2}"), method)
-
-
-def test_a_method_that_mixes_decides_over_every_update() -> None:
-    with pytest.raises(ExperimentError, match=r"lps_rounds_per_global_round is 2, and method .* say 1"):
-        check_streams(experiment("training.lps_rounds_per_global_round=2"), own(Mixing))
+    assert spans_lps(found, method)
+    assert homes_of(found, method, [(0, 2), (1, 3, 4)]) == [(0, 2), (1, 3, 4)]
+    assert not spans_lps(found, own(Method))

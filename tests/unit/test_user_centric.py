@@ -184,7 +184,6 @@ def test_two_devices_have_a_stream_each_as_far_as_a_silhouette_can_tell() -> Non
         ("method.streams=0", "method.streams"),
         ("method.batches=1", "method.batches: Input should be greater than or equal to 2"),
         ("method.sketch=3", "method.sketch: Input should be greater than or equal to 16"),
-        ("training.lps_rounds_per_global_round=2", "decides in the cloud over every update; say 1"),
         ("method.momentum=0.9", "method user_centric has no such option"),
     ],
 )

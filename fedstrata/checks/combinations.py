@@ -1,0 +1,221 @@
+"""The features of an experiment that do not go together, and why: one table.
+
+`check_combinations` refuses by it, and `scripts/combinations.py` writes docs/reference/combinations.md from it. A
+method adds rows of its own with `Method.refuses`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.experiment import Experiment
+from fedstrata.methods import Method, Moment
+from fedstrata.streams.homes import lps_count
+from fedstrata.streams.streams import asks_in_training, spans_lps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """Something that an experiment has or lacks.
+
+    `said` returns what the file says of it, key and value, or "" if the experiment has it not. `without` says how to
+    do without it. A feature that `is_missing` is the lack of what `said` returns.
+    """
+
+    said: Callable[[Experiment, Method], str]
+    without: str
+    is_missing: bool = False
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Two features, by name, that do not go together."""
+
+    when: tuple[str, str]
+    why: str
+
+    def said(self, experiment: Experiment, method: Method) -> str:
+        """Return what is wrong, the values and what to do, or "" if the experiment has not both features."""
+        one, other = (FEATURES[name] for name in self.when)
+        first, second = one.said(experiment, method), other.said(experiment, method)
+        if not first or not second:
+            return ""
+        verb = "needs" if other.is_missing else "does not go with"
+        return f"{first} {verb} {second}: {self.why}; {one.without}, or {other.without}"
+
+
+def _if(has: object, said: str) -> str:
+    return said if has else ""
+
+
+def _setting(key: str, without: str = "", off: Sequence[object] = (None, "none")) -> Feature:
+    """Return the feature of a key that has another value than those of `off`; a section is said by its key alone."""
+    path = key.replace("-", "_").split(".")
+
+    def said(experiment: Experiment, _: Method) -> str:
+        found: object = experiment
+        for part in (*path, "name"):
+            found = getattr(found, part, found if part == "name" else None)
+        return _if(found not in off, f"{key} {found}" if isinstance(found, str | int | float) else key)
+
+    return Feature(said=said, without=without or f"leave {key} out")
+
+
+def _method_that(has: Callable[[Method], object], without: str = "choose another method") -> Feature:
+    return Feature(
+        said=lambda experiment, method: _if(has(method), f"method {experiment.method.name}"), without=without
+    )
+
+
+def _lack_of(what: str, has: Callable[[Experiment], object], without: str = "") -> Feature:
+    return Feature(
+        said=lambda experiment, _: _if(not has(experiment), what), without=without or f"say {what}", is_missing=True
+    )
+
+
+def _scheduled(kind: str) -> Feature:
+    def said(experiment: Experiment, _: Method) -> str:
+        entries = enumerate(experiment.schedule if experiment.clock != "none" else ())
+        return next((f"schedule.{number}.{kind}" for number, entry in entries if getattr(entry, kind) is not None), "")
+
+    return Feature(said=said, without="leave this entry out")
+
+
+ROUNDS = "training.lps_rounds_per_global_round"
+SOME_ROUNDS = _setting(ROUNDS, f"say {ROUNDS}: 1", off=(1,))
+
+
+def _participation(experiment: Experiment, _: Method) -> str:
+    training = experiment.training
+    return _if(not training.asks_all(experiment.device_count), f"training.participation {training.participation}")
+
+
+def _rounds_apart(experiment: Experiment, method: Method) -> str:
+    has_several, rounds = lps_count(experiment) > 1, SOME_ROUNDS.said(experiment, method)
+    return _if(has_several and rounds, f"{rounds} with topology")
+
+
+def _spans(experiment: Experiment, method: Method) -> str:
+    return _if(spans_lps(experiment, method), "topology" if experiment.topology else f"method {experiment.method.name}")
+
+
+def _newcomers_that_train(experiment: Experiment, _: Method) -> str:
+    late = experiment.newcomers
+    return _if(late is not None and late.from_global_round <= experiment.training.global_rounds, "newcomers")
+
+
+def _unnoised_answers(experiment: Experiment, method: Method) -> str:
+    asked = ", ".join(question.name for question in method.questions() if question.moment is Moment.BEFORE)
+    is_bare = experiment.privacy is None or experiment.privacy.profiles is None
+    return _if(asked and is_bare, f"privacy.profiles with method {experiment.method.name} ({asked})")
+
+
+def _times(experiment: Experiment, _: Method) -> str:
+    sections = ("compute", "schedule", "energy")
+    return experiment.links.timed_key or next((key for key in sections if getattr(experiment, key)), "")
+
+
+SECTIONS = (
+    "training.lps_optimiser", "training.gps_optimiser", "deadlines.enrolment.deadline_s", "deadlines.gps.deadline_s",
+    "newcomers", "bounds.max_update_norm", "secure_aggregation", "privacy.updates", "privacy.profiles",
+)  # fmt: skip
+LINKS = ("links.device-lps.up", "links.lps-gps.up")
+FEATURES: Mapping[str, Feature] = {
+    # what the file says
+    "training.participation": Feature(said=_participation, without="leave training.participation out"),
+    ROUNDS: SOME_ROUNDS,
+    "LPS rounds apart": Feature(said=_rounds_apart, without=SOME_ROUNDS.without),
+    **{key: _setting(key) for key in SECTIONS},
+    **{key: _setting(key, f"say {key}: float32", off=("float32",)) for key in LINKS},
+    "times": Feature(said=_times, without="leave it out"),
+    "clock: virtual": _setting("clock", "say clock: real", off=("none", "real")),
+    "schedule.leave": _scheduled("leave"),
+    "schedule.move": _scheduled("move"),
+    "newcomers that train": Feature(said=_newcomers_that_train, without="leave newcomers out"),
+    "privacy.updates.covers: sum": _setting(
+        "privacy.updates.covers", "say privacy.updates.covers: update", off=(None, "update")
+    ),
+    # what it does not say
+    "no clock": _lack_of(
+        "a clock",
+        lambda experiment: "clock" in experiment.model_fields_set,
+        "add clock: virtual or real, or clock: none to pass over it",
+    ),
+    "no topology": _lack_of("topology", lambda experiment: experiment.topology),
+    "no secure_aggregation": _lack_of("secure_aggregation", lambda experiment: experiment.secure_aggregation),
+    # what the method does
+    "clusters span LPSs": Feature(
+        said=_spans, without="give each cluster an LPS of its own: no topology, and a method that plans before training"
+    ),
+    "partial sums": Feature(
+        said=lambda experiment, method: _if(not SOME_ROUNDS.said(experiment, method), _spans(experiment, method)),
+        without=f"say {ROUNDS}: 2 or more",
+    ),
+    "plans mix updates": _method_that(lambda method: method.mixes),
+    "asks in each round": _method_that(lambda method: asks_in_training(method) is not None),
+    "asks after training": _method_that(lambda method: asks_in_training(method) is Moment.TRAINED),
+    "answers without noise": Feature(said=_unnoised_answers, without="say privacy.profiles", is_missing=True),
+    "profiles without noise": _method_that(lambda method: not method.noises_profiles, "choose method one_shot"),
+    "places no late device": _method_that(lambda method: not method.places_late()),
+}
+CLOUD = "the GPS decides over every update, after each round"
+VIRTUAL = "on the virtual clock only rounds of LPSs have deadlines"
+REFUSALS = (
+    Refusal((ROUNDS, "plans mix updates"), CLOUD),
+    Refusal((ROUNDS, "asks after training"), CLOUD),
+    Refusal(("training.lps_optimiser", "clusters span LPSs"), "the GPS moves such clusters, by training.gps_optimiser"),
+    Refusal(
+        ("links.lps-gps.up", "partial sums"),
+        "if clusters span LPSs and LPSs have no rounds of their own, partial sums travel, which are exact",
+    ),
+    Refusal(("times", "no clock"), "nothing heeds times without one"),
+    Refusal(("deadlines.enrolment.deadline_s", "clock: virtual"), VIRTUAL),
+    Refusal(("deadlines.gps.deadline_s", "clock: virtual"), VIRTUAL),
+    Refusal(("schedule.move", "no topology"), "a move goes to another LPS, and without it each cluster has one"),
+    Refusal(("newcomers", "places no late device"), "the method has nothing to place them by"),
+    Refusal(("newcomers", "plans mix updates"), "the mix is decided before they come"),
+    Refusal(("newcomers", "asks in each round"), "each new plan is made of the devices of the plan before"),
+    Refusal(
+        ("secure_aggregation", "plans mix updates"),
+        "LPSs apply the weights of a mix to single updates, which masks hide",
+    ),
+    Refusal(
+        ("secure_aggregation", "asks after training"), "devices answer about their updates, which tells what masks hide"
+    ),
+    Refusal(
+        ("secure_aggregation", "clusters span LPSs"),
+        "LPSs that share clusters keep no rosters of mask keys, and a sum may be of few devices of a cluster",
+    ),
+    Refusal(("secure_aggregation", "bounds.max_update_norm"), "nobody can measure the length of a masked update"),
+    Refusal(
+        ("privacy.updates", "plans mix updates"),
+        "the method weighs single updates, and private ones all have the same weight",
+    ),
+    Refusal(("privacy.updates", "asks in each round"), "no noise covers these answers"),
+    Refusal(("privacy.updates", "answers without noise"), "without it nothing covers the answers before training"),
+    Refusal(("privacy.updates.covers: sum", "no secure_aggregation"), "without it an LPS sees single updates"),
+    Refusal(("privacy.updates.covers: sum", "links.device-lps.up"), "this encoding rounds each update by itself"),
+    Refusal(("privacy.profiles", "profiles without noise"), "the method shares no profile that noise is defined for"),
+)
+
+
+def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
+    """Return the message of each feature that the method itself refuses."""
+    name = experiment.method.name
+    for key, why in method.refuses().items():
+        if key not in FEATURES:
+            raise PluginError(f"method {name} refuses {key!r}, which is no feature; choose {', '.join(FEATURES)}")
+        if said := FEATURES[key].said(experiment, method):
+            yield f"{said} does not go with method {name}: {why}; {FEATURES[key].without}, or choose another method"
+
+
+def refusals(experiment: Experiment, method: Method) -> list[str]:
+    """Return the message of each pair of features that do not go together, in the table's order."""
+    by_table = (row.said(experiment, method) for row in REFUSALS)
+    return [*filter(None, by_table), *_own_refusals(experiment, method)]
+
+
+def check_combinations(experiment: Experiment, method: Method) -> None:
+    """Refuse features that do not go together. Raises ExperimentError for the first pair."""
+    if found := refusals(experiment, method):
+        raise ExperimentError(found[0])

@@ -1,0 +1,176 @@
+"""Values of an experiment that contradict its other sections: indexes out of range, LPSs without devices, and such."""
+
+from fedstrata.clock.course import LinkCourses
+from fedstrata.clock.energy import profiles_of
+from fedstrata.clock.presence import Homes, Presence
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.links import check_link
+from fedstrata.experiment.schedule import SetLink
+from fedstrata.methods import Method, Moment
+from fedstrata.streams.homes import home_of, homes_of, lps_known
+from fedstrata.streams.streams import are_placed_by_index
+
+
+def check_values(experiment: Experiment, method: Method) -> None:
+    """Refuse what sections say of devices, LPSs, links and rounds that there are not. Raises ExperimentError."""
+    _check_questions(experiment, method)
+    _check_topology(experiment)
+    _check_newcomers(experiment, method)
+    _check_architectures(experiment)
+    if experiment.schedule:
+        _check_entries(experiment)
+        _check_lps(experiment, method)
+        _check_moves(experiment)
+        _check_leaves(experiment)
+    if experiment.clock != "none":
+        _check_energy(experiment)
+
+
+def _check_device(experiment: Experiment, index: int, where: str) -> None:
+    last = experiment.device_count - 1
+    if index > last:
+        raise ExperimentError(f"{where}: there is no device {index}; the partition has 0 to {last}")
+
+
+def _check_questions(experiment: Experiment, method: Method) -> None:
+    later = sum(question.moment is not Moment.BEFORE for question in method.questions())
+    if later > 1:
+        name = experiment.method.name
+        raise ExperimentError(f"method {name} asks {later} questions in a global round; ask one, with more arrays")
+
+
+def _check_topology(experiment: Experiment) -> None:
+    topology, count = experiment.topology, experiment.device_count
+    if topology is None:
+        return
+    if topology.devices is not None:
+        placed = sorted(index for devices in topology.devices for index in devices)
+        if placed != list(range(count)):
+            raise ExperimentError(f"topology.devices names {len(placed)} of the devices 0 to {count - 1}; name each")
+    if topology.lps > count:
+        raise ExperimentError(f"topology.lps is {topology.lps}, more than the {count} devices; lower it")
+
+
+def _check_newcomers(experiment: Experiment, method: Method) -> None:
+    settings, count, rounds = experiment.newcomers, experiment.device_count, experiment.training.global_rounds
+    if settings is None:
+        return
+    _check_device(experiment, max(settings.devices or (0,)), "newcomers.devices")
+    if settings.from_global_round > rounds + 1:
+        raise ExperimentError(
+            f"newcomers.from_global_round is {settings.from_global_round}, and training.global_rounds {rounds}; say at "
+            f"most {rounds + 1}, for devices that only use the models"
+        )
+    newcomers, clusters = experiment.newcomer_indexes, max(1, method.clusters_known)
+    if not newcomers:
+        raise ExperimentError(
+            f"newcomers.share {settings.share:g} of {count} devices, one of each group left out, is nobody; raise it, "
+            "or name newcomers.devices"
+        )
+    founders = [index for index in range(count) if index not in newcomers]
+    if len(founders) < clusters:
+        raise ExperimentError(
+            f"newcomers: {len(founders)} founders are too few for {clusters} clusters; have fewer newcomers"
+        )
+    heard = set(method.relays()) - newcomers
+    if any(question.relayed for question in method.questions()) and len(heard) < clusters:
+        raise ExperimentError(
+            f"newcomers: of the landmarks {len(heard)} are founders, too few for {clusters} clusters; raise "
+            "method.landmarks"
+        )
+    homes = homes_of(experiment, method, [founders]) if are_placed_by_index(experiment, method) else []
+    if not all(homes):
+        raise ExperimentError(f"newcomers: all devices of lps-{homes.index(())} are newcomers; leave it a founder")
+
+
+def _check_architectures(experiment: Experiment) -> None:
+    rounds = experiment.training.global_rounds
+    begun: set[tuple[int, int]] = set()
+    for entry in experiment.architectures:
+        _check_device(experiment, max(entry.devices), "architectures")
+        first = entry.from_global_round
+        if first > rounds:
+            raise ExperimentError(
+                f"architectures: from_global_round is {first}, and training.global_rounds {rounds}; lower it"
+            )
+        starts = {(device, first) for device in entry.devices}
+        if twice := begun & starts:
+            raise ExperimentError(
+                f"architectures: device {min(twice)[0]} begins with two models in global round {first}; leave one out"
+            )
+        begun |= starts
+
+
+def _check_entries(experiment: Experiment) -> None:
+    """Refuse entries of devices or links that there are not, and links that cannot be as the schedule makes them."""
+    for number, entry in enumerate(experiment.schedule):
+        where = f"schedule.{number}"
+        _check_device(experiment, max(entry.devices, default=0), where)
+        on_link = entry.set_ or entry.cut
+        if on_link is not None and on_link.link == "shared" and experiment.links.shared is None:
+            raise ExperimentError(f"{where}: nothing is shared; say links.shared.device-lps first")
+        if entry.set_ is not None and entry.set_.link == "shared":
+            _check_shared(experiment, entry.set_, where)
+    for where, link in LinkCourses(experiment).all_parts():
+        check_link(link, f"schedule: {where}")
+
+
+def _check_shared(experiment: Experiment, change: SetLink, where: str) -> None:
+    shared = experiment.links.shared
+    for key in change.said:
+        if shared is None or getattr(shared.device_lps, key) is None:
+            raise ExperimentError(
+                f"{where}: the shared link has no {key} before; say links.shared.device-lps.{key} first"
+            )
+
+
+def _check_lps(experiment: Experiment, method: Method) -> None:
+    """Refuse LPSs that there are not, unless the plan tells how many there are."""
+    known = lps_known(experiment, method)
+    for number, entry in enumerate(experiment.schedule):
+        if known and max(entry.lps, default=0) >= known:
+            raise ExperimentError(
+                f"schedule.{number}: there is no lps-{max(entry.lps)}; the run has lps-0 to lps-{known - 1}"
+            )
+
+
+def _check_moves(experiment: Experiment) -> None:
+    """Refuse moves as training begins, and moves that leave an LPS without devices."""
+    homes = Homes(experiment.schedule)
+    if any(at_ns == 0 for at_ns in homes.times):
+        raise ExperimentError("schedule: a move at 0s is where devices begin; say it with topology.devices")
+    before = {index: home_of(experiment, index) for index in range(experiment.device_count)} if homes.times else {}
+    for at_ns in homes.times:
+        now = {**before, **homes.at(at_ns)}
+        empty = set(before.values()) - set(now.values())
+        if empty:
+            raise ExperimentError(
+                f"schedule: lps-{min(empty)} would have no device from {at_ns / 1e9:g}s on; leave it one"
+            )
+        before = now
+
+
+def _check_leaves(experiment: Experiment) -> None:
+    """Refuse a schedule after which no device is left."""
+    presence, last_ns = Presence(experiment.schedule), max(entry.at for entry in experiment.schedule)
+    if not presence.there(range(experiment.device_count), last_ns):
+        raise ExperimentError(f"schedule: from {last_ns / 1e9:g}s on all devices are gone for good; let one come back")
+
+
+def _check_energy(experiment: Experiment) -> None:
+    """Refuse devices that there are not, and computing devices of unknown power."""
+    settings = experiment.energy
+    if settings is None:
+        return
+    _check_device(
+        experiment, max((i for each in settings.overrides for i in each.devices), default=0), "energy.overrides"
+    )
+    profiles = profiles_of(experiment) if experiment.compute is not None else {}
+    for index in range(experiment.device_count) if experiment.compute is not None else ():
+        if settings.watts_of(index, profiles.get(index)) is None:
+            of = f"its profile {profiles[index]!r}" if index in profiles else "the reference core"
+            raise ExperimentError(
+                f"energy: nobody knows how many watts device {index} takes while it computes, being {of}; "
+                "say energy.compute, energy.profiles or an override, 0W if it is not to count"
+            )

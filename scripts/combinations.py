@@ -1,0 +1,97 @@
+"""Write docs/reference/combinations.md, the features of an experiment that do not go together, from their table."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fedstrata.checks.combinations import FEATURES, REFUSALS
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods import NAMES, make_method
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "combinations.md"
+BASE = """
+name: base
+partition:
+  kind: tasks
+  public: {examples: 100, labelled: true}
+  tasks: [{name: all, labels: [0, 1], devices: 12, examples_per_device: 40}]
+training: {lps_rounds_per_global_round: 1}
+"""
+OPTIONS: Mapping[str, str] = {"ifca": ", clusters: 2", "scores": ", normalised: false"}
+TOP = """<!-- Written by `make reference` from fedstrata/checks/combinations.py. -->
+# What does not go together
+
+`fedstrata check` and `fedstrata run` refuse these pairs of features before anything starts. The message names both
+keys, their values, the reason, and what to do. All other pairs go together.
+"""
+PAIRS = """
+## Features
+
+A number leads to the reason below. Features without a key are what a [method](#methods) does.
+"""
+METHODS = """
+## Methods
+
+What each method does, the numbers of the [reasons](#reasons) that follow from it, and what it refuses for reasons of
+its own. `scores` refuses absent devices if `method.normalised` is false.
+"""
+LIMITS = """
+## While a run goes on
+
+A local parameter server (LPS) that has lost its files takes its cluster over from the devices. Two features keep
+something that devices do not have: `training.lps_optimiser` and `clock: virtual`. With one of them the run stops and
+asks for the files.
+
+`fedstrata retime` cannot work out other links for a run with `deadlines.lps.deadline_s`, or with a `schedule` of
+devices that leave or move: other devices would take part, and the models would differ.
+"""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def matrix() -> str:
+    """Return the table of features by features, with the numbers of reasons."""
+    numbers = {row.when: f"[{number}](#reasons)" for number, row in enumerate(REFUSALS, 1)}
+    across, down = (list(dict.fromkeys(row.when[side] for row in REFUSALS)) for side in (1, 0))
+    rows = [[f"`{one}`", *(numbers.get((one, other), "") for other in across)] for one in down]
+    return table(["", *across], rows)
+
+
+def reasons() -> str:
+    """Return the numbered reasons."""
+    rows = [
+        [str(number), f"`{row.when[0]}`", row.when[1], f"{row.why}; {FEATURES[row.when[1]].without}"]
+        for number, row in enumerate(REFUSALS, 1)
+    ]
+    return "\n## Reasons\n" + table(["", "feature", "with", "why, and what to do if you keep the feature"], rows)
+
+
+def methods() -> str:
+    """Return what each built-in method does and refuses."""
+    return table(["method", "does", "reasons", "and refuses"], map(method_row, NAMES))
+
+
+def method_row(name: str) -> Sequence[str]:
+    """Return a method's row, of a file that says nothing else."""
+    experiment = parse_experiment(BASE + f"method: {{name: {name}{OPTIONS.get(name, '')}}}")
+    method = make_method(experiment)
+    does = {feature for feature, each in FEATURES.items() if f"method {name}" in each.said(experiment, method)}
+    numbers = [str(number) for number, row in enumerate(REFUSALS, 1) if row.when[1] in does]
+    by_reason: dict[str, list[str]] = {}
+    for feature, reason in method.refuses().items():
+        by_reason.setdefault(reason, []).append(f"`{feature}`")
+    own = "; ".join(f"{', '.join(features)}: {reason}" for reason, features in by_reason.items())
+    return [f"`{name}`", ", ".join(each for each in FEATURES if each in does), ", ".join(numbers), own]
+
+
+def page() -> str:
+    """Return the page."""
+    return TOP + PAIRS + matrix() + reasons() + METHODS + methods() + LIMITS
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")

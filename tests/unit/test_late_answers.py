@@ -1,23 +1,18 @@
 """Deadlines of LPS rounds in which devices are asked, on the virtual clock: of answers, and then of updates."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Question
-from fedstrata.rounds import Intake, OpenRound
 from fedstrata.rounds.asking import Asking
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.v1 import rounds_pb2 as pb
-from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
-from lps.members import Members
+from tests.support.lps_rounds import NAMES, LpsRounds, header_of
 
 MS, S = 10**6, 10**9
 # a byte takes a millisecond, of device-001 four; answers and updates have two seconds each
@@ -31,28 +26,16 @@ deadlines: {lps: {deadline_s: 2, quorum_ratio: 0.3}}
 links: {device-lps: {up_rate: 8kbit/s}, overrides: [{devices: [1], up_rate: 2kbit/s}]}
 """
 QUESTION = Question(name="losses", moment=Moment.RECEIVED, arrays={"losses": ("float64", (1000,))})
-NAMES = ("device-000", "device-001", "device-002")
 ANSWER = answer_to_proto(QUESTION, {"losses": np.zeros(100)})
 ANSWER_NS = ANSWER.ByteSize() * MS  # of the fast ones
 
 
-class AskedRound:
-    """One LPS round, as an LPS goes through it."""
+class AskedRound(LpsRounds):
+    """One LPS round."""
 
     def __init__(self, busy_ns: int = 0, *overrides: str) -> None:
-        self.experiment = parse_experiment(TEXT, overrides=overrides)
-        members = [Member(device_id=name, device_index=index) for index, name in enumerate(NAMES)]
-        self.times = clock_of(self.experiment).lps(Cluster(cluster_id="lps-0"))
-        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members), self.times.presence)
-        self.report = ReportHeader(busy_ns={0: busy_ns} if busy_ns else {})
-        self.taken: dict[str, Exchanged] = {}
-        intake = Intake(children=NAMES, wait=self.times.wait)
-        offers = cast(Any, {0: SimpleNamespace(whole_bytes=0, cluster=0)})
-        self.deadline = self.times.opens(self.report, 0, self.members)
-        self.opened = OpenRound(
-            number=0, global_round=0, offers=offers, intake=intake, asking=Asking(QUESTION), deadline=self.deadline
-        )
-        self.deadline.begin(self.opened)
+        super().__init__(parse_experiment(TEXT, overrides=overrides), {0: busy_ns} if busy_ns else None)
+        self.open(0, asking=Asking(QUESTION))
 
     def ask(self) -> int:
         """Have all answer who are asked; gives when the last answer was there."""
@@ -61,20 +44,15 @@ class AskedRound:
         assert self.opened.asking is not None
         answers = self.opened.asking.answers
         there = {name: Exchanged.of_answer(answers[name]) for name in self.opened.intake.missing}
-        return self.times.answered_ns(self.report, 0, lambda: there, self.members)
+        return self.clock.answered_ns(self.report, 0, lambda: there, self.members)
 
     def train(self, sizes: Sequence[int]) -> list[str]:
         """Have those go on at 5 s who are in it, with updates of so many bytes; gives who was in time."""
-        self.times.goes_on(0, 5 * S)
+        self.clock.goes_on(0, 5 * S)
         for name, size in zip(NAMES, sizes, strict=True):
             if name in self.opened.intake.missing:
-                header = pb.UpdateHeader(child_id=name, work=pb.Work(answer_bytes=ANSWER.ByteSize()))
-                header.payload.payload_bytes = size
-                header.payload.payload_bytes -= Exchanged.of_update(header).up_bytes - size  # its header counts, too
-                if self.opened.is_in_time(header):
-                    self.taken[name] = Exchanged(down_bytes=0, up_bytes=size, work=header.work)
-        self.report.lps_rounds.add(lps_round=0)
-        self.times.of_round(self.report, lambda: self.taken, self.members)
+                self.take(header_of(name, size, pb.Work(answer_bytes=ANSWER.ByteSize())))
+        self.close()
         return list(self.taken)
 
 
@@ -142,14 +120,14 @@ def test_who_would_be_late_by_more_than_the_clock_holds_is_refused() -> None:
     answer.trained_examples = 2**30
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
         asked.opened.keep_answer("device-000", answer)
-    asked.times.goes_on(0, 5 * S)
+    asked.clock.goes_on(0, 5 * S)
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
         asked.opened.is_in_time(pb.UpdateHeader(child_id="device-000", work=pb.Work(examples=2**30)))
 
 
 def test_an_update_whose_answer_would_have_taken_longer_than_the_clock_holds_is_refused() -> None:
     asked = AskedRound(0, "compute={per_example: 1h}")
-    asked.times.goes_on(0, 5 * S)  # what it trained on for its answer changes nothing of when its update is there
+    asked.clock.goes_on(0, 5 * S)  # what it trained on for its answer changes nothing of when its update is there
     work = pb.Work(examples=2**30, answer_examples=2**30)
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
         asked.opened.is_in_time(pb.UpdateHeader(child_id="device-000", work=work))

@@ -16,7 +16,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import since_ns, wall_time
-from fedstrata.rounds import Intake, OpenRound, ReceivedModel
+from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.notes import check_lps_rounds
 from fedstrata.streams.streams import streams_of
 from fedstrata.v1 import rounds_pb2 as pb
@@ -24,6 +24,7 @@ from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.kept.cluster import ClusterSession, LpsParts
 from lps.members import Members
 from lps.spanning.session import SpanningSession
+from tests.support.lps_rounds import LpsRounds, header_of
 
 S = 10**9
 TEXT = """
@@ -128,34 +129,19 @@ LATE = (
 )  # fmt: skip
 
 
-class LateRounds:
-    """LPS rounds of devices whose updates have so many bytes, as an LPS goes through them."""
+class LateRounds(LpsRounds):
+    """LPS rounds of devices whose updates have so many bytes."""
 
     def __init__(self) -> None:
-        self.experiment = parse_experiment(TEXT, overrides=LATE)
-        self.devices = [Member(device_id=f"device-00{index}", device_index=index) for index in range(3)]
-        self.times = clock_at(self.experiment)
-        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=self.devices), self.times.presence)
-        self.report, self.taken = ReportHeader(), dict[str, Exchanged]()
+        super().__init__(parse_experiment(TEXT, overrides=LATE))
 
     def round(self, number: int, size: int, drawn: tuple[int, ...] = (0, 1, 2)) -> tuple[list[str], list[str]]:
         """Who has reported in a round, and who has been late; the rest was not asked."""
-        intake = Intake(children=[f"device-00{index}" for index in drawn], wait=self.times.wait)
-        offer = SimpleNamespace(whole_bytes=0, cluster=0)
-        deadline = self.times.opens(self.report, 0, self.members)
-        opened = OpenRound(
-            number=number, global_round=0, offers=cast(Any, {0: offer}), intake=intake, deadline=deadline
-        )
-        deadline.begin(opened)
-        asked, self.taken = intake.missing, {}
+        self.open(number, drawn=drawn)
+        asked = self.opened.intake.missing
         for name in asked:
-            header = pb.UpdateHeader(child_id=name, work=pb.Work())
-            header.payload.payload_bytes = size
-            header.payload.payload_bytes -= Exchanged.of_update(header).up_bytes - size  # its header counts, too
-            if opened.is_in_time(header):
-                self.taken[name] = Exchanged(down_bytes=0, up_bytes=size, work=header.work)
-        self.report.lps_rounds.add(lps_round=number)
-        self.times.of_round(self.report, lambda: self.taken, self.members)
+            self.take(header_of(name, size))
+        self.close()
         return list(self.taken), [name for name in asked if name not in self.taken]
 
 

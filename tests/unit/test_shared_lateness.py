@@ -2,65 +2,39 @@
 
 import asyncio
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods import Moment, Question
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds import Intake, OpenRound
 from fedstrata.rounds.asking import Asking
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
-from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
-from lps.members import Members
+from tests.support.lps_rounds import LpsRounds, header_of
 from tests.support.shared_deadline import NAMES, S, shared_experiment
 
 SAME, SLOW = (0, 0, 0), (0, 0, 50)  # examples: half a second for the third
 Sizes = tuple[int, int, int]
 
 
-class SharedRounds:
+QUESTION = Question(name="losses", moment=Moment.RECEIVED, arrays={})
+
+
+class SharedRounds(LpsRounds):
     """LPS rounds of three devices, which announce updates of so many bytes, trained on so many examples."""
 
     def __init__(self, *overrides: str, busy_ns: Mapping[int, int] | None = None) -> None:
-        self.experiment = shared_experiment(*overrides)
-        members = [Member(device_id=name, device_index=index) for index, name in enumerate(NAMES)]
-        self.times = clock_of(self.experiment).lps(Cluster(cluster_id="lps-0"))
-        self.members = Members(self.experiment, Cluster(cluster_id="lps-0", members=members), self.times.presence)
-        self.report, self.taken = ReportHeader(busy_ns=busy_ns), dict[str, Exchanged]()
-
-    def open(self, number: int, *, down: int = 0, is_asked: bool = False, clusters: Sizes = (0, 0, 0)) -> None:
-        intake = Intake(children=NAMES, wait=self.times.wait)
-        asking = Asking(Question(name="losses", moment=Moment.RECEIVED, arrays={})) if is_asked else None
-        offers = {number: cast(Any, SimpleNamespace(whole_bytes=down, cluster=number)) for number in clusters}
-        in_cluster = dict(zip(NAMES, clusters, strict=True))
-        self.deadline = self.times.opens(self.report, 0, self.members)
-        self.opened = OpenRound(
-            number=number,
-            global_round=0,
-            offers=offers,
-            clusters=in_cluster,
-            intake=intake,
-            asking=asking,
-            deadline=self.deadline,
-        )
-        self.deadline.begin(self.opened)
+        super().__init__(shared_experiment(*overrides), busy_ns)
 
     def header(self, name: str, size: int, examples: int, answer: Answer | None = None) -> pb.UpdateHeader:
-        work = pb.Work(examples=examples)
-        if answer is not None:
-            work.answer_bytes, work.answer_examples = answer.ByteSize(), answer.trained_examples
-        header = pb.UpdateHeader(child_id=name, work=work)
-        header.payload.payload_bytes = size
-        header.payload.payload_bytes -= Exchanged.of_update(header).up_bytes - size  # its header counts, too
-        return header
+        answer = answer or Answer()
+        for_it = answer.trained_examples
+        work = pb.Work(examples=examples, answer_bytes=answer.ByteSize(), answer_examples=for_it)
+        return header_of(name, size, work)
 
-    def close(self, sizes: Sizes, examples: Sizes = SAME, answers: Mapping[str, Answer] | None = None) -> list[str]:
+    def end(self, sizes: Sizes, examples: Sizes = SAME, answers: Mapping[str, Answer] | None = None) -> list[str]:
         """Have those that are waited for announce, backwards, and close the round; gives who was late."""
         opened, awaited = self.opened, self.opened.intake.missing
         for name, size, trained in reversed(list(zip(NAMES, sizes, examples, strict=True))):
@@ -71,13 +45,12 @@ class SharedRounds:
         asyncio.run(self.deadline.decide(Changes(), lambda: None))
         late = sorted(set(awaited) - set(opened.intake.missing))
         self.taken = {name: self.taken[name] for name in awaited if name not in late}
-        self.report.lps_rounds.add(lps_round=opened.number)
-        self.times.of_round(self.report, lambda: self.taken, self.members)
+        self.close()
         return late
 
     def round(self, number: int, sizes: Sizes, examples: Sizes = SAME, *, down: int = 0) -> list[str]:
         self.open(number, down=down)
-        return self.close(sizes, examples)
+        return self.end(sizes, examples)
 
 
 def test_a_late_device_is_broken_off_and_the_next_round_has_the_link_and_all_devices() -> None:
@@ -135,7 +108,7 @@ def test_work_that_is_never_done_is_refused_as_it_is_announced() -> None:
     with pytest.raises(PayloadError, match="trained on 700000 examples, which takes more than 73 years"):
         rounds.deadline.note(rounds.header(NAMES[0], 1_000, 700_000))
     # a link that is too slow for it is none of its sender's faults: what is on its way is broken off
-    assert rounds.close((10**15, 1_000, 1_000)) == ["device-000"]
+    assert rounds.end((10**15, 1_000, 1_000)) == ["device-000"]
 
 
 # --- broadcasts -------------------------------------------------------------------------------------------------
@@ -201,17 +174,17 @@ def asked(rounds: SharedRounds) -> list[str]:
 def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline() -> None:
     assert [answer.ByteSize() for answer in ANSWERS.values()] == [1_000, 1_000, 2_000]
     rounds = SharedRounds(*ASKING, "deadlines.lps.deadline_s=1.2")
-    rounds.open(0, is_asked=True)
+    rounds.open(0, asking=Asking(QUESTION))
     # 24,000 bits in a second, then the third alone: 4,800 of its last 8,000 bits until 1.2 s
     assert asked(rounds) == ["device-002"]
     (late,) = rounds.deadline.late_flows
     assert (late.answer_bytes, late.unsent_bytes, late.up_ns) == (2_000, 400, S * 6 // 5)
     answers = {name: ANSWERS[name] for name in NAMES[:2]}
     went = {name: Exchanged.of_answer(answer) for name, answer in answers.items()}
-    assert rounds.times.answered_ns(rounds.report, 0, lambda: went, rounds.members) == S * 6 // 5
-    rounds.times.goes_on(0, 2 * S)
+    assert rounds.clock.answered_ns(rounds.report, 0, lambda: went, rounds.members) == S * 6 // 5
+    rounds.clock.goes_on(0, 2 * S)
     # the first is over at 3 s, when both have sent 12,000 bits; the second alone until 3.2 s: 16,800 of 24,000 bits
-    assert rounds.close((1_500, 3_000, 1), answers=ANSWERS) == ["device-001"]
+    assert rounds.end((1_500, 3_000, 1), answers=ANSWERS) == ["device-001"]
     times = rounds.report.lps_rounds[-1].times
     assert times.ends_ns == 2 * S + S * 6 // 5
     # the answers of those in time took a second, since the third's was under way, too
@@ -222,13 +195,13 @@ def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline(
 
 def test_an_lps_that_is_back_after_the_plan_works_the_same_out() -> None:
     live, back = (SharedRounds(*ASKING, "deadlines.lps.deadline_s=1.2") for _ in range(2))
-    live.open(0, is_asked=True)
+    live.open(0, asking=Asking(QUESTION))
     asked(live)
-    back.open(0, is_asked=True)
+    back.open(0, asking=Asking(QUESTION))
     back.deadline.found(live.deadline.late_flows)
     assert back.opened.intake.missing == NAMES[:2]
     for rounds in (live, back):
-        rounds.times.goes_on(0, 2 * S)
-        rounds.close((1_500, 3_000, 1), answers=ANSWERS)
+        rounds.clock.goes_on(0, 2 * S)
+        rounds.end((1_500, 3_000, 1), answers=ANSWERS)
     assert live.report == back.report
     assert live.report.busy_ns == {1: 3 * S + S // 5, 2: S + S // 5}

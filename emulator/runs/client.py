@@ -10,6 +10,7 @@ from fedstrata.errors import AddressError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import printable
 from fedstrata.rpc.client import CallError, is_passing, plain_or_secure, until_reached
+from fedstrata.rpc.messages import checked_number
 from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
@@ -18,8 +19,18 @@ WATCH_DEADLINE_S = 3600.0  # of one stream; a longer run is watched over several
 RECORD_DEADLINE_S = 600.0
 STOP_DEADLINE_S = 5.0
 EMPTY_STREAMS_MAX = 20
+LARGEST_TOLD = 1e40  # of the numbers in a status; a loss may be 1e39
 T = TypeVar("T")
 log = EventLog("client")
+
+
+def checked_status(status: pb.RunStatus) -> pb.RunStatus:
+    """Return a status that a GPS has sent. Raises PayloadError for a number that is none, or larger than any is."""
+    told = [status.seconds, status.energy_joules, status.epsilon_spent, *(wait.seconds for wait in status.waits)]
+    told += [number for cluster in status.clusters for number in (cluster.loss, cluster.accuracy)]
+    for number in told:
+        checked_number(number, -LARGEST_TOLD, LARGEST_TOLD, "the GPS tells a state with")
+    return status
 
 
 class RunClient:
@@ -46,6 +57,7 @@ class RunClient:
         Raises:
             AddressError: what answers is no GPS, or the GPS does not say a word.
             HandshakeError: the GPS and this client do not trust each other.
+            PayloadError: the GPS tells a number that is none.
         """
         await until_reached(self._channel, self._address, self._tls, GPS, log)
         empty_streams = 0
@@ -55,7 +67,7 @@ class RunClient:
             try:
                 async for status in stream:
                     empty_streams = 0
-                    yield status
+                    yield checked_status(status)
             except CallError as error:
                 self._pass_over(error)
         raise AddressError(f"the GPS at {self._address} accepts calls but says nothing; look into its log")

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from device.enrolment import GpsLink
+from fedstrata.clock.between import ChildClock
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
@@ -60,7 +61,7 @@ async def test_a_gps_that_takes_ten_times_the_longest_hold_to_answer_is_called_o
 
     async def before_training(index: int) -> None:
         names = {"device_id": IDS[index], "device_index": index, "process_id": "p"}
-        link = GpsLink(gps, experiment, **names, log=EventLog("test"))  # type: ignore[arg-type]
+        link = GpsLink(gps, experiment, **names, log=EventLog("test"), clock=ChildClock())  # type: ignore[arg-type]
         await link.enroll(10, 2, "")
         await link.submit_answer(ANSWER)
         assert (await link.assignment()).is_assigned

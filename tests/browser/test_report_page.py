@@ -49,7 +49,7 @@ def test_the_page_says_what_devices_took_where_energy_was_counted(browser: Brows
 
 def test_what_is_wall_time_is_called_so_beside_virtual_time(browser: Browser, tmp_path: Path) -> None:
     parts = {"down": 1.0, "compute": 2.0, "up": 3.0, "waiting": 4.0}
-    virtual = {"seconds": 3600.0, "before": parts, "gps": parts, "lps": parts}
+    virtual = {"seconds": 3600.0, "before": parts, "gps": parts, "lps": parts, "timeline_sha256": ""}
     page = opened(browser(1600), write_record(tmp_path / "run", virtual=virtual))
     assert page.fact("Virtual time") == "1 h 00 min"
     assert page.fact("Wall time") == "1 min 02 s"

@@ -142,6 +142,8 @@ async def send(channels: dict[str, Any], method: MethodDescriptor, sent: list[by
             await call
     except grpc.aio.AioRpcError as error:
         return error.code(), error.details() or ""
+    except asyncio.CancelledError:  # gRPC's word for a stream up that broke under a write; nobody else cancels here
+        return grpc.StatusCode.CANCELLED, ""
     return grpc.StatusCode.OK, ""
 
 

@@ -1,4 +1,4 @@
-"""How a device process vouches for its devices' keys for masks, and checks the keys of others.
+"""Sign the mask keys of a process's devices, and check the keys of other devices.
 
 The key of a process's certificate signs the keys of its devices. Without certificates nothing is signed.
 """
@@ -23,7 +23,7 @@ log = EventLog("device")
 
 
 class Proofs:
-    """Vouches for the keys of this process's devices, and checks those of others."""
+    """Signs the keys of this process's devices, and checks the keys of other devices."""
 
     def __init__(self, run_id: str, tls: TlsFiles | None) -> None:
         """Raises CertificateError where the certificate's key cannot sign."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedstrata.experiment.presets import BOARDS, LINK_PRESETS
-from fedstrata.experiment.quantities import FASTEST, RATE_UNITS, DeviceList, Duration, Rate
+from fedstrata.experiment.quantities import RATE_UNITS, DeviceList, Duration, Rate
 from fedstrata.experiment.rates import AnyRate, Trace, course_of
 from fedstrata.experiment.sections import Encoding, Settings
 from fedstrata.experiment.traces import TRACE_PRESETS, Generated, Traces, TraceSettings, trace_called, written
@@ -300,8 +300,3 @@ def check_known(links: Links, compute: ComputeSettings | None, devices: int) -> 
     for key, indexes in named.items():
         if max(indexes, default=0) >= devices:
             raise ValueError(f"{key}: there is no device {max(indexes)}; the partition has 0 to {devices - 1}")
-
-
-def rate_of(rate: int | None) -> int:
-    """A rate as a number, the fastest there is where nothing limits it."""
-    return FASTEST if rate is None else rate

@@ -289,11 +289,17 @@ class DeviceAgent:
         if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
             largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
         clock = host.clock.to_lps(self.device_id, largest)
-        client = RoundClient(calls, identity, layout, link=link, part=UPDATE_PART, log=self._log, clock=clock)
-        if self._masks is not None:
-            client.mask_by(self._masks)
-        client.accepts_model = partial(_acceptance, host, link.down)
-        return client
+        return RoundClient(
+            calls,
+            identity,
+            layout,
+            link=link,
+            part=UPDATE_PART,
+            log=self._log,
+            clock=clock,
+            accepts_model=partial(_acceptance, host, link.down),
+            masks=self._masks,
+        )
 
     async def _measure(self, lps: Any, client: RoundClient) -> None:
         """Measure the final model and say so."""

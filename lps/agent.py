@@ -32,7 +32,7 @@ from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from lps.kept.cluster import ClusterSession, LpsParts
 from lps.kept.state import newest_reports
 from lps.kept.takeover import ModelSearch
-from lps.spanning.session import SpanningSession
+from lps.spanning.session import SpanningSession, model_of_plan
 from lps.upward import bundle, report_parts
 from lps.waits import Waits
 
@@ -306,11 +306,17 @@ class LpsAgent:
         link = self._experiment.links.lps_gps
         largest = 2 * self._around.streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
         clock = clock_of(self._experiment).uplink(name, largest)
-        uplink = RoundClient(
-            calls, identity, self._around.streams.everywhere, link=link, part=UPDATE_PART, log=log, clock=clock
+        return RoundClient(
+            calls,
+            identity,
+            self._around.streams.everywhere,
+            link=link,
+            part=UPDATE_PART,
+            log=log,
+            clock=clock,
+            accepts_model=partial(model_of_plan, self._around) if self._around.streams.spans else None,
+            link_bytes=lambda: link_bytes_to_proto(self._metrics.links.snapshot()),
         )
-        uplink.link_bytes = lambda: link_bytes_to_proto(self._metrics.links.snapshot())
-        return uplink
 
     async def _submit_answers(
         self, uplink: RoundClient, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int

@@ -7,6 +7,7 @@ from fedstrata.rounds.limits import ChildLimits
 from fedstrata.rounds.mask_keys import KeyRing, Masking
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound
+from fedstrata.rounds.refusals import Refusals
 from fedstrata.rounds.result import RoundResult
 from fedstrata.rounds.server import RoundServer
 from fedstrata.rounds.terms import RoundTerms
@@ -23,6 +24,7 @@ __all__ = [
     "ParentCalls",
     "ParentStream",
     "ReceivedModel",
+    "Refusals",
     "RoundClient",
     "RoundResult",
     "RoundServer",

@@ -26,28 +26,42 @@ class RoundClient:
     """Speaks for one child to its parent."""
 
     def __init__(
-        self, calls: ParentCalls, identity: Identity, layout: Layout, *, link: LinkSettings, part: str, log: EventLog,
+        self,
+        calls: ParentCalls,
+        identity: Identity,
+        layout: Layout,
+        *,
+        link: LinkSettings,
+        part: str,
+        log: EventLog,
         clock: ChildClock | None = None,
-    ) -> None:  # fmt: skip
+        accepts_model: Callable[[pb.ModelHeader], Acceptance] | None = None,
+        link_bytes: Callable[[], list[pb.LinkBytes]] | None = None,
+        masks: Masker | None = None,
+    ) -> None:
+        """`accepts_model` says what an announced model has to be; by default, one model of `layout`.
+
+        `link_bytes` gives the counts that go up with each update. With `masks` updates go up masked, on the grid of
+        sums, which is twice as large as they would be.
+        """
         self._calls = calls
         self.identity = identity
         self.layout = layout
         self.link = link
         self._part = part
-        self.accepts_model: Callable[[pb.ModelHeader], Acceptance] = lambda header: Acceptance(
-            layout, link.down, MODEL_PART
-        )
+        self._accepts_model = accepts_model or (lambda header: Acceptance(layout, link.down, MODEL_PART))
         self._models: dict[tuple[int | str, ...], Acceptance] = {}  # by how many clusters, and what of them is in it
         self._codec: PayloadCodec | None = None  # without scales, of the layout that went up last
         self._log = log
         self.clock = clock or ChildClock()
-        self._timeout_s = payload_timeout_s(layout.float32_bytes, calls.held_s) + self.clock.slowest_s
+        largest = layout.float32_bytes if masks is None else 2 * layout.float32_bytes
+        self._timeout_s = payload_timeout_s(largest, calls.held_s) + self.clock.slowest_s
         self._partial: Download | None = None
         self._payload: tensors_pb2.PayloadHeader | None = None  # announced last, and of which layout
         self._announced_layout: Layout | None = None
-        self.link_bytes: Callable[[], list[pb.LinkBytes]] = list
+        self._link_bytes = link_bytes or list
         self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
-        self.masks: Masker | None = None  # under secure aggregation
+        self._masks = masks  # under secure aggregation
         self.held_round: int | None = None  # of a device: the round whose model it can send up when asked
 
     def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
@@ -84,11 +98,6 @@ class RoundClient:
                 return reply
             backoff.reset()
 
-    def mask_by(self, masks: Masker) -> None:
-        """Have updates go up masked, on the grid of sums: twice as large as they would be."""
-        self.masks = masks
-        self._timeout_s = payload_timeout_s(2 * self.layout.float32_bytes, self._calls.held_s) + self.clock.slowest_s
-
     def close(self) -> None:
         """Nothing more is asked of the parent."""
         self._calls.close()
@@ -114,8 +123,8 @@ class RoundClient:
                 case "data" if self._partial is not None:
                     self._partial.add(part.data)
                     reach("download", self._partial.header.round)
-                case "roster" if self.masks is not None:
-                    self.masks.take(part.roster)
+                case "roster" if self._masks is not None:
+                    self._masks.take(part.roster)
                 case "reply":  # in an exchange, where the update was not taken
                     self._log.info("update_late", current_round=part.reply.current_round)
                 case "send_again" | "send_model" | "go_on" | "finished" as kind:
@@ -164,8 +173,8 @@ class RoundClient:
             term=who.term,
             resume_digest=partial.header.digest if partial else b"",
             answered_round=self.answered_round,
-            mask_key=self.masks.key if self.masks else None,
-            roster_digest=self.masks.digest if self.masks else b"",
+            mask_key=self._masks.key if self._masks else None,
+            roster_digest=self._masks.digest if self._masks else b"",
         )
 
     def _begin(self, header: pb.ModelHeader) -> None:
@@ -175,7 +184,7 @@ class RoundClient:
         if kind not in self._models:
             if len(self._models) == KNOWN_KINDS:
                 self._models.clear()
-            self._models[kind] = self.accepts_model(header)
+            self._models[kind] = self._accepts_model(header)
         codec, _ = self._models[kind].of(header.payload)
         partial = self._partial
         if partial is not None and header.offset == partial.offset and are_of_one_model(header, partial.header):
@@ -274,7 +283,7 @@ class RoundClient:
             evaluations=update.evaluations,
             lps_rounds=update.lps_rounds,
             exclusions=update.exclusions,
-            link_bytes=self.link_bytes(),
+            link_bytes=self._link_bytes(),
             lps_id=who.lps_id,
             term=who.term,
             then_fetch=then_fetch,

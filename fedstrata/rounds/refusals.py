@@ -12,10 +12,11 @@ from fedstrata.rounds.open_round import OpenRound
 class Refusals:
     """Refuses children of the open round; the round goes on without them, or stops by its quorum."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, on_ban: Callable[[str, str], None] | None = None) -> None:
+        """`on_ban` is called with each child that is refused, and why."""
         self.reasons: dict[str, str] = {}
         self._log = log
-        self.on_ban: Callable[[str, str], None] = lambda child_id, reason: None
+        self._on_ban = on_ban or (lambda child_id, reason: None)
 
     def __contains__(self, child_id: str) -> bool:
         return child_id in self.reasons
@@ -39,6 +40,6 @@ class Refusals:
             return False  # whoever says so now, an update that is in is the child's own
         self.reasons[child_id] = reason = brief(reason)
         self._log.warning("child_refused", child=child_id, round=opened.number, reason=reason)
-        self.on_ban(child_id, reason)
+        self._on_ban(child_id, reason)
         opened.intake.exclude(child_id)
         return True

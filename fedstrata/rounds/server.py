@@ -42,21 +42,35 @@ from fedstrata.v1 import rounds_pb2 as pb
 class RoundServer:
     """Serves one sequence of rounds to a set of children."""
 
-    def __init__(self, exchange: RoundTerms, metrics: ProcessMetrics, log: EventLog, executor: Executor) -> None:
+    def __init__(
+        self,
+        exchange: RoundTerms,
+        metrics: ProcessMetrics,
+        log: EventLog,
+        executor: Executor,
+        *,
+        accepts_updates: Callable[[int], Acceptance] | None = None,
+        serves: Callable[[str], bool] | None = None,
+        refused: Refusals | None = None,
+    ) -> None:
+        """`accepts_updates` gives what an update of a round has to be; by default, what `exchange` says.
+
+        `serves` is false for a child that another parent has now. `refused` keeps refused children for others, too.
+        """
         self.exchange = exchange
         self._metrics = metrics
         self._log = log
         self._executor = executor
         self._round: OpenRound | None = None
         self._finished: str | None = None
-        self.refused = Refusals(log)
+        self.refused = refused if refused is not None else Refusals(log)
         self._know_end: set[str] = set()
         self._is_released = False
         self._changes = Changes()
         self._turns = Turns()
         updates = exchange.updates()
-        self.accepts_updates: Callable[[int], Acceptance] = lambda number: updates  # of a round up to the open one
-        self.serves: Callable[[str], bool] = lambda child_id: True  # false of a child that another parent has now
+        self._accepts_updates = accepts_updates or (lambda number: updates)  # of a round up to the open one
+        self._serves = serves or (lambda child_id: True)
 
     # --- the parent's own calls ---------------------------------------------------------------
 
@@ -183,7 +197,7 @@ class RoundServer:
         self.refused.check(child_id)
         await self._show_key(request)
         await self._changes.wait_until(lambda: self._is_released or self._has_news(request), self.exchange.held_s)
-        if self._finished is None and not self.serves(child_id):
+        if self._finished is None and not self._serves(child_id):
             raise NotServedError(f"{quoted(child_id)} has moved to another parent; ask for the assignment")
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
@@ -198,7 +212,7 @@ class RoundServer:
                 del part  # a chunk; the next may be long in coming
 
     def _has_news(self, request: pb.FetchModelRequest) -> bool:
-        if self._finished is not None or not self.serves(request.child_id):
+        if self._finished is not None or not self._serves(request.child_id):
             return True
         return self._round is not None and self._round.has_news_for(request)
 
@@ -284,7 +298,7 @@ class RoundServer:
             PayloadError: it is not what this parent's children send.
         """
         newest = self._round.number if self._round else 0
-        return self.accepts_updates(min(max(header.round, 0), newest)).of(header.payload)
+        return self._accepts_updates(min(max(header.round, 0), newest)).of(header.payload)
 
     async def _take(
         self, header: pb.UpdateHeader, announced: tuple[PayloadCodec, tuple[int, ...]], parts: AsyncIterator[Any]

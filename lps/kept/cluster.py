@@ -113,8 +113,8 @@ class ClusterSession:
             clock=self._clock.rounds,
             keys=self._keys,
         )
-        self.server = RoundServer(exchange, around.metrics, log, around.executor)
-        self._notes = Notes(cluster.cluster_id, self.server, around.metrics, log)
+        self._notes = Notes(cluster.cluster_id, around.metrics, log)
+        self.server = RoundServer(exchange, around.metrics, log, around.executor, refused=self._notes.refused)
         self.on_plan = _nothing
 
     def close(self) -> None:

@@ -66,16 +66,20 @@ class SpanningSession:
             held_s=hold_s(self._experiment.device_count),
             clock=self._clock.rounds,
         )
-        self.server = RoundServer(exchange, around.metrics, log, around.executor)
-        self.server.accepts_updates = self._accepts_updates
-        if Homes(self._experiment.schedule).moving:
-            self.server.serves = self._members.has
+        self._notes = Notes(home.cluster_id, around.metrics, log)
+        self.server = RoundServer(
+            exchange,
+            around.metrics,
+            log,
+            around.executor,
+            accepts_updates=self._accepts_updates,
+            serves=self._members.has if Homes(self._experiment.schedule).moving else None,
+            refused=self._notes.refused,
+        )
         self._updates: list[tuple[int, Layout]] = []  # of updates, from which LPS round on
         self._accepted: dict[Layout, Acceptance] = {}
         self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
-        self._notes = Notes(home.cluster_id, self.server, around.metrics, log)
         self._report = gps_pb.ReportHeader(run_id=run_id, cluster_id=home.cluster_id)
-        uplink.accepts_model = self._acceptance
         self.on_plan: Callable[[int], Awaitable[None]] = _nothing
         self.on_planned: Callable[[int], Awaitable[None]] = _nothing
         self.planned_rounds: Callable[[], int] = lambda: 0
@@ -86,11 +90,6 @@ class SpanningSession:
         """Take who belongs here from now on; who does no more is told so."""
         self._members.take(home)
         self.server.look_again()
-
-    def _acceptance(self, header: pb.ModelHeader) -> Acceptance:
-        streams = self._around.streams.without(header.withdrawn)
-        clusters = min(header.clusters, self._experiment.device_count)
-        return Acceptance(streams.layout(clusters), self._uplink.link.down, streams.parts(clusters))
 
     def _vector(self, received: ReceivedModel) -> StreamVector:
         """All streams of a global round as the GPS has sent them. Raises PayloadError for offers that do not fit."""
@@ -336,6 +335,13 @@ class SpanningSession:
         self.server.finish()
         await say_good_bye(self.server, gathered, self._experiment, self._log)
         return report
+
+
+def model_of_plan(around: LpsParts, header: pb.ModelHeader) -> Acceptance:
+    """Return what a model from the GPS has to be: all streams of as many clusters as its plan has."""
+    streams = around.streams.without(header.withdrawn)
+    clusters = min(header.clusters, around.experiment.device_count)
+    return Acceptance(streams.layout(clusters), around.experiment.links.lps_gps.down, streams.parts(clusters))
 
 
 async def _nothing(number: int) -> None:

@@ -83,10 +83,11 @@ def server_of(
     layout: Layout = LAYOUT,
     link: LinkSettings = LINK,
     deadline: Deadline | None = None,
+    **given: Any,
 ) -> tuple[RoundServer, ExactSum]:
     """A parent with round 0 open, whose model counts 0, 1, 2, …; and the sum that the round fills."""
     exchange = RoundTerms(run_id=RUN_ID, layout=layout, part=PART, link=link, wait=wait)
-    server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+    server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), **given)
     return server, open_round(server, folder, 0, children, deadline)
 
 

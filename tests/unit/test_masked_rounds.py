@@ -97,8 +97,9 @@ class Child:
         self.masks = Masks(experiment, device_id, Proofs(experiment.run_id, None))
         identity = Identity(run_id=RUN_ID, child_id=device_id, cluster_id="lps-0")
         calls = Wire(parent.server, **cuts).calls()
-        self.client = RoundClient(calls, identity, LAYOUT, link=LinkSettings(), part=PART, log=EventLog("device"))
-        self.client.mask_by(self.masks)
+        self.client = RoundClient(
+            calls, identity, LAYOUT, link=LinkSettings(), part=PART, log=EventLog("device"), masks=self.masks
+        )
         self.sent: Update | None = None
         self.uploads = 0
 

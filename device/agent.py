@@ -31,7 +31,7 @@ from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.streams.streams import UPDATE_PART, is_offered
+from fedstrata.streams.streams import is_offered
 from fedstrata.tensors import SMALL_BYTES, PayloadCodec
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -168,7 +168,7 @@ class DeviceAgent:
         is_announced = False  # whether an update that goes up is to be said what it is first
         while True:
             held = self._held(served.by.cluster_id)
-            client.held_round = held.round if held else None
+            client.holds(held.round if held else None)
             with self._host.bench.listening(served.by.cluster_id):
                 offer = await served.hear(self._exchange(client, goes_up, is_announced=is_announced))
             self._host.channels.lps_reached(served.by.lps_id, served.by.lps_address)
@@ -274,6 +274,12 @@ class DeviceAgent:
     def _client(self, lps: Any, session: ParentStream, cluster_id: str) -> RoundClient:
         host = self._host
         identity = Identity(run_id=host.experiment.run_id, child_id=self.device_id, cluster_id=cluster_id)
+        link = host.experiment.links.device_lps
+        layout = host.streams.travelling
+        largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
+        asked = [question for question in host.method.questions() if question.moment is not Moment.BEFORE]
+        if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
+            largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
         calls = ParentCalls(
             fetch=session.fetch,
             submit=lps.SubmitUpdate,
@@ -281,22 +287,14 @@ class DeviceAgent:
             exchange=session.exchange,
             held_s=hold_s(host.experiment.device_count),
             patience=LPS_PATIENCE,
+            clock=host.clock.to_lps(self.device_id, largest),
         )
-        link = host.experiment.links.device_lps
-        layout = host.streams.travelling
-        largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
-        asked = [question for question in host.method.questions() if question.moment is not Moment.BEFORE]
-        if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
-            largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
-        clock = host.clock.to_lps(self.device_id, largest)
         return RoundClient(
             calls,
             identity,
             layout,
             link=link,
-            part=UPDATE_PART,
             log=self._log,
-            clock=clock,
             accepts_model=partial(_acceptance, host, link.down),
             masks=self._masks,
         )

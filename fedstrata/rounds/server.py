@@ -16,10 +16,10 @@ from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes, wait_until
 from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.notes import check_evaluation, check_run
-from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rounds.open_round import Around, OpenRound, RoundTerms
 from fedstrata.rounds.uploads import Uploads
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import Sums
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -110,7 +110,6 @@ class ClusterSession:
         exchange = RoundTerms(
             run_id=uplink.identity.run_id,
             layout=self._layout,
-            part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._clock.wait,
             held_s=hold_s(self._experiment.device_count),

@@ -70,7 +70,6 @@ class SpanningSession:
         exchange = RoundTerms(
             run_id=run_id,
             layout=self._streams.travelling,
-            part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._clock.wait,
             held_s=hold_s(self._experiment.device_count),

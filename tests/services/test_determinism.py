@@ -204,7 +204,7 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
     path = folder / "model.safetensors"
     write_model(path, LAYOUT, [np.zeros(LAYOUT.size, np.float32)], {})
     wait, sums = TierDeadline(), OneSum(LAYOUT.size, CHILDREN)
-    exchange = RoundTerms(run_id="run", layout=LAYOUT, part="fed_avg", link=LinkSettings(), wait=wait)
+    exchange = RoundTerms(run_id="run", layout=LAYOUT, link=LinkSettings(), wait=wait)
     with ThreadPoolExecutor(1) as executor:
         server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), executor)
         intake = Intake(children=CHILDREN, sums=sums, wait=wait, executor=executor)

@@ -63,7 +63,7 @@ class Parent:
         deadline: Deadline | None = None,
     ) -> "Parent":  # fmt: skip
         keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
-        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=wait, keys=keys)
+        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=wait, keys=keys)
         server = RoundServer(
             terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), accepts_updates=lambda number: MASKED
         )
@@ -106,7 +106,7 @@ class Child:
         identity = Identity(run_id=RUN_ID, child_id=device_id, cluster_id="lps-0")
         calls = Wire(parent.server, **cuts).calls()
         self.client = RoundClient(
-            calls, identity, LAYOUT, link=LinkSettings(), part=PART, log=EventLog("device"), masks=self.masks
+            calls, identity, LAYOUT, link=LinkSettings(), log=EventLog("device"), masks=self.masks
         )
         self.sent: Update | None = None
         self.uploads = 0

@@ -24,7 +24,6 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
 from fedstrata.streams.architectures import Architectures
-from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, Layout, taken
 from fedstrata.v1.answers_pb2 import Answer
 
@@ -68,9 +67,7 @@ def job_of(
     )  # fmt: skip
     calls = ParentCalls(fetch=None, submit=None, locate=None)
     identity = Identity(run_id="run", child_id="device-001", cluster_id="lps-0")
-    client = RoundClient(
-        calls, identity, host.streams.travelling, link=LinkSettings(), part=UPDATE_PART, log=EventLog("test")
-    )
+    client = RoundClient(calls, identity, host.streams.travelling, link=LinkSettings(), log=EventLog("test"))
     return RoundJob(
         host, device_data(host.experiment, host.dataset, 1), received, device_index=1, device_id="device-001",
         client=client, store=store or KeptInMemory(), made={},

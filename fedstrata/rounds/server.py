@@ -212,11 +212,12 @@ class RoundServer:
             await self._changes.wait_until(
                 lambda: self._round is not None or self._finished is not None, self.exchange.held_s
             )
-        masking = self._round.masking if self._round is not None else None
+        opened = self._round
         try:
-            if not is_shown(self.exchange.keys, request):
+            if not is_shown(self.exchange.keys, request) or opened is None or opened.masking is None:
                 return
-            is_news = masking is not None and masking.heard(request.child_id)
+            has_masked = opened.is_base_of(request.child_id, request.sent_round, request.sent_digest)
+            is_news = opened.masking.heard(request.child_id, has_masked=has_masked)
         except PayloadError as error:
             self.ban(request.child_id, str(error))
             raise

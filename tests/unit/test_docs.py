@@ -1,5 +1,6 @@
 """What the documents say is so: commands, links, keys, fields, metrics, errors, examples."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
 
+import jsonschema
 import pytest
 import typer
 import yaml
@@ -53,8 +55,9 @@ def prose(text: str) -> str:
 
 # Pages that are written, or written anew, by the rules in docs/contribute.md; a page stays here once it is.
 PLAIN = [
-    "README.md", "docs/boards-without-kubernetes.md", "docs/choose-a-method.md", "docs/concepts.md",
-    "docs/contribute.md", "docs/experiment.md", "docs/index.md",
+    "README.md", "docs/boards-without-kubernetes.md", "docs/choose-a-method.md", "docs/cluster-quickstart.md",
+    "docs/concepts.md", "docs/contribute.md", "docs/experiment.md", "docs/index.md", "docs/install.md",
+    "docs/own-model.md", "docs/troubleshooting.md", "docs/upgrade-and-backup.md", "docs/use-the-model.md",
     "docs/runbook.md", "docs/decisions/README.md", "docs/decisions/rooms.md", "docs/results/README.md",
     "docs/tutorial/boards.md", "docs/tutorial/first-run.md", "docs/tutorial/own-data.md",
     "docs/tutorial/own-method.md",
@@ -325,6 +328,48 @@ def test_every_call_is_in_the_protocols_document() -> None:
     ]
     calls = {method.name for service in services for method in service.methods}
     assert calls <= set(re.findall(r"\w+", text_of("docs/protocol.md")))
+
+
+# --- how-to guides ------------------------------------------------------------------------------------------
+
+
+def test_the_values_of_the_quickstart_are_allowed_by_the_charts_schema() -> None:
+    schema = json.loads(text_of("helm/fedstrata/values.schema.json"))
+    (values,) = blocks(text_of("docs/cluster-quickstart.md"), "yaml")
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(values))
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_code() -> None:
+    folders = ("emulator", "fedstrata", "gps", "lps", "device")
+    code = "".join(path.read_text("utf-8") for folder in folders for path in ROOT.glob(f"{folder}/**/*.py"))
+    messages = re.findall(r"^\| `(.+?)` \|", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    assert len(messages) > 15
+    assert [message for message in messages if message not in code] == []
+
+
+def test_install_lists_every_extra_that_a_user_may_want() -> None:
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.+?`) \|", text_of("docs/install.md"), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == extras.keys() - {"dev"}
+
+
+@pytest.mark.runs
+def test_the_page_about_own_models_gives_a_run_that_the_page_after_it_uses(tmp_path: Path) -> None:
+    model, use = text_of("docs/own-model.md"), text_of("docs/use-the-model.md")
+    (tmp_path / "my_model.py").write_text(blocks(model, "python")[0], encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(blocks(model, "yaml")[0], encoding="utf-8")
+    (tmp_path / "use.py").write_text("".join(blocks(use, "python")), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = ""
+    for command in (["-m", "emulator", "run", "mine.yaml", "--out", "mine", "--quiet"], ["use.py"]):
+        call = [sys.executable, *command]
+        done = subprocess.run(
+            call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = done.stdout
+    assert "'device-000'" in said
+    assert said.startswith("tensor([")
 
 
 # --- generated and configured files -------------------------------------------------------------------------

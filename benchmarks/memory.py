@@ -169,11 +169,11 @@ async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[f
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=(folder / "lps.log").open("wb"),
     )  # fmt: skip
     try:
-        await run.changes.wait_until(lambda: bool(run.journal.lps_addresses()), 60)
+        await run.changes.wait_until(lambda: bool(run.journal.hosting.addresses()), 60)
         before = resident_mb(lps.pid, "VmRSS")
         await enrol(server.address, experiment)
         await run.changes.wait_until(lambda: run.phase == "training", 60)
-        channel, _ = open_channel(run.journal.lps_addresses()["lps-0"], LinkMeter())
+        channel, _ = open_channel(run.journal.hosting.addresses()["lps-0"], LinkMeter())
         gate = asyncio.Semaphore(at_once)
         await asyncio.gather(
             *(Child(LpsServiceStub(channel), experiment, index, gate).run() for index in range(experiment.device_count))

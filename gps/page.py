@@ -64,12 +64,12 @@ class LivePage:
 
     def _publish(self, parts: dict[str, Any]) -> None:
         """Outside the event loop: rows that are new, the matrix once it is there, and all of it as JSON."""
-        plan, clusters = self._run.plan.first, parts["summary/clusters"]
+        plan, clusters = self._run.plans.first, parts["summary/clusters"]
         if plan is not None and plan.affinity is not None and clusters != self._relevance_of:
             ids = self._run.experiment.device_ids()
             names = [ids[index] for index in plan.related]
             self._relevance, self._relevance_of = relevance_part(plan.affinity, names, clusters), clusters
-        found = self._run.journal.lps_rounds_after(self._seen_row)
+        found = self._run.journal.rounds.rows_after(self._seen_row)
         self._seen_row = max((place for place, _ in found), default=self._seen_row)
         rows = [round_row(rounds_pb2.LpsRound.FromString(data)) for _, data in found]
         self.feed.publish(parts | {"relevance": self._relevance}, [(row.key, ROUNDS.values(row)) for row in rows])

@@ -21,6 +21,7 @@ from fedstrata.rounds import Refusals
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
 from fedstrata.trust.files import TlsFiles
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
@@ -30,12 +31,13 @@ from gps.hosting.desired import Operator
 from gps.hosting.reports import Reports
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting
-from gps.journal.journal import BEFORE, Journal
-from gps.journal.lps_rounds import LpsRounds
+from gps.journal.answers import BEFORE
+from gps.journal.journal import Journal
+from gps.journal.rounds import LpsRounds
 from gps.kubernetes.backend import Backend
 from gps.plans.asking import Asking, placed, planned
-from gps.plans.keepers import Keeper, keeper_of
-from gps.plans.plan import Plans
+from gps.plans.keepers import Keeper
+from gps.plans.places import Places
 from gps.plans.rounds import ClosedRound, GlobalRounds
 from gps.record import RunResult, recorded_end, wall_seconds, write_models, write_record
 
@@ -65,17 +67,18 @@ class Run:
         self._stopped = asyncio.Event()
         self._newcomers_are_in = False  # whether the round has begun in which they join
 
-        self.clock = clock_of(experiment).gps(self.journal)
+        self.clock = clock_of(experiment).gps(self.journal.clock)
         self.method = make_method(experiment)
         metrics.links.questions = frozenset(question.name for question in self.method.questions())
         model = build_model(experiment.model, dataset_info(experiment.data))
         self.streams = streams_of(experiment, self.method, model)
         self.roster = Roster(experiment, self.journal)
-        self.plan = Plans(experiment, self.method, self.roster, self.journal)
-        self.serving = Serving(experiment, self.plan, self.journal, tls=tls)
+        self.places = Places(experiment, self.method, self.roster, self.journal)
+        self.plans = self.places.plans
+        self.serving = Serving(experiment, self.places, self.journal, tls=tls)
         self._operator = Operator(backend, serving=self.serving, journal=self.journal)
         self._open_enrolment()
-        self._open_training(state, keeper_of(experiment, self.method, model, self.streams, self.plan))
+        self._open_training(state, Keeper(experiment, self.method, model, self.streams, self.places))
 
     def _open_enrolment(self) -> None:
         """What is needed until devices are grouped."""
@@ -90,21 +93,21 @@ class Run:
         )  # fmt: skip
         asked = [question.name for question in self.questions.asked]
         self.waiting = Waiting(
-            self.roster, self.plan, self.serving, questions=asked, metrics=self._metrics, log=self._log
+            self.roster, self.places, self.serving, questions=asked, metrics=self._metrics, log=self._log
         )
 
     def _open_training(self, state: Path, keeper: Keeper) -> None:
         """What is needed from then on."""
         self.reports = Reports(
-            self.experiment, plan=self.plan, serving=self.serving, journal=self.journal, metrics=self._metrics,
+            self.experiment, places=self.places, serving=self.serving, journal=self.journal, metrics=self._metrics,
             models=self.record_folder / "models", layout=self.streams.travelling, exclude=self._operator.exclude,
         )  # fmt: skip
         self.asking = Asking(
-            self.method, self.streams, plans=self.plan, journal=self.journal, changes=self.changes, log=self._log,
+            self.method, self.streams, places=self.places, journal=self.journal, changes=self.changes, log=self._log,
             clock=self.clock,
         )  # fmt: skip
         self.rounds = GlobalRounds(
-            self.experiment, keeper=keeper, plans=self.plan, asking=self.asking, folder=state, journal=self.journal,
+            self.experiment, keeper=keeper, places=self.places, asking=self.asking, folder=state, journal=self.journal,
             keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,
             clock=self.clock, refused=Refusals(self._log, self._refuse_lps),
         )  # fmt: skip
@@ -173,10 +176,10 @@ class Run:
         self.tell()
 
     async def _phases(self) -> None:
-        if not self.plan.is_made:
+        if not self.plans.is_made:
             self._enter("enrolment")
-            if self.plan.lps_known:
-                self._operator.scale_lps(self.plan.lps_known)
+            if self.places.lps_known:
+                self._operator.scale_lps(self.places.lps_known)
             await self.enrolment.gather_devices()
             if len(self.questions.asked) > 1:
                 self._enter("relevance")
@@ -246,36 +249,36 @@ class Run:
     def _group(self) -> None:
         """Make the first plan."""
         devices = self.enrolment.candidates()
-        described = self.plan.described(devices)
+        described = self.places.described(devices)
         plan = planned(self.method, Moment.BEFORE, Answers(described, self.questions.answers(devices)), None)
         plan.check_covers(described, may_be_empty=self.streams.spans)
         self.streams.check_plan(plan, self.method, None)
         reach("grouping")
-        self.plan.make(BEFORE, plan)
+        self.places.make(BEFORE, plan)
 
     def _publish_plan(self) -> None:
         """Let devices, LPSs and the operator know the clusters."""
-        sizes = {name: len(devices) for name, devices in self.plan.homes.items()}
-        self._log.info("grouped", rule=self.plan.rule, clusters=sizes)
-        self._operator.scale_lps(self.plan.lps_known)
+        sizes = {name: len(devices) for name, devices in self.places.homes.items()}
+        self._log.info("grouped", rule=self.plans.rule, clusters=sizes)
+        self._operator.scale_lps(self.places.lps_known)
         self._operator.label_pods()
         for who, stage, reason in self.journal.exclusions():
             self._operator.tell_excluded(who, stage, reason)
-        self._operator.tell("Grouped", f"{self.plan.rule}: {sizes}")
-        self.questions.publish_sponsors(self.method.sponsors(self.plan.first) if self.plan.first is not None else ())
+        self._operator.tell("Grouped", f"{self.plans.rule}: {sizes}")
+        self.questions.publish_sponsors(self.method.sponsors(self.plans.first) if self.plans.first is not None else ())
 
     def _place(self, device: Device) -> None:
         """Put a late device into the cluster that its answers speak for."""
-        plan = self.plan.now
+        plan = self.plans.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
-        answers = Answers(self.plan.described(founders), self.questions.answers([*founders, device]))
+        answers = Answers(self.places.described(founders), self.questions.answers([*founders, device]))
         try:
-            cluster = placed(self.method, self.plan.described([device])[0], answers, plan)
+            cluster = placed(self.method, self.places.described([device])[0], answers, plan)
         except PluginError as error:
             self.stop(str(error))  # else the device alone would hear of it, and the run wait for it
             raise
-        self.plan.place(device, cluster, self._first_round(device))
-        self._log.info("device_placed_late", device=device.device_id, cluster=self.plan.cluster_name(cluster))
+        self.places.place(device, cluster, self._first_round(device))
+        self._log.info("device_placed_late", device=device.device_id, cluster=self.places.cluster_name(cluster))
         self._operator.label_pods()
         self.tell()
 
@@ -309,8 +312,12 @@ class Run:
 
     def has_news(self, known_version: int) -> bool:
         """Whether there is something to tell an LPS that knows the plan of a version."""
-        is_told = self.plan.is_made and self.clock.knows_start
-        return self.is_over or (is_told and self.plan.version != known_version)
+        is_told = self.plans.is_made and self.clock.knows_start
+        return self.is_over or (is_told and self.places.version != known_version)
+
+    def told_to_lpss(self) -> answers_pb2.Answer | None:
+        """Return what LPSs with clusters of their own tell all devices; others get it with a round's streams."""
+        return self.plans.told(self.plans.now) if self.plans.is_made and not self.places.spans_lps else None
 
     def heard_of(self, request: pb.RegisterLpsRequest) -> None:
         """Tell that an LPS is there, and where."""
@@ -333,11 +340,11 @@ class Run:
             experiment=self.experiment,
             status="completed" if not self.reason else "failed",
             reason=self.reason or None,
-            clusters=self.plan.clusters,
-            clusters_rule=self.plan.rule,
-            plans=self.plan.history(),
-            homes=self.plan.homes if self.streams.spans else None,
-            moves=self.plan.moves(),
+            clusters=self.places.clusters,
+            clusters_rule=self.plans.rule,
+            plans=self.plans.history(),
+            homes=self.places.homes if self.streams.spans else None,
+            moves=self.places.moves(),
             evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
@@ -353,7 +360,7 @@ class Run:
 
     def _result(self) -> tuple[RunResult, Timing]:
         """All that the record says; made where nothing changes meanwhile."""
-        ids, first, clock = self.experiment.device_ids(), self.plan.first, self.clock
+        ids, first, clock = self.experiment.device_ids(), self.plans.first, self.clock
         result = replace(
             self.standing(),
             relevance=first.affinity if first is not None else None,
@@ -361,7 +368,7 @@ class Run:
         )
         timing = Timing(
             experiment=self.experiment,
-            rows=LpsRounds(self.journal),
+            rows=LpsRounds(self.journal.rounds),
             times=RunTimes(before=clock.before, global_rounds=dict(clock.closed), asked=clock.asked),
             carried_before=self.questions.carried(),
         )

@@ -17,6 +17,7 @@ from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
 from gps.devices.roster import Device
+from gps.plans.plan import cluster_of
 from gps.run import Run
 from gps.status import Status
 
@@ -75,7 +76,7 @@ class GpsServicer(GpsServiceServicer):
         """Make an LPS and its address known."""
         self._run.serving.register(request)
         self._run.heard_of(request)
-        return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plan.is_made)
+        return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plans.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
         """Name an LPS's clusters once the devices are grouped, and again when there is something new."""
@@ -89,34 +90,35 @@ class GpsServicer(GpsServiceServicer):
         self._check_going(request.run_id)
         return pb.FetchClustersResponse(
             run_id=self._run_id,
-            is_grouped=run.plan.is_made and run.clock.knows_start,
+            is_grouped=run.plans.is_made and run.clock.knows_start,
             clusters=[self._cluster(name) for name in run.serving.clusters_of(request.lps_id)],
-            plan_version=run.plan.version if run.plan.is_made else 0,
+            plan_version=run.places.version if run.plans.is_made else 0,
             is_over=run.is_over,
-            planned_rounds=run.plan.planned_rounds,
+            planned_rounds=run.plans.planned_rounds,
             planned_ns=run.asking.planned_ns,
-            told=run.plan.told_to_lpss,
+            told=run.told_to_lpss(),
         )
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:
-        plan = self._run.plan
-        began_in = plan.clusters_before(self._run.rounds.global_round) if plan.spans_lps else None
+        places, plans = self._run.places, self._run.plans
+        spans = places.spans_lps and plans.is_made
+        began_in = cluster_of(plans.before(self._run.rounds.global_round)) if spans else None
         return pb.Cluster(
             cluster_id=cluster_id,
-            members=[self._member(device, began_in) for device in plan.members(cluster_id)],
+            members=[self._member(device, began_in) for device in places.members(cluster_id)],
             term=self._run.serving.term_of(cluster_id),
             global_round=self._run.rounds.global_round,
-            clusters=plan.cluster_count if plan.spans_lps else 0,
-            mixed=plan.mixed,
+            clusters=plans.cluster_count if spans else 0,
+            mixed=plans.mixed,
             began_unix_ns=self._run.clock.began_unix_ns,
         )
 
     def _member(self, device: Device, began_in: Mapping[int, int] | None) -> pb.Member:
-        shares = self._run.plan.shares(device)
+        shares = self._run.plans.shares(device.device_index)
         return pb.Member(
             device_id=device.device_id,
             device_index=device.device_index,
-            num_examples=self._run.plan.weight(device),
+            num_examples=self._run.places.weight(device),
             num_held_out=device.num_held_out,
             from_global_round=device.from_global_round,
             cluster=device.cluster or 0,
@@ -208,7 +210,7 @@ class GpsServicer(GpsServiceServicer):
         serving = self._run.serving
         if not serving.is_known(request.lps_id):
             raise UnknownChildError(f"no LPS is called {quoted(request.lps_id)}")
-        if self._run.plan.is_made and not serving.clusters_of(request.lps_id) and not self._run.is_over:
+        if self._run.plans.is_made and not serving.clusters_of(request.lps_id) and not self._run.is_over:
             raise NotServedError(f"{request.lps_id} serves no cluster now; the run goes on without it")
         self._run.stop(brief(request.reason) or f"{request.lps_id} cannot go on, and does not say why")
         return pb.ReportFailureResponse()

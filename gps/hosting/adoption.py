@@ -50,7 +50,7 @@ class Adoption:
         self._hand_over(self._serving.returnable())
 
     def _adoptable(self) -> dict[str, str]:
-        return self._serving.adoptable(self._journal.reported())
+        return self._serving.adoptable(self._journal.rounds.reported())
 
     def _hand_over(self, lps_of: dict[str, str]) -> None:
         """Let other LPSs serve clusters; they hear of it by the call that is held for them."""

@@ -15,7 +15,7 @@ from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Device
 from gps.journal.journal import Journal
-from gps.plans.plan import Plans, home_name
+from gps.plans.places import Places, home_name
 
 LONGEST_NUMBER = 9  # digits of an LPS's number
 ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
@@ -40,25 +40,24 @@ class Serving:
     """Addresses of LPSs, when each was last heard of, and who serves each cluster; written through to the journal."""
 
     def __init__(
-        self, experiment: Experiment, plan: Plans, journal: Journal, clock: Callable[[], float] | None = None,
+        self, experiment: Experiment, places: Places, journal: Journal, clock: Callable[[], float] | None = None,
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
         """`tls` are the GPS's own files, if it has any: an LPS whose name their list revokes serves nothing."""
         self._experiment = experiment
-        self._plan = plan
+        self._places = places
         self._journal = journal
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._tls = tls
         self._deadline_s = experiment.deadlines.gps.deadline_s
-        self._addresses = journal.lps_addresses()
+        self._addresses = journal.hosting.addresses()
         self._heard: dict[str, float] = {}
         self._listening_since = float("inf")
         self._refused: set[str] = set()  # LPSs that serve nothing for the rest of the run
         self.handovers = [
             Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
-            for cluster_id, lps_id, global_round in journal.handovers()
+            for cluster_id, lps_id, global_round in journal.hosting.handovers()
         ]
-        plan.version += len(self.handovers)
 
     # --- who serves what ------------------------------------------------------------------------
 
@@ -75,12 +74,12 @@ class Serving:
             raise UnknownChildError(f"{quoted(request.lps_id)} is no LPS's id; they are lps-0, lps-1, …")
         split_address(request.address)
         self._addresses[request.lps_id] = request.address
-        self._journal.register_lps(request.lps_id, request.address)
+        self._journal.hosting.register(request.lps_id, request.address)
         self.hear(request.lps_id)
 
     def is_known(self, lps_id: str) -> bool:
         """Whether an LPS has registered, or devices hang on it."""
-        return lps_id in self._addresses or lps_id in self._plan.homes
+        return lps_id in self._addresses or lps_id in self._places.homes
 
     def lps_of(self, cluster_id: str) -> str:
         """The LPS that serves a cluster now."""
@@ -104,7 +103,7 @@ class Serving:
 
     def clusters_of(self, lps_id: str) -> list[str]:
         """The clusters that an LPS serves; of one that is refused, none."""
-        return [name for name in self._plan.homes if self.lps_of(name) == lps_id and lps_id not in self._refused]
+        return [name for name in self._places.homes if self.lps_of(name) == lps_id and lps_id not in self._refused]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
         """Where a device trains, if that is known and there by now."""
@@ -122,13 +121,13 @@ class Serving:
         """By pod name the LPSs of the devices in it."""
         return {
             pod: sorted({self.lps_of(name) for name in clusters}, key=_number)
-            for pod, clusters in self._plan.pods().items()
+            for pod, clusters in self._places.pods().items()
         }
 
     @property
     def are_all_there(self) -> bool:
         """Whether every cluster's LPS has made itself known."""
-        return all(self._is_named(self.lps_of(name)) for name in self._plan.homes)
+        return all(self._is_named(self.lps_of(name)) for name in self._places.homes)
 
     def _is_named(self, lps_id: str) -> bool:
         """Whether devices are told of an LPS."""
@@ -194,14 +193,14 @@ class Serving:
         look_s = None if self._tls is None else LOOK_S
         if self._deadline_s is None:
             return look_s
-        left = [self._left_s(self.lps_of(name)) for name in self._plan.homes]
+        left = [self._left_s(self.lps_of(name)) for name in self._places.homes]
         away_s = min([seconds for seconds in left if seconds > 0], default=self.hold_s)
         return away_s if look_s is None else min(away_s, look_s)
 
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
         """By cluster whose LPS is away the LPS to adopt it: its own if that is back, else the one with the fewest
         clusters, of these the first; `done` clusters need none."""
-        away = [name for name in self._plan.homes if name not in done and self._left_s(self.lps_of(name)) <= 0]
+        away = [name for name in self._places.homes if name not in done and self._left_s(self.lps_of(name)) <= 0]
         if not away:
             return {}
         load = {name: len(self.clusters_of(name)) for name in sorted(self._addresses, key=_number)}
@@ -214,14 +213,13 @@ class Serving:
 
     def returnable(self) -> dict[str, str]:
         """The adopted clusters whose own LPS is back, with that LPS."""
-        return {name: name for name in self._plan.homes if self.lps_of(name) != name and self._is_there(name)}
+        return {name: name for name in self._places.homes if self.lps_of(name) != name and self._is_there(name)}
 
     def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> Handover:
         """Let another LPS serve a cluster from now on."""
-        self._journal.hand_over(cluster_id, lps_id, global_round)
+        self._journal.hosting.hand_over(cluster_id, lps_id, global_round)
         handover = Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
         self.handovers.append(handover)
-        self._plan.version += 1
         return handover
 
     def stage_of(self, handover: Handover) -> str:

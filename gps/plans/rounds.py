@@ -20,11 +20,11 @@ from fedstrata.rounds import Intake, OpenRound, Refusals, RoundResult, RoundServ
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
 from fedstrata.streams.streams import UPDATE_PART
-from fedstrata.tensors import Flat, Layout, Sums
+from fedstrata.tensors import Flat, Layout
 from gps.journal.journal import Journal
 from gps.plans.asking import Asking
-from gps.plans.keepers import Keeper
-from gps.plans.plan import Plans
+from gps.plans.keepers import Gathered, Keeper
+from gps.plans.places import Places
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class GlobalRounds:
     """Opens each global round for the LPSs and moves what the GPS keeps by what comes back."""
 
     def __init__(
-        self, experiment: Experiment, *, keeper: Keeper, plans: Plans, asking: Asking, folder: Path, journal: Journal,
+        self, experiment: Experiment, *, keeper: Keeper, places: Places, asking: Asking, folder: Path, journal: Journal,
         keep_counts: Callable[[], None], tell: Callable[[], None], metrics: ProcessMetrics, log: EventLog,
         clock: GpsClock, refused: Refusals,
     ) -> None:  # fmt: skip
         """`keep_counts` is called in the transaction that closes a round, `tell` whenever a round is open."""
         self._experiment = experiment
         self._keeper = keeper
-        self._plans = plans
+        self._places = places
         self._asking = asking
         self._keep_counts = keep_counts
         self._tell = tell
@@ -70,7 +70,7 @@ class GlobalRounds:
         self.server = RoundServer(
             exchange, metrics, log, self._executor, accepts_updates=keeper.acceptance, refused=refused
         )
-        self.global_round = journal.global_rounds_closed()
+        self.global_round = journal.rounds.closed()
 
     async def closed(self, joined: Callable[[int], Awaitable[None]]) -> AsyncIterator[ClosedRound]:
         """All global rounds that are still to do, each when it is closed, before the next is opened.
@@ -83,7 +83,7 @@ class GlobalRounds:
         while self.global_round < self._experiment.training.global_rounds:
             started = time.monotonic()
             await joined(self.global_round)
-            children = self._plans.examples(self.global_round)
+            children = self._places.examples(self.global_round)
             self._open(model, children, evaluate_only=False)
             if await self._asking.plan_round(self.global_round, self._experiment.deadlines.gps.deadline_s):
                 self._tell()
@@ -95,7 +95,7 @@ class GlobalRounds:
             model.close()
             model = following
             with self._journal.together(durable=True):  # from here to the next round's opening nothing is waited for
-                self._journal.close_global_round(self.global_round)
+                self._journal.rounds.close(self.global_round)
                 self._clock.keep(self.global_round, times)
                 self._keep_counts()
                 moved = self._move(self.global_round + 1)
@@ -104,13 +104,13 @@ class GlobalRounds:
             yield ClosedRound(self.global_round, gathered.missing, moved)
         self.final = model
         await joined(self.global_round)
-        self._open(model, self._plans.examples(self.global_round), evaluate_only=True)
+        self._open(model, self._places.examples(self.global_round), evaluate_only=True)
 
     def _move(self, global_round: int) -> list[str]:
         """Let devices hang on other LPSs from a global round on, where the schedule has moved them as it begins."""
         if global_round == self._experiment.training.global_rounds:
             return []
-        moved = self._plans.move(global_round, self._clock.homes.at(self._clock.now_ns(global_round)))
+        moved = self._places.move(global_round, self._clock.homes.at(self._clock.now_ns(global_round)))
         if moved:
             self._log.info("devices_moved", global_round=global_round, devices=moved)
         return moved
@@ -137,7 +137,7 @@ class GlobalRounds:
         """The clusters' models, by name, that the GPS has once training is over."""
         return self._keeper.models(self.final, self.global_round)
 
-    def _save_following(self, model: AnyModel, sums: Sums) -> AnyModel:
+    def _save_following(self, model: AnyModel, sums: Gathered) -> AnyModel:
         """Write what the next global round starts from; gives it, small vectors without reading them again."""
         following, layout = self.global_round + 1, self._keeper.layout(self.global_round + 1)
         self._optimiser.save(following, layout, partial(self._moves, model, sums))
@@ -149,7 +149,7 @@ class GlobalRounds:
         self._save(following, layout, moved.pieces(), moved.digest)
         return moved
 
-    def _moves(self, model: AnyModel, sums: Sums) -> Iterator[Move]:
+    def _moves(self, model: AnyModel, sums: Gathered) -> Iterator[Move]:
         """How the model moves, piece by piece: where it stands, by how much, and the optimiser's state there."""
         for move in self._keeper.moves(model, sums, self.global_round):
             base, update = model.read(move.start, move.stop), move.update
@@ -165,7 +165,7 @@ class GlobalRounds:
             offers={0: self._keeper.offer(model, self.global_round)},
             intake=intake,
             evaluate_only=evaluate_only,
-            plan_version=self._plans.version,
+            plan_version=self._places.version,
             begins_ns=self._clock.begins_ns(self.global_round),
         )
         self.server.open(opened)
@@ -191,7 +191,7 @@ class GlobalRounds:
                 raise
             self._log.warning("state_passed_over", reason=str(error))
             self.global_round -= 1
-            self._plans.go_back_to(self.global_round)
+            self._places.go_back_to(self.global_round)
             found = self._open_whole(self.global_round)
         self._log.info("rounds_resumed", global_round=self.global_round)
         return found

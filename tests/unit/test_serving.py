@@ -13,8 +13,8 @@ from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
-from gps.journal.journal import BEFORE
-from gps.plans.plan import Plans
+from gps.journal.answers import BEFORE
+from gps.plans.places import Places
 from tests.support.gps_parts import IDS, GpsParts
 
 PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
@@ -29,11 +29,11 @@ class Setting:
         self.gps.enrol(*range(5))
         self.now = 100.0
         self._open()
-        self.plan.make(BEFORE, PLAN)
+        self.places.make(BEFORE, PLAN)
 
     def _open(self) -> None:
-        self.plan = self.gps.plans
-        self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, clock=lambda: self.now, tls=self.tls)
+        self.places = self.gps.places
+        self.serving = Serving(self.gps.experiment, self.places, self.gps.journal, clock=lambda: self.now, tls=self.tls)
 
     def restart(self) -> None:
         self.gps.restart()
@@ -210,7 +210,7 @@ def test_devices_and_pods_are_told_of_the_adopter(setting: Setting) -> None:
     assignment = setting.serving.assignment(setting.gps.roster.devices[0])
     assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-0", "lps-1", "10.0.0.1:50052")
     assert setting.serving.pods() == {"pod-0": ["lps-1"]}
-    assert setting.plan.members("lps-0")[0].device_id == IDS[0]
+    assert setting.places.members("lps-0")[0].device_id == IDS[0]
 
 
 # --- back ---------------------------------------------------------------------------------------------------
@@ -231,12 +231,12 @@ def test_an_lps_that_is_back_may_have_its_clusters_again(setting: Setting) -> No
 
 def test_each_change_of_hands_is_a_term_and_what_is_said_in_an_earlier_one_is_not_current(setting: Setting) -> None:
     assert setting.serving.is_current("lps-0", 0)
-    version = setting.plan.version
+    version = setting.places.version
     setting.serving.hand_over("lps-0", "lps-1", 2)
     setting.serving.hand_over("lps-0", "lps-0", 3)
     assert [setting.serving.is_current("lps-0", term) for term in (0, 1, 2)] == [False, False, True]
     assert setting.serving.term_of("lps-1") == 0
-    assert setting.plan.version == version + 2
+    assert setting.places.version == version + 2
 
 
 async def test_an_lps_belongs_to_a_cluster_in_the_terms_in_which_it_has_served_it(setting: Setting) -> None:
@@ -259,11 +259,11 @@ def test_a_restarted_gps_knows_who_serves_what_and_gives_everybody_a_deadline_to
     setting.register(0, 1, 2)
     setting.pass_s(30, 1, 2)
     setting.adopt()
-    version = setting.plan.version
+    version = setting.places.version
     setting.restart()
     assert setting.serving.lps_of("lps-0") == "lps-1"
     assert setting.serving.term_of("lps-0") == 1
-    assert setting.plan.version == version
+    assert setting.places.version == version
     setting.pass_s(1000)
     setting.serving.listen()
     assert setting.serving.adoptable() == {}
@@ -283,13 +283,13 @@ def test_while_all_lps_are_there_looking_for_one_that_is_away_costs_one_look_at_
 ) -> None:
     setting.serving.listen()
     setting.register(0, 1, 2)
-    homes, looks = setting.plan.homes, Mock()
+    homes, looks = setting.places.homes, Mock()
 
-    def look(plan: Plans) -> dict[str, list[str]]:
+    def look(places: Places) -> dict[str, list[str]]:
         looks()
         return homes
 
-    monkeypatch.setattr(Plans, "homes", property(look))
+    monkeypatch.setattr(Places, "homes", property(look))
     assert setting.serving.adoptable() == {}
     looks.assert_called_once_with()
 

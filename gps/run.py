@@ -37,7 +37,7 @@ from gps.journal.rounds import LpsRounds
 from gps.kubernetes.backend import Backend
 from gps.plans.asking import Asking, placed, planned
 from gps.plans.keepers import Keeper
-from gps.plans.places import Places
+from gps.plans.places import Places, described
 from gps.plans.rounds import ClosedRound, GlobalRounds
 from gps.record import RunResult, recorded_end, wall_seconds, write_models, write_record
 
@@ -108,7 +108,7 @@ class Run:
         )  # fmt: skip
         self.rounds = GlobalRounds(
             self.experiment, keeper=keeper, places=self.places, asking=self.asking, folder=state, journal=self.journal,
-            keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,
+            keep_counts=self.reports.counts.keep, tell=self.tell, metrics=self._metrics, log=self._log,
             clock=self.clock, refused=Refusals(self._log, self._refuse_lps),
         )  # fmt: skip
         self._adoption = Adoption(
@@ -216,7 +216,9 @@ class Run:
             handovers = len(self.serving.handovers)
             deadline_s = self.experiment.deadlines.gps.deadline_s
             if deadline_s is not None:
-                deadline_s += self.serving.hold_s  # who fell silent as training ended is away by then, and adopted
+                deadline_s += (
+                    self.serving.presence.hold_s
+                )  # who fell silent as training ended is away by then, and adopted
             await self.changes.wait_until(lambda: not self._unreported(), deadline_s)
             if not self._unreported():
                 return
@@ -226,11 +228,13 @@ class Run:
 
     def _unreported(self) -> list[str]:
         """The clusters whose reports may still come."""
-        return [name for name in self.reports.missing() if not self.serving.is_refused(self.serving.lps_of(name))]
+        return [
+            name for name in self.reports.missing() if not self.serving.presence.is_refused(self.serving.lps_of(name))
+        ]
 
     def _refuse_lps(self, cluster_id: str, reason: str) -> None:
         """Go on without an LPS that has sent what none sends; its clusters are as those of one that is away."""
-        self.serving.refuse(self.serving.lps_of(cluster_id))
+        self.serving.presence.refuse(self.serving.lps_of(cluster_id))
         self._operator.exclude(cluster_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
         self.tell()
 
@@ -242,16 +246,16 @@ class Run:
     def _enter(self, phase: str) -> None:
         self.phase = phase
         self.journal.begin_phase(phase)
-        self.reports.keep_link_bytes()
+        self.reports.counts.keep()
         self._log.info("phase", phase=phase)
         self.tell()
 
     def _group(self) -> None:
         """Make the first plan."""
         devices = self.enrolment.candidates()
-        described = self.places.described(devices)
-        plan = planned(self.method, Moment.BEFORE, Answers(described, self.questions.answers(devices)), None)
-        plan.check_covers(described, may_be_empty=self.streams.spans)
+        candidates = described(self.experiment, devices)
+        plan = planned(self.method, Moment.BEFORE, Answers(candidates, self.questions.answers(devices)), None)
+        plan.check_covers(candidates, may_be_empty=self.streams.spans)
         self.streams.check_plan(plan, self.method, None)
         reach("grouping")
         self.places.make(BEFORE, plan)
@@ -271,9 +275,9 @@ class Run:
         """Put a late device into the cluster that its answers speak for."""
         plan = self.plans.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
-        answers = Answers(self.places.described(founders), self.questions.answers([*founders, device]))
+        answers = Answers(described(self.experiment, founders), self.questions.answers([*founders, device]))
         try:
-            cluster = placed(self.method, self.places.described([device])[0], answers, plan)
+            cluster = placed(self.method, described(self.experiment, [device])[0], answers, plan)
         except PluginError as error:
             self.stop(str(error))  # else the device alone would hear of it, and the run wait for it
             raise
@@ -348,7 +352,7 @@ class Run:
             evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
             model_sha256=self._own_models if self.streams.spans else reported,
             lost_state=[d.device_id for _, d in sorted(self.roster.devices.items()) if d.has_lost_state],
-            link_bytes=self.reports.link_bytes(),
+            link_bytes=self.reports.counts.total(),
             exclusions=self.journal.exclusions(),
             adoptions=[(h.cluster_id, h.lps_id, self.serving.stage_of(h)) for h in self.serving.handovers],
             kernels=self.roster.kernels(),

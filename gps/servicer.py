@@ -84,9 +84,9 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         answered = run.reports.call_began()
         context.add_done_callback(lambda _: answered())
-        run.serving.hear(request.lps_id)
+        run.serving.presence.hear(request.lps_id)
         with run.waiting.call_of(request):
-            await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.hold_s)
+            await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.presence.hold_s)
         self._check_going(request.run_id)
         return pb.FetchClustersResponse(
             run_id=self._run_id,
@@ -134,7 +134,7 @@ class GpsServicer(GpsServiceServicer):
         """Stream the shared layers of the open global round to the LPS that serves the cluster."""
         run = self._run
         if not run.serving.is_current(request.cluster_id, request.term):  # it hears by FetchClusters who does
-            await run.changes.wait_until(lambda: run.is_over, run.serving.hold_s)
+            await run.changes.wait_until(lambda: run.is_over, run.serving.presence.hold_s)
             if not run.is_over:
                 waiting = rounds_pb2.Waiting(current_round=run.rounds.global_round)
                 await context.write(rounds_pb2.ModelPart(waiting=waiting))

@@ -30,7 +30,7 @@ class Status:
             global_rounds=run.experiment.training.global_rounds,
             lps_wanted=run.places.lps_known,
             clusters=[_cluster(run, name, len(devices)) for name, devices in run.places.homes.items()],
-            link_bytes=link_bytes_to_proto(run.reports.link_bytes()),
+            link_bytes=link_bytes_to_proto(run.reports.counts.total()),
             devices=[
                 pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count
             ],

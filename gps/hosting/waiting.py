@@ -122,7 +122,7 @@ class Waiting:
     def _missing_in_training(self) -> Iterator[tuple[tuple[str, str], float | None]]:
         for cluster_id in self._places.homes:
             lps_id = self._serving.lps_of(cluster_id)
-            if self._serving.is_revoked(lps_id):
+            if self._serving.presence.is_revoked(lps_id):
                 yield (lps_id, "to be replaced: it is revoked, and no other LPS is there; start one"), None
             elif not self._calls[lps_id]:
                 yield (lps_id, "to serve its clusters"), None

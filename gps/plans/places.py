@@ -18,6 +18,19 @@ def home_name(number: int) -> str:
     return f"lps-{number}"
 
 
+def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candidate]:
+    """Return devices as a method sees them."""
+    tasks = experiment.task_of_devices()
+    return [
+        Candidate(
+            device_index=device.device_index,
+            num_examples=device.num_examples,
+            true_task=tasks[device.device_index] if tasks else None,
+        )
+        for device in devices
+    ]
+
+
 class Places:
     """Works out each device's `cluster` and `home` anew from the journal whenever something changes."""
 
@@ -105,21 +118,10 @@ class Places:
 
     # --- devices ----------------------------------------------------------------------------------
 
-    def described(self, devices: Sequence[Device]) -> list[Candidate]:
-        """Return devices as a method sees them."""
-        tasks = self._experiment.task_of_devices()
-        return [
-            Candidate(
-                device_index=device.device_index,
-                num_examples=device.num_examples,
-                true_task=tasks[device.device_index] if tasks else None,
-            )
-            for device in devices
-        ]
-
     def candidates(self) -> list[Candidate]:
         """Return the devices that are in clusters, by index."""
-        return self.described([d for _, d in sorted(self._roster.devices.items()) if d.cluster is not None])
+        there = [device for _, device in sorted(self._roster.devices.items()) if device.cluster is not None]
+        return described(self._experiment, there)
 
     def weight(self, device: Device) -> int:
         """Return the weight of a device in a mean."""

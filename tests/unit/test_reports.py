@@ -141,9 +141,9 @@ def test_an_lps_that_serves_two_clusters_counts_its_bytes_once(setting: Setting)
     setting.serving.hand_over("lps-0", "lps-1", 1)
     setting.note("lps-1", term=1, bytes_up=900)  # all it has counted, of both clusters
     setting.note("lps-1", cluster_id="lps-1", bytes_up=850)  # said before, and heard later
-    assert setting.reports.link_bytes()[UP] == 100 + 900
+    assert setting.reports.counts.total()[UP] == 100 + 900
     setting.restart()
-    assert setting.reports.link_bytes()[UP] == 100 + 900
+    assert setting.reports.counts.total()[UP] == 100 + 900
 
 
 async def test_a_report_counts_from_the_serving_lps_only(setting: Setting) -> None:
@@ -189,9 +189,9 @@ def test_bytes_of_links_that_no_lps_counts_stay_out_of_the_record(setting: Setti
     strange = [vars(UP) | {"direction": "sideways"}, vars(UP) | {"kind": "x" * 99}, vars(UP) | {"link": "lps-gps"}]
     counts = [rounds_pb2.LinkBytes(**key, bytes=1) for key in (*strange, vars(UP))]
     setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", link_bytes=counts))
-    assert setting.reports.link_bytes() == {UP: 1}
+    assert setting.reports.counts.total() == {UP: 1}
     setting.restart()
-    assert setting.reports.link_bytes() == {UP: 1}
+    assert setting.reports.counts.total() == {UP: 1}
 
 
 async def test_a_model_that_does_not_fit_its_checksum_leaves_no_report(setting: Setting) -> None:
@@ -214,7 +214,7 @@ async def test_numbers_that_cannot_be_leave_nothing_behind(setting: Setting) -> 
         setting.note("lps-0", bytes_up=2**63 - 1)
     with pytest.raises(PayloadError, match="LPS round 0 is reported with devices -1"):
         setting.note("lps-0", devices=-1, bytes_up=7)
-    assert setting.reports.link_bytes() == {}
+    assert setting.reports.counts.total() == {}
     assert not devices_told(setting)
     assert not setting.reports.latest_rounds
 

@@ -12,6 +12,7 @@ from fedstrata.record.summary import read_summary
 from fedstrata.v1 import rounds_pb2
 from gps.record import summary, wall_seconds
 from gps.run import Run
+from gps.standing import standing
 from gps.status import seconds_of
 
 PAUSE_S = 0.5  # between two states; a run that changes faster is shown at this pace
@@ -88,8 +89,8 @@ def _summary(run: Run) -> dict[str, Any]:
     """The record's summary if it is written, else as it would be if the run ended now."""
     if run.has_record:
         return read_summary(run.record_folder / "summary.json").document()
-    standing = replace(run.standing(), status="failed", wall_seconds=_begun(run.journal.phases()))
-    return summary(standing).document() | {"status": "failed" if run.phase == "failed" else "running"}
+    result = replace(standing(run), status="failed", wall_seconds=_begun(run.journal.phases()))
+    return summary(result).document() | {"status": "failed" if run.phase == "failed" else "running"}
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:

@@ -66,7 +66,7 @@ class Places:
             self._left.add((homes[index], index))
             homes[index] = home
         self._moves = moves
-        for index, device in self._roster.devices.items():
+        for index, device in list(self._roster.devices.items()):  # a device may enrol meanwhile
             device.cluster, device.home = clusters.get(index), homes.get(index)
 
     # --- changes ----------------------------------------------------------------------------------

@@ -131,12 +131,12 @@ class Phases:
         """Let devices, LPSs and the operator know the clusters."""
         run = self._run
         sizes = {name: len(devices) for name, devices in run.places.homes.items()}
-        run.log.info("grouped", rule=run.plans.rule, clusters=sizes)
+        run.log.info("grouped", rule=run.plans.now.rule, clusters=sizes)
         run.operator.scale_lps(run.places.lps_known)
         run.operator.label_pods()
         for who, stage, reason in run.journal.exclusions():
             run.operator.tell_excluded(who, stage, reason)
-        run.operator.tell("Grouped", f"{run.plans.rule}: {sizes}")
+        run.operator.tell("Grouped", f"{run.plans.now.rule}: {sizes}")
         run.questions.publish_sponsors(run.method.sponsors(run.plans.first) if run.plans.first is not None else ())
 
     def _after(self, closed: ClosedRound) -> None:

@@ -19,8 +19,6 @@ from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import UPDATE_PART, streams_of
 from fedstrata.tensors import Layout
 from fedstrata.trust.files import TlsFiles
-from fedstrata.v1 import answers_pb2
-from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
 from gps.devices.roster import Device, Roster
@@ -218,15 +216,6 @@ class Run:
         """Whether there is something to tell an LPS that knows the plan of a version."""
         is_told = self.plans.is_made and self.clock.knows_start
         return self.is_over or (is_told and self.places.version != known_version)
-
-    def told_to_lpss(self) -> answers_pb2.Answer | None:
-        """Return what LPSs with clusters of their own tell all devices; others get it with a round's streams."""
-        return self.plans.told(self.plans.now) if self.plans.is_made and not self.places.spans_lps else None
-
-    def heard_of(self, request: pb.RegisterLpsRequest) -> None:
-        """Tell that an LPS is there, and where."""
-        self.log.info("lps_registered", lps_id=request.lps_id, address=request.address)
-        self.tell()
 
     def stop(self, reason: str) -> None:
         """End the run without a result."""

@@ -12,6 +12,7 @@ from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
+from fedstrata.streams.streams import shares_of
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -75,7 +76,8 @@ class GpsServicer(GpsServiceServicer):
     async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
         """Make an LPS and its address known."""
         self._run.serving.register(request)
-        self._run.heard_of(request)
+        self._run.log.info("lps_registered", lps_id=request.lps_id, address=request.address)
+        self._run.tell()
         return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plans.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
@@ -96,25 +98,24 @@ class GpsServicer(GpsServiceServicer):
             is_over=run.is_over,
             planned_rounds=run.plans.planned_rounds,
             planned_ns=run.asking.planned_ns,
-            told=run.told_to_lpss(),
+            told=None if run.places.spans_lps else run.plans.told(run.plans.now),
         )
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:
         places, plans = self._run.places, self._run.plans
-        spans = places.spans_lps and plans.is_made
-        began_in = cluster_of(plans.before(self._run.rounds.global_round)) if spans else None
+        began_in = cluster_of(plans.before(self._run.rounds.global_round)) if places.spans_lps else None
         return pb.Cluster(
             cluster_id=cluster_id,
             members=[self._member(device, began_in) for device in places.members(cluster_id)],
             term=self._run.serving.term_of(cluster_id),
             global_round=self._run.rounds.global_round,
-            clusters=plans.cluster_count if spans else 0,
-            mixed=plans.mixed,
+            clusters=len(plans.now.clusters) if places.spans_lps else 0,
+            mixed=plans.now.weights,
             began_unix_ns=self._run.clock.began_unix_ns,
         )
 
     def _member(self, device: Device, began_in: Mapping[int, int] | None) -> pb.Member:
-        shares = self._run.plans.shares(device.device_index)
+        shares = shares_of(self._run.plans.now, device.device_index)
         return pb.Member(
             device_id=device.device_id,
             device_index=device.device_index,

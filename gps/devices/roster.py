@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from fedstrata.errors import (
     DuplicateDeviceError,
@@ -28,25 +28,17 @@ NEVER_JOINED = "a newcomer that was not there by the deadline"
 POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 
-@dataclass
-class Device:
-    """One device as the GPS knows it."""
+@dataclass(kw_only=True)
+class Device(DeviceRow):
+    """One device as the GPS knows it; its cluster and home are set by its `Places`."""
 
-    device_id: str
-    device_index: int
-    num_examples: int
-    num_held_out: int  # examples that it measures models on
-    pod_name: str
-    is_late: bool = False
     answered: set[str] = field(default_factory=set)  # the questions before training
     cluster: int | None = None
-    home: int | None = None  # the number of the LPS that it hangs on
-    has_lost_state: bool = False
+    home: int | None = None  # the number of the LPS that it belongs to
     from_global_round: int = 0  # of a late device: the first it takes part in
     refused: str | None = None
     process_id: str = ""
-    kernel: str = ""  # of its OpenBLAS, when it computed its profile
-    calls_under_way: int = field(default=0)
+    calls_under_way: int = 0
 
 
 class Roster:
@@ -149,7 +141,7 @@ class Roster:
                 is_late=is_late,
                 from_global_round=self._first_round(request.device_index),
             )
-            self._journal.devices.enroll(_row(device))
+            self._journal.devices.enroll(device)
             self.devices[device.device_index] = device
         if device.refused:
             raise ExcludedError(f"{device.device_id} was {device.refused}")
@@ -171,7 +163,7 @@ class Roster:
         """Keep where a device runs now; its pod may have been replaced by one of another name."""
         if device.pod_name != pod_name and POD_NAME.match(pod_name):
             device.pod_name = pod_name
-            self._journal.devices.enroll(_row(device))
+            self._journal.devices.enroll(device)
 
     def by_id(self, device_id: str) -> Device:
         """The device of that id. Raises UnknownChildError when it has not enrolled."""
@@ -231,10 +223,6 @@ class Roster:
         for device in self.devices.values():
             states[_state(device)] += 1
         return states
-
-
-def _row(device: Device) -> DeviceRow:
-    return DeviceRow(**{field.name: getattr(device, field.name) for field in fields(DeviceRow)})
 
 
 def _state(device: Device) -> str:

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from gps.journal.journal_file import JournalFile
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DeviceRow:
     """One device, as it has enrolled."""
 
     device_index: int
     device_id: str
     num_examples: int
-    num_held_out: int
+    num_held_out: int  # examples that it measures models on
     pod_name: str
-    kernel: str = ""
-    is_late: bool
+    kernel: str = ""  # of its OpenBLAS, when it computed its profile
+    is_late: bool = False
     has_lost_state: bool = False
 
 

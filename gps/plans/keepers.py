@@ -11,7 +11,7 @@ from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.store.model_view import ModelView
-from fedstrata.streams.streams import UPDATE_PART, Streams
+from fedstrata.streams.streams import UPDATE_PART, Streams, shares_of
 from fedstrata.tensors import Flat, Layout, OneSum, PartialSums
 from gps.plans.places import Places
 
@@ -57,11 +57,11 @@ class Keeper:
         self.is_fetched_first = streams.spans  # whether LPSs fetch what the first global round starts from, or make it
 
     def _clusters(self, global_round: int) -> int:
-        return len(self._plans.before(global_round).clusters) if self._plans.is_made else 0
+        return len(self._plans.before(global_round).clusters)
 
     def _at(self, global_round: int) -> Streams:
         """Return the streams as a global round begins; LPSs send updates of the same tensors in it."""
-        return self._kept.without(self._plans.before(global_round).withdrawn if self._plans.is_made else ())
+        return self._kept.without(self._plans.before(global_round).withdrawn)
 
     def layout(self, global_round: int) -> Layout:
         """Return the layout of the vector that a global round starts from, with the clusters that there are then."""
@@ -109,7 +109,7 @@ class Keeper:
 
         An LPS with a cluster of its own has one weight, its examples; others have a weight in every stream.
         """
-        clusters, streams = self._plans.cluster_count, self._at(global_round)
+        clusters, streams = len(self._plans.now.clusters), self._at(global_round)
         sizes = [stream.tensors.size for stream in streams.streams(clusters)]
         if not streams.spans:
             return OneSum(sum(sizes), {name: self._rounds * examples for name, examples in children.items()})
@@ -120,7 +120,10 @@ class Keeper:
         total = [0] * len(self._streams.streams(clusters))
         for device in self._places.members(home):
             weights = self._streams.weights(
-                device.cluster or 0, clusters, self._places.weight(device), self._plans.shares(device.device_index)
+                device.cluster or 0,
+                clusters,
+                self._places.weight(device),
+                shares_of(self._plans.now, device.device_index),
             )
             total = [before + self._rounds * weight for before, weight in zip(total, weights, strict=True)]
         return total

@@ -60,7 +60,7 @@ class Places:
         if self.plans.first is not None:
             for number, members in enumerate(homes_of(self._experiment, self._method, self.plans.first.clusters)):
                 homes.update(dict.fromkeys(members, number))
-            clusters.update(cluster_of(self.plans.now))
+        clusters.update(cluster_of(self.plans.now))
         for global_round, index, home in self._journal.plans.moves():
             moves.append((global_round, index, homes[index], home))
             self._left.add((homes[index], index))

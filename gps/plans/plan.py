@@ -1,7 +1,6 @@
 """The plans of a run, written through to the journal: which devices form which cluster."""
 
 import json
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +9,11 @@ import numpy as np
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Method, Moment, Plan, Question
 from fedstrata.rpc.answers import TOLD, answer_to_proto, arrays_of
-from fedstrata.streams.streams import shares_of
 from fedstrata.v1 import answers_pb2
 from gps.journal.answers import BEFORE
 from gps.journal.journal import Journal
+
+NO_PLAN = Plan(clusters=(), rule="")  # in force until the first is made
 
 
 class Plans:
@@ -37,31 +37,13 @@ class Plans:
 
     @property
     def now(self) -> Plan:
-        """The newest plan. Raises ValueError if there is none."""
-        return self._made[max(self._made)]
-
-    @property
-    def rule(self) -> str:
-        """How the clusters now in force were chosen."""
-        return self.now.rule if self._made else ""
-
-    @property
-    def mixed(self) -> tuple[str, ...]:
-        """The channels that are mixed now."""
-        return tuple(self.now.weights) if self._made else ()
-
-    @property
-    def cluster_count(self) -> int:
-        """How many clusters there are now."""
-        return len(self.now.clusters) if self._made else 0
-
-    def shares(self, device_index: int) -> Mapping[str, Mapping[int, int]]:
-        """Return a device's weights by stream in the channels that are mixed, as they are now."""
-        return shares_of(self.now, device_index) if self._made else {}
+        """The newest plan."""
+        return self._made[max(self._made)] if self._made else NO_PLAN
 
     def before(self, global_round: int) -> Plan:
-        """Return the plan in force as a global round begins. Raises ValueError if there is none."""
-        return self._made[max(made_in for made_in in self._made if made_in < global_round)]
+        """Return the plan in force as a global round begins."""
+        made_in = max((made_in for made_in in self._made if made_in < global_round), default=None)
+        return NO_PLAN if made_in is None else self._made[made_in]
 
     def of_round(self, global_round: int) -> Plan | None:
         """Return the plan made in a global round from its devices' answers, if it is made."""

@@ -12,7 +12,7 @@ from fedstrata.errors import PluginError
 from fedstrata.methods import Answers, Candidate, Channel, Facts, Method, Plan, Reach, all_layers
 from fedstrata.methods.one_shot import OneShot
 from fedstrata.models import Model
-from fedstrata.streams.streams import WEIGHT_GRID
+from fedstrata.streams.streams import WEIGHT_GRID, shares_of
 from gps.journal.answers import BEFORE
 from gps.plans.places import Places
 from gps.plans.plan import cluster_of
@@ -79,7 +79,7 @@ def test_a_restarted_gps_finds_its_plan(gps: GpsParts) -> None:
     before, clusters, version = gps.plans, gps.places.clusters, gps.places.version
     gps.restart()
     found = gps.plans
-    assert (found.is_made, found.rule, gps.places.clusters) == (True, "2 as given", clusters)
+    assert (found.is_made, found.now.rule, gps.places.clusters) == (True, "2 as given", clusters)
     assert gps.places.version == version == 1
     assert same(found.now, before.now)
     assert same(found.now, RELATED)
@@ -189,10 +189,10 @@ def test_a_devices_shares_are_whole_multiples_of_the_grid(gps: GpsParts) -> None
     plans = places.plans
     mixed = {"model": ({0: 0.75, 1: 0.25}, {1: 1.0, 4: 1e-9})}
     places.make(BEFORE, replace(PLAN, weights=mixed))
-    assert plans.mixed == ("model",)
-    assert plans.shares(0) == {"model": {0: 3 * WEIGHT_GRID // 4}}
-    assert plans.shares(1) == {"model": {0: WEIGHT_GRID // 4, 1: WEIGHT_GRID}}
-    assert plans.shares(4) == {"model": {}}  # less than half a step of the grid
+    assert tuple(plans.now.weights) == ("model",)
+    assert shares_of(plans.now, 0) == {"model": {0: 3 * WEIGHT_GRID // 4}}
+    assert shares_of(plans.now, 1) == {"model": {0: WEIGHT_GRID // 4, 1: WEIGHT_GRID}}
+    assert shares_of(plans.now, 4) == {"model": {}}  # less than half a step of the grid
     again = Places(gps.experiment, Mixing({}, Facts(device_count=5)), gps.roster, gps.journal)
     assert again.plans.now.weights == mixed
     assert again.clusters == places.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
@@ -218,7 +218,7 @@ def clusters_now(gps: GpsParts) -> list[int | None]:
 def test_a_plan_of_a_round_holds_from_that_rounds_updates_on(asking: GpsParts) -> None:
     plans = asking.plans
     assert plans.first is not None
-    assert [plans.first.rule, plans.rule] == ["2 as given", "in round 1"]
+    assert [plans.first.rule, plans.now.rule] == ["2 as given", "in round 1"]
     assert [plans.before(number).rule for number in range(4)] == ["2 as given", "in round 0", *["in round 1"] * 2]
     assert plans.of_round(2) is None
     assert (plans.planned_rounds, asking.places.version) == (2, 3)
@@ -227,7 +227,7 @@ def test_a_plan_of_a_round_holds_from_that_rounds_updates_on(asking: GpsParts) -
 
 def test_devices_stay_on_their_lps_when_they_change_their_cluster(asking: GpsParts) -> None:
     assert asking.places.homes == {"lps-0": list(IDS)}
-    assert asking.plans.cluster_count == 2
+    assert len(asking.plans.now.clusters) == 2
 
 
 def test_all_plans_outlive_a_restart(asking: GpsParts) -> None:
@@ -244,12 +244,12 @@ def test_a_global_round_that_is_done_again_keeps_its_own_plan_and_forgets_later_
     asking.journal.answers.add_bundle("losses", 0, "lps-0", {0: b"kept"})
     asking.journal.answers.add_bundle("losses", 1, "lps-0", {0: b"forgotten"})
     asking.places.go_back_to(0)
-    assert (asking.plans.rule, asking.plans.planned_rounds) == ("in round 0", 1)
+    assert (asking.plans.now.rule, asking.plans.planned_rounds) == ("in round 0", 1)
     assert clusters_now(asking) == [1, 1, 0, 1, 1]
     assert (asking.journal.answers.bundled(0), asking.journal.answers.bundled(1)) == ({"lps-0"}, set())
     assert asking.journal.answers.all("losses", 1) == {}
     asking.restart()
-    assert asking.plans.rule == "in round 0"
+    assert asking.plans.now.rule == "in round 0"
     assert clusters_now(asking) == [1, 1, 0, 1, 1]
 
 
@@ -268,7 +268,7 @@ def test_a_version_is_never_given_to_two_plans_whatever_is_taken_back_and_restar
 
 def test_going_back_to_the_newest_plan_changes_nothing(asking: GpsParts) -> None:
     asking.places.go_back_to(1)
-    assert (asking.plans.rule, asking.places.version) == ("in round 1", 3)
+    assert (asking.plans.now.rule, asking.places.version) == ("in round 1", 3)
 
 
 # --- late devices -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
 from fedstrata.rounds import Refusals, RoundServer, RoundTerms
 from fedstrata.rpc.answers import largest_bytes
-from fedstrata.streams.streams import UPDATE_PART, streams_of
+from fedstrata.streams.streams import streams_of
 from fedstrata.tensors import Layout
 from fedstrata.trust.files import TlsFiles
 from gps.devices.enrolment import Enrolment
@@ -120,7 +120,6 @@ class Run:
         terms = RoundTerms(
             run_id=self.experiment.run_id,
             layout=Layout(()),  # each round says what it takes
-            part=UPDATE_PART,
             link=self.experiment.links.lps_gps,
             wait=self.experiment.deadlines.gps,
             clock=self.clock.rounds,

@@ -32,6 +32,7 @@ from fedstrata.trust.names import Name, device_names
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from gps.kubernetes.backend import LocalBackend
+from gps.phases import Phases
 from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 from lps.agent import LpsAgent
@@ -103,7 +104,7 @@ class Tiers:
         await self.server.start(ANY_PORT)
         await self.server.set_ready()
         self.address = self.server.address
-        self._jobs.append(asyncio.create_task(self.run.conduct()))
+        self._jobs.append(asyncio.create_task(Phases(self.run).conduct()))
         return self
 
     async def __aexit__(self, *_: object) -> None:

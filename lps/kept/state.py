@@ -7,23 +7,20 @@ has changed hands so many times: what one LPS wrote before another served the cl
 """
 
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-
-from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.experiment.sections import NoOptimiserSettings
 from fedstrata.optimisers.files import OptimiserFiles
 from fedstrata.optimisers.server import ServerOptimiser, server_optimiser
 from fedstrata.process.logs import EventLog
-from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
+from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
 from fedstrata.tensors import Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
-
-FINAL = "final.pb"
+from lps.report_files import read_report, write_report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +111,7 @@ class ClusterState:
         self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
     ) -> None:
         """Write the start of an LPS round that does not count before the start of its global round is there, too."""
-        write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=durable)
+        write_report(self._path(lps_round, "pb"), report, durable=durable)
         metadata = self._metadata_of(lps_round)
         write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)
 
@@ -127,21 +124,6 @@ class ClusterState:
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
-
-    def save_final(self, report: pb.ReportHeader) -> None:
-        """Keep the complete report, before devices hear that nothing more is wanted of them."""
-        write_sealed(self.folder / FINAL, report.SerializeToString(deterministic=True))
-
-    def final(self, log: EventLog) -> pb.ReportHeader | None:
-        """The complete report of an earlier life, if there is one and it is whole."""
-        path = self.folder / FINAL
-        if not path.exists():
-            return None
-        try:
-            return read_report(path)
-        except StateError as error:
-            log.warning("state_passed_over", reason=str(error))
-            return None
 
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
         """A model that needs to outlive nothing; on disk unless it is small."""
@@ -209,20 +191,3 @@ class ClusterState:
             number = path.stem.partition("-")[2]
             if number.isdecimal() and int(number) < oldest and path.is_file():
                 path.unlink(missing_ok=True)
-
-
-def newest_reports(folder: Path) -> Iterator[pb.ReportHeader]:
-    """The newest report that is whole of each cluster and term in the folder of a run."""
-    for cluster in sorted(path for path in folder.glob("*") if path.is_dir()):
-        for path in sorted(cluster.glob("round-*.pb"), reverse=True):
-            with suppress(StateError):
-                yield read_report(path)
-                break
-
-
-def read_report(path: Path) -> pb.ReportHeader:
-    """The report in a sealed file. Raises StateError, naming the file."""
-    try:
-        return pb.ReportHeader.FromString(read_sealed(path))
-    except DecodeError as error:
-        raise StateError(f"{path}: {error}") from None

@@ -214,8 +214,10 @@ class GpsServicer(GpsServiceServicer):
         return pb.ReportFailureResponse()
 
 
-async def _asks_nothing(answer: rounds_pb2.RoundAnswer) -> None:
-    """Refuse an answer in a stream of aggregates. Raises PayloadError."""
+async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeader) -> None:
+    """Refuse an answer or an announcement in a stream of aggregates. Raises PayloadError."""
+    if isinstance(message, rounds_pb2.UpdateHeader):
+        raise PayloadError("updates are not announced here; send them")
     raise PayloadError("an LPS sends its devices' answers by SubmitAnswers")
 
 

@@ -98,9 +98,8 @@ class Upward:
 class Holding(Protocol):
     """What devices train, from LPS round to LPS round."""
 
-    @property
-    def accepts_updates(self) -> Callable[[int], Acceptance] | None:
-        """What devices' updates have to be, by LPS round; none if they have the layout of a model in all rounds."""
+    def accepts_updates(self, lps_round: int) -> Acceptance:
+        """Return what devices' updates have to be in an LPS round. Raises NotReadyError if it is not known yet."""
 
     @property
     def final_model(self) -> Path | None:

@@ -1,15 +1,13 @@
-"""The question that a method asks devices in training: in the first LPS round of each global round."""
+"""The question that a method may ask devices in training: in the first LPS round of each global round."""
 
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from fedstrata.clock.deadline import Deadline
 from fedstrata.errors import StateError
-from fedstrata.methods import Moment, Question
-from fedstrata.rounds import RoundServer
-from fedstrata.rounds.asking import Asking
+from fedstrata.methods import Moment
+from fedstrata.rounds import Asking
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.holding import SessionParts
@@ -19,34 +17,27 @@ from lps.report_files import read_report, write_report
 class RoundQuestion:
     """Asks the devices of an open round, sends their answers up, and waits for the plan that the GPS makes of them."""
 
-    def __init__(self, question: Question, parts: SessionParts, server: RoundServer) -> None:
-        self._question = question
+    def __init__(self, parts: SessionParts) -> None:
+        questions = parts.lps.method.questions()
+        self._question = next((question for question in questions if question.moment is not Moment.BEFORE), None)
         self._parts = parts
-        self._server = server
         self._late = LateAnswers(parts.folder)
 
-    @classmethod
-    def of(cls, parts: SessionParts, server: RoundServer) -> Self | None:
-        """Return the question that the method asks in training, if it asks one."""
-        asked = (question for question in parts.lps.method.questions() if question.moment is not Moment.BEFORE)
-        question = next(asked, None)
-        return cls(question, parts, server) if question is not None else None
+    def stage(self, lps_round: int, deadline: Deadline) -> Asking | None:
+        """Return the stage in which an LPS round asks its devices, if it does: the first of a global round can."""
+        if self._question is None or lps_round % self._parts.rounds:
+            return None
+        return Asking(self._question, self._parts.lps.method.check_answer, deadline)
 
-    def asking(self) -> Asking:
-        """Return what a round that is opened asks its devices."""
-        return Asking(self._question, self._parts.lps.method.check_answer)
-
-    async def settle(
-        self, global_round: int, report: gps_pb.ReportHeader, deadline: Deadline, *, is_planned: bool
-    ) -> None:
+    async def settle(self, asking: Asking, global_round: int, report: gps_pb.ReportHeader, *, is_planned: bool) -> None:
         """Have the devices of the open round answer and wait for the plan, unless an earlier life has done so."""
-        clock, plans, members = self._parts.clock, self._parts.gps.plans, self._parts.members
+        clock, plans, members, deadline = self._parts.clock, self._parts.gps.plans, self._parts.members, asking.deadline
         if not is_planned:
-            answers = await self._server.gather_answers()
+            answers = await asking.gathered()
             if deadline.can_be_missed:
                 await asyncio.to_thread(self._late.save, global_round, deadline.late_flows)
             indexes = {members.index_of(child_id): answer for child_id, answer in answers.items()}
-            lps_round, asked = global_round * self._parts.rounds, partial(self._server.asked, answers)
+            lps_round, asked = global_round * self._parts.rounds, partial(asking.exchanged, answers)
             answered_ns = clock.answered_ns(report, lps_round, asked, members)
             await self._parts.gps.submit_answers(global_round, indexes, answered_ns)
             await plans.until_planned(global_round)

@@ -54,16 +54,11 @@ class LpsServicer(LpsServiceServicer):
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer a device's asking and its updates, one after the other, for as long as it stays."""
-        stream = ChildStream(
-            self.FetchModel, self.SubmitUpdate, self._take_answer, self._uploads, take_announced=self._take_announced
-        )
+        stream = ChildStream(self.FetchModel, self.SubmitUpdate, self._hear, self._uploads)
         await stream.answer(requests, context)
 
-    async def _take_answer(self, answer: pb.RoundAnswer) -> None:
-        await (await self._cluster(answer.cluster_id)).answer(answer)
-
-    async def _take_announced(self, header: pb.UpdateHeader) -> None:
-        (await self._cluster(header.cluster_id)).announce(header)
+    async def _hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
+        await (await self._cluster(message.cluster_id)).hear(message)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""

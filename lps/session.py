@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedstrata.clock.clocks import clock_of
-from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.presence import Homes
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import hold_s
-from fedstrata.rounds import Intake, KeyRing, Masking, OpenRound, RoundServer, RoundTerms, Update
-from fedstrata.rounds.asking import Asking
+from fedstrata.rounds import (
+    Intake,
+    KeyRing,
+    Masked,
+    Masking,
+    NoKeys,
+    OpenRound,
+    RoundServer,
+    RoundTerms,
+    Stage,
+    Update,
+    on_time,
+)
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Sums
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -58,7 +68,7 @@ class Session:
             wait=clock.wait,
             held_s=hold_s(experiment.device_count),
             clock=clock.rounds,
-            keys=self._keys,
+            keys=self._keys or NoKeys(),
         )
         self.server = RoundServer(
             terms,
@@ -69,7 +79,7 @@ class Session:
             serves=members.has if Homes(experiment.schedule).moving else None,
             refused=notes.refused,
         )
-        self._question = RoundQuestion.of(parts, self.server)
+        self._question = RoundQuestion(parts)
         self._report = parts.empty_report()
 
     def take_members(self, cluster: pb.Cluster) -> None:
@@ -99,15 +109,15 @@ class Session:
         global_round = number // self._parts.rounds
         begins_ns = await clock.begins_ns(self._report, global_round, members)
         children = members.in_round(global_round, number, begins_ns)
-        question = self._question if number % self._parts.rounds == 0 else None
-        is_planned = question is not None and self._parts.gps.plans.is_planned(global_round)
-        sums = holding.sums(children) if question is None else None
         deadline = clock.opens(self._report, global_round, members)
-        asking = question.asking() if question is not None else None
-        self._open(number, children, holding.offers(is_planned=is_planned), deadline, sums=sums, asking=asking)
+        asking = self._question.stage(number, deadline)
+        is_planned = asking is not None and self._parts.gps.plans.is_planned(global_round)
+        sums = holding.sums(children) if asking is None else None
+        stages = [stage for stage in (asking, *on_time(deadline)) if stage is not None]
+        self._open(number, children, holding.offers(is_planned=is_planned), stages, sums=sums)
         await holding.written()
-        if question is not None:
-            await question.settle(global_round, self._report, deadline, is_planned=is_planned)
+        if asking is not None:
+            await self._question.settle(asking, global_round, self._report, is_planned=is_planned)
             sums = holding.sums(children)
             self.server.go_on(members.clusters_of(), sums)
         gathered = await self.server.gather()
@@ -118,9 +128,15 @@ class Session:
         await holding.move(number, sums, self._report)
 
     def _open(
-        self, number: int, children: Mapping[str, int], offers: Offers, deadline: Deadline, *,
-        sums: Sums | None = None, asking: Asking | None = None, evaluate_only: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        number: int,
+        children: Mapping[str, int],
+        offers: Offers,
+        stages: list[Stage],
+        *,
+        sums: Sums | None = None,
+        evaluate_only: bool = False,
+    ) -> None:
         keys = None if evaluate_only else self._keys
         intake = Intake(
             children=children,
@@ -130,6 +146,8 @@ class Session:
             limits=self._parts.members.limits(),
             masked_by=keys.min_devices if keys else 0,
         )
+        if keys is not None:
+            stages = [Masked(Masking(keys, intake, sum(children.values()))), *stages]
         self.server.open(
             OpenRound(
                 number=number,
@@ -138,9 +156,7 @@ class Session:
                 clusters=offers.of_devices,
                 intake=intake,
                 evaluate_only=evaluate_only,
-                asking=asking,
-                deadline=deadline,
-                masking=Masking(keys, intake, sum(children.values())) if keys else None,
+                stages=stages,
             )
         )
 
@@ -182,7 +198,7 @@ class Session:
             self.server.finish()
             return known
         everybody = self._parts.members.in_global_round(number // self._parts.rounds)
-        self._open(number, everybody, self._holding.offers(), Deadline(), evaluate_only=True)
+        self._open(number, everybody, self._holding.offers(), [], evaluate_only=True)
         gathered = await self.server.gather()
         report = self._parts.notes.of_measurement(self._report, gathered)
         await asyncio.to_thread(final.save, report)

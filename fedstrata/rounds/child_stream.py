@@ -4,24 +4,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedstrata.errors import PayloadError
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait, sender_of
 from fedstrata.v1 import rounds_pb2 as pb
 
 
-async def _refuse_announced(header: pb.UpdateHeader) -> None:
-    raise PayloadError("updates are not announced here; send them")
-
-
 @dataclass(frozen=True)
 class ChildStream:
-    """Answers one child for as long as it stays, by the two calls that its messages stand for."""
+    """Answers one child for as long as it stays, by the calls that its messages stand for."""
 
     fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
-    take_answer: Callable[[pb.RoundAnswer], Awaitable[None]]
+    hear: Callable[[pb.RoundAnswer | pb.UpdateHeader], Awaitable[None]]  # what a child says beside its updates
     wait: UploadWait = UPLOAD_WAIT  # for what follows an update's header; between two exchanges nobody is in a hurry
-    take_announced: Callable[[pb.UpdateHeader], Awaitable[None]] = _refuse_announced
 
     async def answer(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer all that comes."""
@@ -30,12 +24,10 @@ class ChildStream:
             asked: pb.FetchModelRequest | None
             if part.HasField("fetch"):
                 asked = part.fetch
-            elif part.HasField("answer"):
-                await self.take_answer(part.answer)
-                asked = part.answer.then_fetch
-            elif part.HasField("announced"):
-                await self.take_announced(part.announced)
-                asked = part.announced.then_fetch
+            elif part.HasField("answer") or part.HasField("announced"):
+                said = getattr(part, part.WhichOneof("part"))
+                await self.hear(said)
+                asked = said.then_fetch
             else:
                 asked = await self._take(part, parts, context)
             del part  # while its sender waits for the next model, its update is not held

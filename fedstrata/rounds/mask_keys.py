@@ -13,7 +13,7 @@ from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds.child import ChildState
+from fedstrata.rounds.children import ChildState
 from fedstrata.rounds.intake import Intake
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -93,22 +93,6 @@ class KeyRing:
             )
 
 
-def is_shown(keys: KeyRing | None, request: pb.FetchModelRequest) -> bool:
-    """Keep the key that a child shows with its asking; False where updates are not masked.
-
-    Raises:
-        PayloadError: it shows none, or one that nobody wants: the two have not the same experiment.
-    """
-    if keys is not None:
-        keys.show(request.child_id, request.mask_key)
-    elif request.HasField("mask_key"):
-        raise PayloadError(
-            f"{quoted(request.child_id)} masks its updates, and its parent runs without secure_aggregation; "
-            "give all processes the same file"
-        )
-    return keys is not None
-
-
 class Masking:
     """Who masks with whom in one round."""
 
@@ -120,6 +104,7 @@ class Masking:
         self._vouched: dict[str, pb.MaskKey] = {}  # the same, with who vouches for them
         self.digest = b""  # empty while keys are missing
         self.part = pb.ModelPart()  # with the roster, for who does not know it
+        intake.when_void(self.renew)
         self.renew()
 
     @property

@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from fedstrata.errors import StateError
 from fedstrata.optimisers.server import server_optimiser
 from fedstrata.rounds import KeyRing, Offer, ReceivedModel
+from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, MaskedSum, OneSum, taken
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.holding import Offers, SessionParts, Start, Upward
@@ -26,8 +28,6 @@ Made = TypeVar("Made")
 
 class KeptModel:
     """The model of one cluster, on disk at the start of each LPS round."""
-
-    accepts_updates = None  # they have the layout of the model in all rounds
 
     def __init__(self, parts: SessionParts, keys: KeyRing | None) -> None:
         """`keys` are those of the devices, if their updates are masked."""
@@ -46,6 +46,8 @@ class KeptModel:
             optimiser=server_optimiser(experiment.training.lps_optimiser),
         )
         self._writing = Writing(self._state)
+        encoding = experiment.links.device_lps.up if keys is None else "exact"  # masked ones lie on the grid of sums
+        self._updates = Acceptance(self._layout, encoding, UPDATE_PART)
         self._told = parts.gps.plans.told
         self.takeover = Takeover(parts, self._state, self._initial)
         self._standing: RoundStart  # where the open LPS round starts
@@ -76,6 +78,10 @@ class KeptModel:
         return taken(lps.streams.with_tables(weights), lps.streams.whole.slices_of(self._layout))
 
     # --- an LPS round -------------------------------------------------------------------------
+
+    def accepts_updates(self, lps_round: int) -> Acceptance:
+        """Return what devices' updates have to be: the same in all rounds."""
+        return self._updates
 
     def offers(self, *, is_planned: bool = False) -> Offers:
         """Return the one model from which all devices start."""

@@ -19,7 +19,7 @@ from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Intake, OpenRound, ParentCalls, RoundServer, RoundTerms
+from fedstrata.rounds import Asking, Intake, OpenRound, ParentCalls, RoundServer, RoundTerms, on_time
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
@@ -100,9 +100,9 @@ def open_round(
     write_model(path, layout, [np.arange(layout.size, dtype=np.float32) + number], {})
     sums = OneSum(layout.size, children)
     intake = Intake(children=children, sums=sums, wait=server.exchange.wait)
-    deadline = deadline or Deadline()
     model = ModelFile(path, layout)
-    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, deadline=deadline))
+    stages = on_time(deadline or Deadline())
+    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, stages=stages))
     return sums.total
 
 
@@ -119,6 +119,11 @@ def announced(children: Iterable[str], *late: str) -> SharedUplink:
     )  # fmt: skip
     free = dict.fromkeys(indexes, 0)
     return SharedUplink(DeviceTimeline(experiment), begins_ns=0, deadline_ns=10**9, free=free, indexes=indexes)
+
+
+def asking_of(server: RoundServer) -> Asking:
+    """The question of the open round."""
+    return next(stage for stage in server.opened().stages if isinstance(stage, Asking))
 
 
 class Wire:
@@ -178,7 +183,7 @@ class Wire:
         if self._cut_up and self._cut_up.pop(0) == 0:
             raise cut_off()
         async with answered():
-            await self.server.answer(message)
+            await self.server.hear(message)
         async for part in self.fetch(message.then_fetch):
             yield part
 
@@ -186,7 +191,7 @@ class Wire:
         if self._cut_up and self._cut_up.pop(0) == 0:
             raise cut_off()
         async with answered():
-            self.server.announce(header)
+            await self.server.hear(header)
         async for part in self.fetch(header.then_fetch):
             yield part
 

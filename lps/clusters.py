@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.process.logs import EventLog
@@ -12,20 +11,10 @@ from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.kept.model_search import ModelSearch
 from lps.session import Session
-from lps.to_gps import Plans
+from lps.to_gps import GpsLink, Plans
 from lps.waits import Waits
 
 Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # for what is newer than a version of the plan
-
-
-class Gps(Protocol):
-    """The GPS, as far as its clusters are concerned."""
-
-    async def clusters(self, known_version: int, waits: Iterable[pb.Wait]) -> pb.FetchClustersResponse:
-        """Say which devices are waited for; return the clusters of this LPS once a plan is newer than a version."""
-
-    async def fail(self, reason: str) -> None:
-        """Say that this LPS cannot go on, and why."""
 
 
 @dataclass
@@ -45,7 +34,7 @@ class Clusters:
     """The sessions of an LPS, and for each what answers its devices' calls."""
 
     def __init__(
-        self, gps: Gps, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog
+        self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog
     ) -> None:
         """`session_of` makes the session of a cluster."""
         self.faces: dict[str, RoundServer | ModelSearch] = {}

@@ -72,13 +72,6 @@ class SessionParts:
         return pb.ReportHeader(run_id=self.lps.experiment.run_id, cluster_id=self.cluster.cluster_id)
 
 
-class Start(NamedTuple):
-    """Where a session goes on: the LPS round to open, and what is to be reported by then."""
-
-    lps_round: int
-    report: pb.ReportHeader
-
-
 class Offers(NamedTuple):
     """What devices start from in an LPS round: models by number, and the number of each device's; by default 0."""
 
@@ -96,17 +89,18 @@ class Upward:
 
 
 class Holding(Protocol):
-    """What devices train, from LPS round to LPS round."""
-
-    def accepts_updates(self, lps_round: int) -> Acceptance:
-        """Return what devices' updates have to be in an LPS round. Raises NotReadyError if it is not known yet."""
+    """What devices train, from LPS round to LPS round. Methods raise StateError for files that are damaged or lost."""
 
     @property
     def final_model(self) -> Path | None:
         """The file of the final model; none if the GPS has it."""
+        return None
 
-    async def begin(self) -> Start:
-        """Return where the session goes on, or begins."""
+    def accepts_updates(self, lps_round: int) -> Acceptance:
+        """Return what devices' updates have to be in an LPS round. Raises NotReadyError if it is not known yet."""
+
+    async def begin(self) -> tuple[int, pb.ReportHeader]:
+        """Return the LPS round with which the session goes on, or begins, and what is to be reported by then."""
 
     def offers(self, *, is_planned: bool = False) -> Offers:
         """Return what devices start from now.
@@ -116,10 +110,10 @@ class Holding(Protocol):
         """
 
     def sums(self, children: Mapping[str, int]) -> Any:
-        """Return what the updates of devices are added up in. Raises RunStoppedError if there are too few."""
+        """Return empty sums for the updates of devices. Raises RunStoppedError if masks would not hide these."""
 
     async def written(self) -> None:
-        """Wait until all that devices were offered is on disk, if it is kept there. Raises StateError."""
+        """Wait until all that devices were offered is on disk, if it is kept there."""
 
     async def move(self, lps_round: int, sums: Any, report: pb.ReportHeader) -> None:
         """Take the sums of an LPS round, and the report with its row."""

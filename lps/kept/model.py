@@ -17,16 +17,15 @@ from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, MaskedSum, OneSum, taken
 from fedstrata.v1 import gps_service_pb2 as gps_pb
-from lps.holding import Offers, SessionParts, Start, Upward
+from lps.holding import Holding, Offers, SessionParts, Upward
 from lps.kept.arithmetic import difference, moves, spliced
-from lps.kept.state import ClusterState, RoundStart
+from lps.kept.state import ClusterState, RoundStart, Writing
 from lps.kept.takeover import Takeover
-from lps.kept.writing import Writing
 
 Made = TypeVar("Made")
 
 
-class KeptModel:
+class KeptModel(Holding):
     """The model of one cluster, on disk at the start of each LPS round."""
 
     def __init__(self, parts: SessionParts, keys: KeyRing | None) -> None:
@@ -55,13 +54,12 @@ class KeptModel:
 
     @property
     def final_model(self) -> Path:
-        """The file of the model that devices have measured last."""
         return self._state.path_of(self._standing.lps_round)
 
-    async def begin(self) -> Start:
+    async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
         """Go on from the newest state that is whole, or begin with the initial model."""
         self._standing = await asyncio.to_thread(self._newest_or_first)
-        return Start(self._standing.lps_round, self._standing.report)
+        return self._standing.lps_round, self._standing.report
 
     def _newest_or_first(self) -> RoundStart:
         found = self._state.newest(self._parts.log)
@@ -80,22 +78,18 @@ class KeptModel:
     # --- an LPS round -------------------------------------------------------------------------
 
     def accepts_updates(self, lps_round: int) -> Acceptance:
-        """Return what devices' updates have to be: the same in all rounds."""
         return self._updates
 
     def offers(self, *, is_planned: bool = False) -> Offers:
-        """Return the one model from which all devices start."""
         return Offers({0: Offer(self._standing.model, told=self._told)}, {})
 
     def sums(self, children: Mapping[str, int]) -> OneSum:
-        """Return the empty sum of the updates of devices. Raises RunStoppedError if masks would not hide them."""
         if self._keys is None:
             return OneSum(self._layout.size, children)
         self._keys.check_size(len(children))
         return MaskedSum(self._layout.size, children)
 
     async def written(self) -> None:
-        """Wait until the model that devices were offered is on disk."""
         await self._writing.done()
 
     async def move(self, lps_round: int, sums: OneSum, report: gps_pb.ReportHeader) -> None:
@@ -145,7 +139,6 @@ class KeptModel:
         self._local.close()
 
     async def go_back(self, received: ReceivedModel) -> gps_pb.ReportHeader:
-        """Open the state at the start of a global round again."""
         self._local.close()
         before, lps_round = self._standing, received.round * self._parts.rounds
         self._standing = await asyncio.to_thread(self._state.open, lps_round)

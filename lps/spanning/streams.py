@@ -16,7 +16,7 @@ from fedstrata.streams.streams import UPDATE_PART, Streams, are_offers
 from fedstrata.tensors import Layout, RoutedSums
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.holding import Offers, SessionParts, Start, Upward
+from lps.holding import Holding, Offers, SessionParts, Upward
 from lps.report_files import RoundReports
 from lps.spanning.stream_vector import StreamVector, changes, partial_sums
 
@@ -48,16 +48,13 @@ class UpdateLayouts:
         return next((known for first, known in reversed(self._since) if first <= lps_round), self._since[0][1])
 
 
-class ReceivedStreams:
+class ReceivedStreams(Holding):
     """The streams of a global round, and how the updates of this LPS's devices move them."""
-
-    final_model = None  # the GPS has them all
 
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts
         self._reports = RoundReports(parts.folder, parts.log)
         self._layouts = UpdateLayouts(parts.lps.experiment.links.device_lps.up)
-        self.accepts_updates = self._layouts.of
         self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
         self._global_round = 0
         self._streams: Streams = parts.lps.streams
@@ -68,7 +65,7 @@ class ReceivedStreams:
 
     # --- what the GPS sends -------------------------------------------------------------------
 
-    async def begin(self) -> Start:
+    async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
         """Fetch the open global round.
 
         Raises:
@@ -88,16 +85,14 @@ class ReceivedStreams:
         report = report or parts.empty_report()
         parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
         await self._start_from(received)
-        return Start(received.round * parts.rounds, report)
+        return received.round * parts.rounds, report
 
     async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
-        """Take the streams with which a global round starts, and keep the report."""
         self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
         await asyncio.to_thread(self._reports.save, received.round, report)
         await self._start_from(received)
 
     async def go_back(self, received: ReceivedModel) -> gps_pb.ReportHeader:
-        """Take the streams of a global round again, and the report as it was then."""
         report = await asyncio.to_thread(self._reports.at, received.round) or self._parts.empty_report()
         self._parts.notes.complete(report)
         await self.take(received, report)
@@ -121,15 +116,16 @@ class ReceivedStreams:
 
     # --- an LPS round -------------------------------------------------------------------------
 
+    def accepts_updates(self, lps_round: int) -> Acceptance:
+        return self._layouts.of(lps_round)
+
     def offers(self, *, is_planned: bool = False) -> Offers:
-        """Return the models of all clusters, and who starts from which."""
         members = self._parts.members
         self._began_in = members.began_in() if is_planned else members.clusters_of()
         models = self._vector.offers(of_all=self._parts.lps.method.fetches_all, **self._to_devices)
         return Offers(models, self._began_in)
 
     def sums(self, children: Mapping[str, int]) -> RoutedSums:
-        """Return empty sums of each stream, and which of them the updates of devices go into."""
         members = self._parts.members
         sizes = [stream.tensors.size for stream in self._streams.streams(members.clusters)]
         return RoutedSums(sizes, members.routes(self._streams, children), children)

@@ -52,7 +52,7 @@ def clusters_of(gps: Gps, run: Callable[[], Any], members: set[str]) -> tuple[Cl
         term=0, takeover=None, server=server, run=running, has_member=members.__contains__,
         take_members=lambda cluster: None, close=lambda: None, goes_on_with=lambda cluster: True,
     )  # fmt: skip
-    clusters = Clusters(gps, lambda cluster: cast(Any, session), plans, "lps-0", EventLog("test"))
+    clusters = Clusters(cast(Any, gps), lambda cluster: cast(Any, session), plans, "lps-0", EventLog("test"))
     return clusters, plans, server
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import hold_s
-from fedstrata.rounds.child_stream import ChildStream
+from fedstrata.rounds.child_calls import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait

@@ -8,7 +8,7 @@ from fedstrata.errors import NotReadyError, NotServedError
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, wait_until
 from fedstrata.rounds import RoundServer
-from fedstrata.rounds.child_stream import ChildStream
+from fedstrata.rounds.child_calls import ChildStream
 from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb

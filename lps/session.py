@@ -22,7 +22,6 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Sums
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.holding import Holding, LpsParts, Offers, SessionParts
@@ -63,7 +62,6 @@ class Session:
         terms = RoundTerms(
             run_id=experiment.run_id,
             layout=lps.streams.travelling,
-            part=UPDATE_PART,
             link=experiment.links.device_lps,
             wait=clock.wait,
             held_s=hold_s(experiment.device_count),

@@ -15,7 +15,7 @@ from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.streams.streams import UPDATE_PART, Streams
+from fedstrata.streams.streams import Streams
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.v1 import answers_pb2, rounds_pb2
@@ -176,6 +176,7 @@ class GpsLink:
         identity = Identity(
             run_id=self._experiment.run_id, child_id=name, cluster_id=name, lps_id=self._lps_id, term=cluster.term
         )
+        largest = 2 * streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
         attended = ParentStream(self._stub.Attend)
         calls = ParentCalls(
             fetch=attended.fetch,
@@ -183,16 +184,14 @@ class GpsLink:
             locate=self._stub.LocateUpdate,
             exchange=attended.exchange,
             close=attended.close,
+            clock=clock_of(self._experiment).uplink(name, largest),
         )
-        largest = 2 * streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
         uplink = RoundClient(
             calls,
             identity,
             streams.everywhere,
             link=self._experiment.links.lps_gps,
-            part=UPDATE_PART,
             log=log,
-            clock=clock_of(self._experiment).uplink(name, largest),
             accepts_model=accepts_model,
             link_bytes=lambda: link_bytes_to_proto(self._metrics.links.snapshot()),
         )

@@ -50,6 +50,18 @@ class Child:
     is_asked_again: bool = False  # its report was voided, and its new deadline has not passed
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoundResult:
+    """What a closed round holds."""
+
+    children: int
+    num_examples: int
+    train_loss: float
+    missing: tuple[str, ...]
+    evaluations: tuple[pb.Evaluation, ...]
+    uploaded: Mapping[str, Exchanged] = field(default_factory=dict)  # on a clock: what the accepted children sent up
+
+
 @dataclass
 class Notes:
     """What children reported beside their tensors."""
@@ -70,17 +82,18 @@ class Notes:
         if header.HasField("work"):
             self.uploaded[name] = Exchanged.of_update(header)
 
-
-@dataclass(frozen=True, kw_only=True)
-class RoundResult:
-    """What a closed round holds."""
-
-    children: int
-    num_examples: int
-    train_loss: float
-    missing: tuple[str, ...]
-    evaluations: tuple[pb.Evaluation, ...]
-    uploaded: Mapping[str, Exchanged] = field(default_factory=dict)  # on a clock: what the accepted children sent up
+    def result(self, children: Mapping[str, Child]) -> RoundResult:
+        """Return what a round holds that ends with its children standing so."""
+        losses = self.losses.values()
+        missing = tuple(name for name, child in children.items() if child.state is not ChildState.ACCEPTED)
+        return RoundResult(
+            children=len(children) - len(missing),
+            num_examples=sum(examples for _, examples in losses),
+            train_loss=mean_loss(losses),
+            missing=missing,
+            evaluations=tuple(each for name in sorted(self.evaluations) for each in self.evaluations[name]),
+            uploaded=self.uploaded,
+        )
 
 
 class Children:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, PayloadError, SupersededError
 from fedstrata.experiment import TierDeadline
-from fedstrata.rounds.children import Child, Children, ChildState, Notes, RoundResult, Upload, mean_loss
+from fedstrata.rounds.children import Child, Children, ChildState, Notes, RoundResult, Upload
 from fedstrata.rounds.notes import NO_LIMITS, ChildLimits
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
@@ -208,15 +208,7 @@ class Intake(Children):
             self._empty_if_void()
             self.is_closed = True
             self.sums = None
-        losses = self._notes.losses.values()
-        return RoundResult(
-            children=sum(child.state is ChildState.ACCEPTED for child in self._children.values()),
-            num_examples=sum(examples for _, examples in losses),
-            train_loss=mean_loss(losses),
-            missing=tuple(name for name, child in self._children.items() if child.state is not ChildState.ACCEPTED),
-            evaluations=tuple(e for name in sorted(self._notes.evaluations) for e in self._notes.evaluations[name]),
-            uploaded=self._notes.uploaded,
-        )
+        return self._notes.result(self._children)
 
     def _tell(self) -> None:
         if self.is_complete:

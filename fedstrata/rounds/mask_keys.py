@@ -123,8 +123,11 @@ class Masking:
             return ()
         return self.lacking
 
-    def heard(self, child_id: str) -> bool:
+    def heard(self, child_id: str, *, has_masked: bool = False) -> bool:
         """Take note that a child has shown its key: with another than the roster's, all mask anew.
+
+        A child that `has_masked` in this round still has the key in the roster; the one that it shows is for the next
+        global round.
 
         True where the roster is there now and was not before.
 
@@ -138,6 +141,8 @@ class Masking:
             self.renew()
             return self.is_formed
         if key.public_key != self._known.get(child_id):
+            if has_masked:
+                return False
             self._shown[child_id] += 1
             if self._shown[child_id] > MOST_KEYS:
                 raise PayloadError(f"{child_id} shows another key for masks for the {MOST_KEYS + 1}th time in a round")

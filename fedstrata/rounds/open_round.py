@@ -18,6 +18,7 @@ from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.offer import Offer
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Layout
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
@@ -48,7 +49,6 @@ class RoundTerms:
 
     run_id: str
     layout: Layout
-    part: str  # what the one part of an update is called
     link: LinkSettings
     wait: TierDeadline
     clock: ParentClock = field(default_factory=ParentClock)
@@ -57,7 +57,7 @@ class RoundTerms:
 
     def updates(self) -> Acceptance:
         """Return what an update has to be."""
-        return Acceptance(self.layout, self.link.up, self.part)
+        return Acceptance(self.layout, self.link.up, UPDATE_PART)
 
 
 class Verdict(Enum):

@@ -125,7 +125,8 @@ class Masked(Stage):
         self._around = around
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        return self.masking.heard(request.child_id)
+        has_masked = self._around.opened.is_base_of(request.child_id, request.sent_round, request.sent_digest)
+        return self.masking.heard(request.child_id, has_masked=has_masked)
 
     def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
         return not self.masking.is_formed

@@ -10,9 +10,9 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
 from fedstrata.rounds.children import ChildState, Refusals, Upload
 from fedstrata.rounds.notes import check_notes
-from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Verdict
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 

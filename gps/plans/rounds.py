@@ -19,7 +19,6 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, OpenRound, Refusals, RoundResult, RoundServer, RoundTerms
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
-from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, Layout, Sums
 from gps.journal.journal import Journal
 from gps.plans.asking import Asking
@@ -58,7 +57,6 @@ class GlobalRounds:
         exchange = RoundTerms(
             run_id=experiment.run_id,
             layout=Layout(()),  # each round says what it takes
-            part=UPDATE_PART,
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
             clock=clock.rounds,

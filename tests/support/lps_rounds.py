@@ -54,7 +54,7 @@ class LpsRounds:
         )
         around = Around(
             opened=self.opened,
-            terms=RoundTerms(run_id="", layout=Layout(()), part="", link=LinkSettings(), wait=self.clock.wait),
+            terms=RoundTerms(run_id="", layout=Layout(()), link=LinkSettings(), wait=self.clock.wait),
             refused=Refusals(EventLog("test")),
             changes=Changes(),
             metrics=ProcessMetrics("lps"),

@@ -23,11 +23,11 @@ from fedstrata.rounds import Asking, Intake, OpenRound, ParentCalls, RoundServer
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
+from fedstrata.streams.streams import UPDATE_PART as PART
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 RUN_ID = "run-1"
-PART = "fed_avg"
 LAYOUT = Layout.of({"fc1.weight": (3, 2), "fc1.bias": (2,)})
 CODEC = PayloadCodec(LAYOUT, "float32")
 LINK = LinkSettings()
@@ -86,7 +86,7 @@ def server_of(
     **given: Any,
 ) -> tuple[RoundServer, ExactSum]:
     """A parent with round 0 open, whose model counts 0, 1, 2, …; and the sum that the round fills."""
-    exchange = RoundTerms(run_id=RUN_ID, layout=layout, part=PART, link=link, wait=wait)
+    exchange = RoundTerms(run_id=RUN_ID, layout=layout, link=link, wait=wait)
     server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), **given)
     return server, open_round(server, folder, 0, children, deadline)
 
@@ -133,6 +133,7 @@ class Wire:
         self.server = server
         self._cut_down, self._cut_up = list(cut_down), list(cut_up)
         self.parts_up = self.parts_down = 0
+        self.asked: list[pb.FetchModelRequest] = []
         self.on_cut: Callable[[], None] = lambda: None
 
     def calls(self, patience: int | None = None, *, has_exchange: bool = False) -> ParentCalls:
@@ -142,6 +143,7 @@ class Wire:
         )
 
     async def fetch(self, request: pb.FetchModelRequest, **options: object) -> AsyncIterator[pb.ModelPart]:
+        self.asked.append(request)
         cut_after = self._cut_down.pop(0) if self._cut_down else None
         count = 0
         async with answered():

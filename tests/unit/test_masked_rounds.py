@@ -63,7 +63,7 @@ class Parent:
         deadline: Deadline | None = None,
     ) -> "Parent":  # fmt: skip
         keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
-        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=wait, keys=keys)
+        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=wait, keys=keys)
         server = RoundServer(
             terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), accepts_updates=lambda number: MASKED
         )
@@ -106,7 +106,7 @@ class Child:
         identity = Identity(run_id=RUN_ID, child_id=device_id, cluster_id="lps-0")
         calls = Wire(parent.server, **cuts).calls()
         self.client = RoundClient(
-            calls, identity, LAYOUT, link=LinkSettings(), part=PART, log=EventLog("device"), masks=self.masks
+            calls, identity, LAYOUT, link=LinkSettings(), log=EventLog("device"), masks=self.masks
         )
         self.sent: Update | None = None
         self.uploads = 0
@@ -115,7 +115,12 @@ class Child:
         """Fetch the model and send an update of it."""
         received = await self.client.fetch(-1)
         assert isinstance(received, ReceivedModel)
-        self.sent = Update(
+        self.sent = self.update_of(received, flat, num_examples)
+        await self.send_again()
+
+    def update_of(self, received: Any, flat: Flat, num_examples: int = 2) -> Update:
+        """The update of a model that was received."""
+        return Update(
             round=received.round,
             num_examples=num_examples,
             codec=self.client.codec_for(flat),
@@ -123,7 +128,6 @@ class Child:
             base_digest=received.digest,
             trained_from=received.trained_from("lps-0", 0),
         )
-        await self.send_again()
 
     async def send_again(self) -> None:
         assert self.sent is not None
@@ -219,6 +223,22 @@ async def test_a_device_that_comes_back_with_another_key_is_masked_for_anew(tmp_
     mean = await mean_of(parent, born_again.send(vector(6.0)), *(child.stay() for child in children))
     assert mean[0] == 2.0
     assert [child.uploads for child in children] == [2] * 4
+
+
+async def test_a_late_update_shows_the_key_of_the_next_global_round_and_nobody_else_masks_anew(tmp_path: Path) -> None:
+    parent, short = Parent.of(tmp_path), masked_experiment(5, rounds_per_global=1)
+    children = [Child(parent, name, experiment=short) for name in IDS]
+    late, killed = children[3:]
+    waiting = [child.client.fetch(-1) for child in (late, killed)]
+    received, *_ = await asyncio.gather(*waiting, *(child.send(vector(1.0)) for child in children[:3]))
+    born_again = Child(parent, IDS[4], experiment=short)
+    again = asyncio.ensure_future(_then(asyncio.ensure_future(born_again.client.fetch(-1)), born_again, vector(6.0)))
+    await turns()
+    late.sent = late.update_of(received, vector(1.0))
+    await late.send_again()
+    mean = await mean_of(parent, again, *(child.stay() for child in children[:4]))
+    assert mean[0] == 2.0
+    assert [child.uploads for child in children[:4]] == [2] * 4
 
 
 async def test_as_long_as_keys_are_missing_those_are_named_who_have_shown_none(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from fedstrata.v1.gps_service_pb2 import Cluster
 from gps.journal.journal import BEFORE
 from gps.plans.asking import Asking as GpsAsking
 from tests.support.gps_parts import GpsParts
-from tests.support.rounds_setting import PART, RUN_ID, asking_of
+from tests.support.rounds_setting import RUN_ID, asking_of
 
 QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))})
 IDS = [f"device-00{index}" for index in range(3)]
@@ -55,9 +55,7 @@ def real(*changes: str) -> Experiment:
 def asked(clock: SetTime, number: int = 2) -> RoundServer:
     """A parent with a round open in which three devices are asked."""
     links = Transfers(device_links(real()), clock)
-    terms = RoundTerms(
-        run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links)
-    )
+    terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links))
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
     intake = Intake(children=IDS, wait=TierDeadline())
     model = ModelInMemory(LAYOUT, np.zeros(3, np.float32))

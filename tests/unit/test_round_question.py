@@ -21,7 +21,6 @@ from tests.support.rounds_setting import (
     CODEC,
     LAYOUT,
     LINK,
-    PART,
     RUN_ID,
     Wire,
     asking_of,
@@ -232,7 +231,7 @@ async def test_an_answer_to_a_round_without_a_question_is_passed_over(tmp_path: 
 def client_of(wire: Wire, child_id: str = "a") -> RoundClient:
     identity = Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
     calls = wire.calls(has_exchange=True)
-    return RoundClient(calls, identity, LAYOUT, link=LINK, part=PART, log=EventLog("test"))
+    return RoundClient(calls, identity, LAYOUT, link=LINK, log=EventLog("test"))
 
 
 async def test_a_child_answers_and_hears_how_the_round_goes_on(tmp_path: Path) -> None:
@@ -287,13 +286,16 @@ async def test_a_child_whose_parent_was_killed_sends_its_answer_again_and_nothin
 
 async def test_a_child_with_a_new_model_has_answered_nothing(tmp_path: Path) -> None:
     server = asking_server(tmp_path)
-    client = client_of(Wire(server))
+    wire = Wire(server)
+    client = client_of(wire)
     answering = asyncio.create_task(client.answer(0, losses(1, 2)))
     await asyncio.sleep(0)
     open_asking(server, 1)
     received = await answering
     assert isinstance(received, ReceivedModel)
-    assert (received.round, client.answered_round) == (1, None)
+    assert received.round == 1
+    await client.fetch(-1)
+    assert not wire.asked[-1].HasField("answered_round")
 
 
 async def test_a_refused_answer_is_told_to_the_child_with_the_reason(tmp_path: Path) -> None:

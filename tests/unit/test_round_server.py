@@ -22,8 +22,8 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Refusals, RoundServer
-from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rpc.payload import Acceptance, payload_header
+from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.loop_time import LoopTime, turns

@@ -47,8 +47,7 @@ from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
-from lps.kept.state import ClusterState
-from lps.kept.writing import Writing
+from lps.kept.state import ClusterState, Writing
 from lps.servicer import LpsServicer
 
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"

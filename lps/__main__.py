@@ -76,8 +76,6 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     claim(state)
     agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log, tls=tls)
     guard = guard_of(tls, agent, metrics.refused, experiment.device_count)
-    if guard is not None:
-        agent.waits.is_shut_out = partial(guard.shuts_out, "device")
     uploads = upload_wait(experiment, agent.model_bytes)
     server = RpcServer(
         metrics.links,
@@ -101,7 +99,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         async def work() -> int:
             await agent.register(advertised or server.address)
             await server.set_ready()
-            await agent.run()
+            await (agent.run() if guard is None else agent.run(partial(guard.shuts_out, "device")))
             return 0
 
         code = await first_of(stop, work())

@@ -18,7 +18,7 @@ class Members:
     def __init__(self, experiment: Experiment, home: gps_pb.Cluster, presence: Presence) -> None:
         self._experiment = experiment
         self._home, self._term = home.cluster_id, home.term
-        self.under_way: int | None = None  # where clusters span LPSs: the global round that devices are in
+        self._under_way: int | None = None  # the global round that devices are in, where clusters span LPSs
         self._presence = presence
         self.take(home)
 
@@ -30,11 +30,19 @@ class Members:
         """
         if home is None or home.term != self._term:
             return False
-        number = self.under_way
+        number = self._under_way
         if number is None:
             return True
         now = {member.device_id for member in home.members if member.from_global_round <= number}
         return now == set(self.in_global_round(number))
+
+    def begin_global_round(self, number: int) -> None:
+        """Note that devices are in a global round, for `goes_on_with`."""
+        self._under_way = number
+
+    def end_global_round(self) -> None:
+        """Note that devices are in no global round."""
+        self._under_way = None
 
     def take(self, home: gps_pb.Cluster) -> None:
         """Take who belongs here; each device from its first global round on."""

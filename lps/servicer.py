@@ -14,7 +14,7 @@ from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer
-from lps.kept.takeover import ModelSearch
+from lps.kept.model_search import ModelSearch
 
 
 class LpsServicer(LpsServiceServicer):

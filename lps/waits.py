@@ -40,12 +40,18 @@ class _Opened:
 class Waits:
     """Looks at the clusters' rounds from time to time."""
 
-    def __init__(self, clusters: Mapping[str, Rounds], clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        clusters: Mapping[str, Rounds],
+        is_shut_out: Callable[[str], bool],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`is_shut_out` says which devices' certificates do not count any more; `clock` gives seconds."""
         self._clusters = clusters
+        self._is_shut_out = is_shut_out
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._opened: dict[str, _Opened] = {}
         self._said: list[tuple[str, str]] = []
-        self.is_shut_out: Callable[[str], bool] = lambda device_id: False  # for a certificate that counts no more
 
     def now(self) -> list[pb.Wait]:
         """Whom the open rounds have waited for longer than is usual."""
@@ -61,7 +67,7 @@ class Waits:
         return waits
 
     def _why(self, device_id: str) -> str:
-        return "; its certificate counts no more, renew it" if self.is_shut_out(device_id) else ""
+        return "; its certificate counts no more, renew it" if self._is_shut_out(device_id) else ""
 
     def _note(self, cluster_id: str, number: int) -> _Opened:
         known, now = self._opened.get(cluster_id), self._clock()

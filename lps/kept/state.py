@@ -6,24 +6,22 @@ a cluster whose devices have measured the final model. They lie in `CLUSTER/`, o
 has changed hands so many times: what one LPS wrote before another served the cluster is no state to go on from.
 """
 
+import asyncio
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-
-from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.experiment.sections import NoOptimiserSettings
 from fedstrata.optimisers.files import OptimiserFiles
 from fedstrata.optimisers.server import ServerOptimiser, server_optimiser
 from fedstrata.process.logs import EventLog
-from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, read_sealed, write_model, write_sealed
+from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
 from fedstrata.tensors import Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
-
-FINAL = "final.pb"
+from lps.report_files import read_report, write_report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +112,7 @@ class ClusterState:
         self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
     ) -> None:
         """Write the start of an LPS round that does not count before the start of its global round is there, too."""
-        write_sealed(self._path(lps_round, "pb"), report.SerializeToString(deterministic=True), durable=durable)
+        write_report(self._path(lps_round, "pb"), report, durable=durable)
         metadata = self._metadata_of(lps_round)
         write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)
 
@@ -127,21 +125,6 @@ class ClusterState:
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
-
-    def save_final(self, report: pb.ReportHeader) -> None:
-        """Keep the complete report, before devices hear that nothing more is wanted of them."""
-        write_sealed(self.folder / FINAL, report.SerializeToString(deterministic=True))
-
-    def final(self, log: EventLog) -> pb.ReportHeader | None:
-        """The complete report of an earlier life, if there is one and it is whole."""
-        path = self.folder / FINAL
-        if not path.exists():
-            return None
-        try:
-            return read_report(path)
-        except StateError as error:
-            log.warning("state_passed_over", reason=str(error))
-            return None
 
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
         """A model that needs to outlive nothing; on disk unless it is small."""
@@ -211,18 +194,36 @@ class ClusterState:
                 path.unlink(missing_ok=True)
 
 
-def newest_reports(folder: Path) -> Iterator[pb.ReportHeader]:
-    """The newest report that is whole of each cluster and term in the folder of a run."""
-    for cluster in sorted(path for path in folder.glob("*") if path.is_dir()):
-        for path in sorted(cluster.glob("round-*.pb"), reverse=True):
-            with suppress(StateError):
-                yield read_report(path)
-                break
+class Writing:
+    """Saves one cluster's state: before the round is opened, or, if the model is small, while devices train.
 
+    A round that is opened before it is on disk is only ever one ahead of it, and is neither closed nor told of before
+    the files are there: an LPS that is killed in between goes on one round earlier, with the same bits. At most one
+    write is under way.
+    """
 
-def read_report(path: Path) -> pb.ReportHeader:
-    """The report in a sealed file. Raises StateError, naming the file."""
-    try:
-        return pb.ReportHeader.FromString(read_sealed(path))
-    except DecodeError as error:
-        raise StateError(f"{path}: {error}") from None
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._under_way: asyncio.Future[None] | None = None
+
+    async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
+        """The start of an LPS round, to be opened at once; on disk when `done` comes back."""
+        await self.done()
+        if not self._state.layout.is_small:
+            return await asyncio.to_thread(self._state.save, lps_round, pieces, report)
+        standing = self._state.begun(lps_round, pieces, report)
+        model = standing.model
+        self._under_way = asyncio.get_running_loop().run_in_executor(
+            None, self._state.keep, lps_round, model.pieces(), report, model.digest
+        )
+        return standing
+
+    async def done(self) -> None:
+        """Wait until all that was saved is on disk.
+
+        Raises:
+            StateError: the disk is full or refuses.
+        """
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            await under_way

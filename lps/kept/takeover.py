@@ -1,256 +1,107 @@
-"""What an LPS does first with a cluster that another served: it finds the cluster's model among its devices.
+"""What a local parameter server (LPS) does first with a cluster that has begun, and whose state is not on its disk.
 
-A cluster's own layers are in the files of the LPS that is away, and in what each device last received. Devices are
-asked for it, and what most of them hold is read from one; the shared layers come from the GPS.
+It finds the cluster's own layers among the cluster's devices. The shared layers come from the global parameter server
+(GPS).
 """
 
-import hashlib
-import re
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import asyncio
+from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from fedstrata.errors import NotReadyError, PayloadError, StateError
-from fedstrata.experiment import TierDeadline
-from fedstrata.process.logs import EventLog
-from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
+from fedstrata.errors import StateError
 from fedstrata.rounds import ReceivedModel
-from fedstrata.rounds.notes import check_run
-from fedstrata.rounds.offer import MODEL_PART
-from fedstrata.rpc.payload import accepted_codec
-from fedstrata.rpc.stream import Supersedable
 from fedstrata.store import AnyModel
-from fedstrata.tensors import Flat, Layout, PayloadCodec
-from fedstrata.v1 import lps_service_pb2 as lps_pb
-from fedstrata.v1 import rounds_pb2 as pb
+from fedstrata.tensors import Flat
+from lps.holding import SessionParts
 from lps.kept.arithmetic import spliced
+from lps.kept.model_search import ModelSearch
 from lps.kept.state import ClusterState
 
-REUNION_S = 10.0  # twice as long as devices take to notice that their LPS is away
-ASKED = 16  # devices at once: more than most liars can be, and each may have sent 64 KiB before it is read
-MOST_CUTS = 3  # of one device's model, before another is read
-DIGEST = re.compile(r"[0-9a-f]{64}")
 
+class Takeover:
+    """Finds the state of a cluster that another LPS served last, or that this LPS served and has lost."""
 
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """A model that a device has received: of which LPS round, and its values, shape (layout.size,)."""
+    def __init__(self, parts: SessionParts, state: ClusterState, initial: Callable[[], Flat]) -> None:
+        """`initial` gives the model with which every cluster begins, if nothing else is left."""
+        self._parts = parts
+        self._state = state
+        self._initial = initial
+        self._is_exact = parts.lps.experiment.deadlines.gps.deadline_s is None
+        self._oldest = self._oldest_to_go_on_from(parts.cluster.global_round)
 
-    lps_round: int
-    flat: Flat
+    def _oldest_to_go_on_from(self, global_round: int) -> int:
+        """Return the LPS round that this LPS must have a state of, or a later one; -1 if it needs none.
 
+        While the GPS has a global round open, nobody can be further back than in the last LPS round of the one before:
+        its aggregate is in, and the next start not written. With deadlines others go on without this LPS.
+        """
+        if not global_round:
+            return -1
+        return global_round * self._parts.rounds - 1 if self._is_exact else 0
 
-class Said(NamedTuple):
-    """What a device says that it holds: the model of which LPS round, and the SHA-256 of its payload."""
+    def may_be_needed(self) -> bool:
+        """Return whether it can be, by the names of files alone."""
+        return bool(self._parts.cluster.term) or self._state.newest_named < self._oldest
 
-    lps_round: int
-    sha256: str
+    def is_needed(self) -> bool:
+        """Return whether the cluster has begun and nothing whole of this term, or nothing new enough, is on disk."""
+        if not self._parts.cluster.term and self._oldest < 0:
+            return False
+        found = self._state.newest(self._parts.log)
+        if found is None:
+            return True
+        found.close()
+        return found.lps_round < self._oldest
 
+    def search(self) -> ModelSearch:
+        """Return what speaks to the devices before there is a round to open."""
+        now = self._parts.cluster.global_round * self._parts.rounds
+        return ModelSearch(
+            self._parts.lps.experiment.run_id,
+            layout=self._state.layout,
+            members=self._parts.members.ids,
+            wait=self._parts.clock.wait,
+            rounds=range(now - self._parts.rounds - 1, now + self._parts.rounds),
+            log=self._parts.log,
+        )
 
-class ModelSearch:
-    """Speaks to a cluster's devices before there is a round to open: who holds what, and one model up.
-
-    Some of those that hold one are asked for it at once. Each says first of which round its model is, and its digest;
-    what most of them say is believed, and read from one of them.
-    """
-
-    def __init__(
-        self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, rounds: range, log: EventLog
-    ) -> None:
-        """`rounds` are the LPS rounds whose models the devices can hold by what the GPS says."""
-        self._run_id = run_id
-        self._layout = layout
-        self._members = members
-        self._wait = wait
-        self._rounds = rounds
-        self._log = log
-        self._held: dict[str, int] = {}  # the round of each device that has asked; -1 for none
-        self._asked: set[str] = set()
-        self._said: dict[str, Said] = {}  # by those asked whose streams are there
-        self._cuts: Counter[str] = Counter()
-        self._reading: str | None = None
-        self._newest: dict[str, Supersedable] = {}
-        self._model: Held | None = None
-        self._is_released = False
-        self._changes = Changes()
-
-    async def model(self) -> Held | None:
-        """The model that most devices hold; None when none holds one."""
-        await self._hear_devices()
-        timeout_s = payload_timeout_s(self._layout.float32_bytes)
-        tried: set[str] = set()
-        while asked := self._holders(tried):
-            tried |= asked
-            self._asked = set(asked)
-            self._changes.tell()
-            while self._asked:
-                await self._changes.wait_until(self._is_decided, timeout_s)
-                self._reading = self._most_believed()
-                if self._reading is None:
-                    break  # nobody has said anything for as long as a model may take
-                self._changes.tell()
-                await self._changes.wait_until(lambda: self._model is not None or self._reading is None, timeout_s)
-                if self._model is not None:
-                    return self._model
-                if self._reading is not None:
-                    self._give_up(self._reading)
-            for device_id in sorted(self._asked):
-                self._give_up(device_id)
-        return None
-
-    @property
-    def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """As of a RoundServer, before there is a round: -1, and the devices that have not been heard of."""
-        return -1, tuple(sorted(self._members - set(self._held))), ""
-
-    def _holders(self, tried: set[str]) -> set[str]:
-        """The first by name of the devices that hold a model and have not been asked, a few."""
-        return set(sorted(name for name, held in self._held.items() if held >= 0 and name not in tried)[:ASKED])
-
-    def _is_decided(self) -> bool:
-        """Whether more than half of those asked say the same, or all have said something."""
-        votes = Counter(self._said.values())
-        return self._asked <= set(self._said) or 2 * max(votes.values(), default=0) > len(self._asked)
-
-    def _most_believed(self) -> str | None:
-        """The device to read from: the first of those who say what most say, of what can be the newest of equals."""
-        votes = Counter(self._said.values())
-        if not votes:
-            return None
-        believed = max(votes, key=lambda said: (said.lps_round in self._rounds, votes[said], said))
-        return min(name for name, said in self._said.items() if said == believed)
-
-    def _give_up(self, device_id: str) -> None:
-        """Ask a device no more."""
-        self._log.warning("model_not_sent", device=device_id)
-        self._asked.discard(device_id)
-        self._leave(device_id)
-
-    def _leave(self, device_id: str) -> None:
-        """A device's stream is there no more."""
-        self._said.pop(device_id, None)
-        if self._reading == device_id:
-            self._reading = None
-        self._changes.tell()
-
-    async def _hear_devices(self) -> None:
-        """Wait for the first device, however long, and then for the others; with deadlines not for ever."""
-        await self._changes.wait_until(lambda: bool(self._held), None)
-        longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
-        await self._changes.wait_until(lambda: self._members <= set(self._held), longest_s)
-
-    def release(self) -> None:
-        """Answer all held calls at once: who asks again finds a round open, or nothing here any more."""
-        self._is_released = True
-        self._changes.tell()
-
-    # --- the devices' calls -------------------------------------------------------------------
-
-    async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Note what a device holds, and hold the call until it is asked for that or the rounds begin."""
-        check_run(self._run_id, request.run_id)
-        device_id = request.child_id
-        if device_id in self._members and self._model is None:
-            held_round = request.held_round if request.HasField("held_round") else -1
-            if device_id in self._asked and held_round != self._held[device_id]:
-                self._give_up(device_id)  # it has been started again, and what it was asked for is gone
-            self._held[device_id] = held_round
-            self._changes.tell()
-        await self._changes.wait_until(lambda: self._is_released or self._is_wanted(device_id), HOLD_S)
-        if self._is_wanted(device_id):
-            yield pb.ModelPart(send_model=pb.SendModel(round=self._held[device_id]))
-        else:
-            yield pb.ModelPart(waiting=pb.Waiting(current_round=-1))
-
-    def _is_wanted(self, device_id: str) -> bool:
-        return self._model is None and device_id in self._asked and not self._is_released
-
-    async def take_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Take the model that a device was asked for; one that is not wanted any more is passed over.
+    async def run(self, search: ModelSearch) -> None:
+        """Write the state to go on from: of what devices hold, else of what this LPS or every LPS began with.
 
         Raises:
-            PayloadError: it is not what was asked for, or not finite; another device is believed.
-            NotReadyError: it was cut. SupersededError: the device has begun anew.
+            StateError: with what is left the cluster would not go on as it would have.
         """
-        check_run(self._run_id, header.run_id)
-        device_id = header.device_id
-        if not self._is_wanted(device_id):
-            return
-        before, self._newest[device_id] = self._newest.get(device_id), (newest := Supersedable())
-        if before is not None:
-            before.supersede()
-        try:
-            async with newest.until_superseded(device_id):
-                await self._take_believed(header, parts)
-        except PayloadError:
-            self._give_up(device_id)
-            raise
-        finally:
-            if self._newest[device_id] is newest:
-                self._leave(device_id)
+        self._check_possible()
+        held = await search.model()
+        earlier = await asyncio.to_thread(self._state.of_an_earlier_term, self._parts.log)
+        if held is not None:
+            pieces, held_round = iter([held.flat]), held.lps_round
+        elif self._is_exact:
+            raise self._lost("none of its devices holds a model any more")
+        else:
+            starts_from = "own old model" if earlier else "initial model"
+            self._parts.log.warning("model_held_by_no_device", starts_from=starts_from)
+            pieces, held_round = earlier.model.pieces() if earlier else iter([self._initial()]), None
+        model = await asyncio.to_thread(self._state.scratch, pieces)
+        del held  # `model` has it now
+        shared = await self._parts.gps.model()
+        if self._is_exact:
+            check_goes_on(held_round, shared.round, self._parts.rounds, self._parts.cluster.cluster_id)
+        places = self._state.layout.slices_of(self._parts.lps.streams.everywhere)
+        opened = await asyncio.to_thread(write_start, self._state, model, held_round, shared, places)
+        model.close()
+        self._parts.log.info("taken_over", term=self._parts.cluster.term, lps_round=opened, global_round=shared.round)
 
-    async def _take_believed(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Note what a device says that it holds, and read it if that is believed and the device chosen."""
-        who, held_round = header.device_id, self._held[header.device_id]
-        if header.round != held_round:
-            raise PayloadError(f"{who} sends its model of round {header.round}, and was asked for {held_round}")
-        if not DIGEST.fullmatch(header.sha256):
-            raise PayloadError(f"{who} sends a model of digest {quoted(header.sha256)}, expected a SHA-256")
-        codec, _ = accepted_codec(header.payload, layout=self._layout, encoding="float32", name=MODEL_PART)
-        self._said[who] = Said(header.round, header.sha256)
-        self._changes.tell()
-        await self._changes.wait_until(lambda: self._reading == who or not self._is_wanted(who), None)
-        if not self._is_wanted(who):
-            return
-        flat = await self._whole_model(header, codec, parts)
-        if self._is_wanted(who):
-            self._model = Held(lps_round=header.round, flat=flat)
-            self._log.info("model_taken_over", device=who, lps_round=header.round)
-            self._changes.tell()
+    def _check_possible(self) -> None:
+        if self._state.optimiser.has_state:
+            raise self._lost("training.lps_optimiser keeps one that devices do not have")
+        if self._parts.clock.keeps_time:
+            raise self._lost("clock: virtual a time that devices do not have")
 
-    async def _whole_model(
-        self, header: lps_pb.HeldModelHeader, codec: PayloadCodec, parts: AsyncIterator[lps_pb.HeldModelPart]
-    ) -> Flat:
-        who = header.device_id
-        flat, offset, digest = np.empty(self._layout.size, np.float32), 0, hashlib.sha256()
-        async for part in parts:
-            values = codec.decode(part.data, offset)
-            if not np.isfinite(values).all():
-                raise PayloadError(f"the model that {who} holds has values that are not finite")
-            start = offset // codec.element_bytes
-            flat[start : start + len(values)] = values
-            digest.update(part.data)
-            offset += len(part.data)
-        if offset != codec.payload_bytes:
-            self._cuts[who] += 1
-            if self._cuts[who] == MOST_CUTS:
-                self._give_up(who)
-            raise NotReadyError(f"the model of {who} was cut at byte {offset} of {codec.payload_bytes}; send it again")
-        if digest.hexdigest() != header.sha256:
-            raise PayloadError(f"the model that {who} sends is not of the digest that it said")
-        return flat
-
-    async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
-        """Any update is late here: no round is open yet, and the device sends it again when one is."""
-        check_run(self._run_id, header.run_id)
-        return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
-
-    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
-        """Pass over an answer or an announcement: no round is open yet."""
-        check_run(self._run_id, message.run_id)
-
-    def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
-        """Nothing of any upload is here."""
-        check_run(self._run_id, request.run_id)
-        return pb.LocateUpdateResponse(run_id=self._run_id, offset=0, current_round=-1)
-
-    def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
-        """Refuse a measurement for now."""
-        raise NotReadyError("this LPS is taking the cluster over; try again")
+    def _lost(self, why: str) -> StateError:
+        return StateError(
+            f"{self._state.folder}: no whole state of {self._parts.cluster.cluster_id} is here, and {why}; put the "
+            "files back, or begin the run anew"
+        )
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:

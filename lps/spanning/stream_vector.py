@@ -1,7 +1,7 @@
 """The vector of all streams at an LPS: what devices get of it, how it moves, and what goes up."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from fedstrata.store.model_view import ModelView
 from fedstrata.streams.streams import Streams
 from fedstrata.tensors import Flat, PayloadCodec, RoutedSums
 from fedstrata.tensors.codec import AnyEncoding
-from fedstrata.v1 import tensors_pb2
+from lps.holding import Upward
 
 
 class StreamVector:
@@ -75,63 +75,32 @@ class StreamVector:
         return StreamVector(self._streams, self.clusters, flat, self._named, weights)
 
 
-class Upward(Protocol):
-    """What an LPS sends up of its streams, by stretches."""
+def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
+    """Return the exact sums of one LPS round for so many clusters: on the grid, whatever the link's encoding."""
+    codec, places = PayloadCodec(streams.layout(clusters), "exact"), streams.places(clusters)
 
-    def codec(self, encoding: AnyEncoding) -> PayloadCodec:
-        """How it travels."""
-
-    def header(self, codec: PayloadCodec, parts: PartLayouts) -> tensors_pb2.PayloadHeader:
-        """What announces it: each stream's part with its weight."""
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The elements [start, stop)."""
-
-
-class UpwardSums:
-    """Exact partial sums of one LPS round."""
-
-    def __init__(self, vector: StreamVector, sums: RoutedSums) -> None:
-        """`vector` says how the streams lie; its values count for nothing."""
-        self._vector, self._sums = vector, sums
-
-    def codec(self, encoding: AnyEncoding) -> PayloadCodec:
-        """On the grid, whatever the link's encoding."""
-        return PayloadCodec(self._vector.layout, "exact")
-
-    def header(self, codec: PayloadCodec, parts: PartLayouts) -> tensors_pb2.PayloadHeader:
-        """What announces it: each stream's part with its weight."""
-        return parts_header(codec, parts, self._sums.weights)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The elements [start, stop)."""
-        return np.concatenate([np.empty(0, np.int64), *self._between(start, stop)])
-
-    def _between(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
-        for place, stream in zip(self._vector.places, self._sums.streams, strict=True):
+    def between(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
+        for place, stream in zip(places, sums.streams, strict=True):
             first, last = max(start, place.start), min(stop, place.stop)
             if first < last:
                 yield stream.sums(first - place.start, last - place.start)
 
+    def read(start: int, stop: int) -> NDArray[Any]:
+        return np.concatenate([np.empty(0, np.int64), *between(start, stop)])
 
-class UpwardChanges:
-    """How far the streams have moved in several LPS rounds, each with the examples of all of these rounds."""
+    return Upward(codec=codec, read=read, payload=parts_header(codec, streams.parts(clusters), sums.weights))
 
-    def __init__(self, moved: StreamVector, base: StreamVector) -> None:
-        self._moved, self._base = moved, base
 
-    def codec(self, encoding: AnyEncoding) -> PayloadCodec:
-        """How it travels."""
-        layout = self._moved.layout
-        if encoding != "int8":
-            return PayloadCodec(layout, encoding)
-        return PayloadCodec.for_vector(layout, encoding, self.read(0, layout.size))
+def changes(moved: StreamVector, base: StreamVector, parts: PartLayouts, encoding: AnyEncoding) -> Upward:
+    """Return how far streams have moved in several LPS rounds, each with the examples of all of these rounds."""
 
-    def header(self, codec: PayloadCodec, parts: PartLayouts) -> tensors_pb2.PayloadHeader:
-        """What announces it: each stream's part with its weight."""
-        return parts_header(codec, parts, self._moved.weights)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The elements [start, stop)."""
-        difference: Flat = self._moved.flat[start:stop] - self._base.flat[start:stop]
+    def read(start: int, stop: int) -> NDArray[Any]:
+        difference: Flat = moved.flat[start:stop] - base.flat[start:stop]
         return difference
+
+    layout = moved.layout
+    if encoding == "int8":
+        codec = PayloadCodec.for_vector(layout, encoding, read(0, layout.size))
+    else:
+        codec = PayloadCodec(layout, encoding)
+    return Upward(codec=codec, read=read, payload=parts_header(codec, parts, moved.weights))

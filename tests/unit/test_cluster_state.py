@@ -12,7 +12,8 @@ from fedstrata.errors import StateError
 from fedstrata.process.logs import EventLog
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
-from lps.kept.state import ClusterState, newest_reports
+from lps.kept.state import ClusterState
+from lps.report_files import newest_reports
 
 LAYOUT = Layout.of({"w": (5,)})
 LOG = EventLog("test_cluster_state")
@@ -101,16 +102,6 @@ def test_a_round_whose_files_are_gone_is_named(tmp_path: Path) -> None:
     state = saved(tmp_path, 5)
     with pytest.raises(StateError, match=r"round-000000\.safetensors"):
         state.open(0)
-
-
-def test_a_complete_report_outlives_the_lps_and_a_damaged_one_is_measured_again(tmp_path: Path) -> None:
-    state = saved(tmp_path, 2)
-    assert state.final(LOG) is None
-    report = pb.ReportHeader(run_id="run-1", cluster_id="lps-0")
-    state.save_final(report)
-    assert state_in(tmp_path).final(LOG) == report
-    (tmp_path / "final.pb").write_bytes(b"\0" * 50)
-    assert state_in(tmp_path).final(LOG) is None
 
 
 def test_the_newest_report_of_each_cluster_and_term_is_found_and_a_damaged_one_passed_over(tmp_path: Path) -> None:

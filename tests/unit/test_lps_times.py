@@ -1,8 +1,6 @@
 """The virtual clock at an LPS: what its report says between rounds, and what it cannot go on without."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,18 +11,14 @@ from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.process.logs import EventLog
-from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import since_ns, wall_time
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.notes import check_lps_rounds
-from fedstrata.streams.streams import streams_of
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
-from lps.kept.cluster import ClusterSession, LpsParts
 from lps.members import Members
-from lps.spanning.session import SpanningSession
 from tests.support.lps_rounds import LpsRounds, header_of
+from tests.support.lps_session import session_of
 
 S = 10**9
 TEXT = """
@@ -81,42 +75,17 @@ def test_without_a_clock_nothing_is_noted() -> None:
 
 async def test_a_lost_state_is_lost_where_devices_cannot_tell_the_time(tmp_path: Path) -> None:
     experiment = parse_experiment(TEXT, overrides=TIMED)
-    from fedstrata.datasets import dataset_info
-    from fedstrata.methods import make_method
-    from fedstrata.models import build_model
-
-    method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
-    around = LpsParts(
-        experiment=experiment, method=method, streams=streams_of(experiment, method, model), model=model,
-        check_key=lambda device_id, key: None,
-        state_folder=tmp_path, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
-    )  # fmt: skip
-    gps = SimpleNamespace(identity=SimpleNamespace(run_id=experiment.run_id))
-    session = ClusterSession(around, Cluster(cluster_id="lps-0", global_round=2), cast(Any, gps), EventLog("lps"))
+    takeover = session_of(experiment, tmp_path, Cluster(cluster_id="lps-0", global_round=2)).takeover
+    assert takeover is not None
     with pytest.raises(StateError, match="clock: virtual a time that devices do not have; put the files back"):
-        await session.take_over(session.gathering())
+        await takeover.run(takeover.search())
 
 
 @pytest.mark.parametrize("term", [0, 1])  # 1: of one that another LPS takes over
 async def test_so_it_is_where_clusters_span_lpss(tmp_path: Path, term: int) -> None:
-    from fedstrata.datasets import dataset_info
-    from fedstrata.methods import make_method
-    from fedstrata.models import build_model
-
     experiment = parse_experiment(TEXT, overrides=[*TIMED, "topology={lps: 1}"])
-    method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
-    around = LpsParts(
-        experiment=experiment, method=method, streams=streams_of(experiment, method, model), model=model,
-        check_key=lambda device_id, key: None,
-        state_folder=tmp_path, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
-    )  # fmt: skip
     third = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(1, np.float32))
-
-    async def fetch(sent_round: int) -> ReceivedModel:
-        return third
-
-    gps = SimpleNamespace(identity=SimpleNamespace(run_id=experiment.run_id), fetch=fetch)
-    session = SpanningSession(around, Cluster(cluster_id="lps-0", term=term), cast(Any, gps), EventLog("lps"))
+    session = session_of(experiment, tmp_path, Cluster(cluster_id="lps-0", term=term), third)
     with pytest.raises(StateError, match="no report of lps-0 at the start of global round 3: on clock: virtual"):
         await session.run()
 

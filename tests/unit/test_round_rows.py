@@ -2,7 +2,7 @@
 
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.round_rows import add_evaluations
+from lps.notes import add_evaluations
 
 
 def measured(device: str, correct: int, examples: int, of_round: int = 1) -> pb.Evaluation:

@@ -1,8 +1,6 @@
 """What an LPS holds where clusters span LPSs: its members and their routes, the vector of all streams, its reports."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +9,19 @@ from fedstrata.clock.presence import Presence
 from fedstrata.errors import NotReadyError, StateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
+from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, ModelInMemory, write_model
 from fedstrata.store.model_view import ModelView
-from fedstrata.tensors import Flat, Layout, Route, RoutedSums
+from fedstrata.streams.streams import UPDATE_PART
+from fedstrata.tensors import Flat, Layout, PayloadCodec, Route, RoutedSums
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from lps.holding import Upward
 from lps.members import Members
-from lps.spanning.report_files import ReportFiles
-from lps.spanning.session import SpanningSession
-from lps.spanning.stream_vector import StreamVector, UpwardChanges, UpwardSums
+from lps.question import LateAnswers
+from lps.report_files import FinalReport, RoundReports
+from lps.spanning.stream_vector import StreamVector, changes, partial_sums
+from lps.spanning.streams import UpdateLayouts
 from tests.support.gps_parts import TEXT
 from tests.support.two_layers import MODEL, STREAMS
 
@@ -102,9 +104,16 @@ def test_who_is_offered_some_streams_gets_these_alone_and_is_told_which_they_are
 
 
 def test_an_lps_that_is_back_asks_for_patience_until_it_knows_what_travels() -> None:
-    session: Any = SimpleNamespace(_updates=[])
+    layouts = UpdateLayouts("float32")
     with pytest.raises(NotReadyError, match="ask again"):
-        SpanningSession._accepts_updates(session, 3)
+        layouts.of(3)
+    for number, withdrawn in enumerate([[], [], ["head"], ["head"]]):
+        layouts.begin(number, STREAMS.without(withdrawn).travelling)
+    sizes = [
+        layouts.of(number).of(payload_header(PayloadCodec(layout, "float32"), name=UPDATE_PART))[0].payload_bytes
+        for number, layout in enumerate([MODEL, MODEL, *[MODEL.select(["base"])] * 3])
+    ]
+    assert sizes == [20, 20, 12, 12, 12]
 
 
 def sums_of(**updates: tuple[int, int, Flat]) -> RoutedSums:
@@ -124,26 +133,30 @@ def test_a_vector_moves_by_the_mean_update_of_each_stream_and_one_without_stays(
     assert vector().flat.tolist() == ALL.tolist()
 
 
+def weights_of(upward: Upward) -> list[tuple[str, int]]:
+    assert upward.payload is not None
+    return [(part.name, part.num_examples) for part in upward.payload.parts]
+
+
 def test_partial_sums_go_up_as_they_stand_with_the_weight_of_each_stream() -> None:
     sums = sums_of(a=(0, 1, f32(4, 4, 4, 8, 8)), b=(0, 3, f32(0, 0, 0, 0, 4)))
-    upward = UpwardSums(vector(), sums)
-    codec = upward.codec("float32")
-    assert (codec.encoding, codec.payload_bytes) == ("exact", 7 * 8)
-    header = upward.header(codec, STREAMS.parts(2))
-    assert [(part.name, part.num_examples) for part in header.parts] == [("shared", 4), ("0/head", 4), ("1/head", 0)]
+    upward = partial_sums(STREAMS, 2, sums)
+    assert (upward.codec.encoding, upward.codec.payload_bytes) == ("exact", 7 * 8)
+    assert weights_of(upward) == [("shared", 4), ("0/head", 4), ("1/head", 0)]
     grid = 2**32
     expected = [4 * grid, 4 * grid, 4 * grid, 8 * grid, 20 * grid, 0, 0]
     assert upward.read(0, 7).tolist() == expected
     assert np.concatenate([upward.read(0, 2), upward.read(2, 4), upward.read(4, 7)]).tolist() == expected
 
 
-@pytest.mark.parametrize("encoding", ["float32", "int8"])
-def test_after_rounds_of_its_own_an_lps_sends_how_far_each_stream_has_moved(encoding: str) -> None:
-    sums = sums_of(a=(1, 2, f32(127, 0, 0, 0, 254)))
-    upward = UpwardChanges(vector().moved(sums), vector())
-    codec = upward.codec(encoding)  # type: ignore[arg-type]
-    assert upward.read(0, 7).tolist() == [127, 0, 0, 0, 0, 0, 254]
-    assert codec.scales == (() if encoding == "float32" else (1.0, 0.0, 2.0))
+def test_after_rounds_of_its_own_an_lps_sends_how_far_each_stream_has_moved() -> None:
+    moved = vector().moved(sums_of(a=(1, 2, f32(127, 0, 0, 0, 254))))
+    whole, scaled = (
+        changes(moved, vector(), STREAMS.parts(2), "float32"),
+        changes(moved, vector(), STREAMS.parts(2), "int8"),
+    )
+    assert whole.read(0, 7).tolist() == scaled.read(0, 7).tolist() == [127, 0, 0, 0, 0, 0, 254]
+    assert (whole.codec.scales, scaled.codec.scales) == ((), (1.0, 0.0, 2.0))
 
 
 def test_a_stream_that_moved_in_one_of_several_lps_rounds_counts_by_those_who_moved_it() -> None:
@@ -151,10 +164,9 @@ def test_a_stream_that_moved_in_one_of_several_lps_rounds_counts_by_those_who_mo
     second = sums_of(c=(1, 2, f32(1, 0, 0, 5, 5)))  # nobody of cluster 0
     moved = vector().moved(first).moved(second)
     assert moved.flat.tolist() == [3, 3, 4, 12, 16, 25, 26]
-    upward = UpwardChanges(moved, vector())
+    upward = changes(moved, vector(), STREAMS.parts(2), "float32")
     assert upward.read(0, 7).tolist() == [2, 1, 1, 2, 5, 5, 5]
-    header = upward.header(upward.codec("float32"), STREAMS.parts(2))
-    assert [(part.name, part.num_examples) for part in header.parts] == [("shared", 6), ("0/head", 4), ("1/head", 2)]
+    assert weights_of(upward) == [("shared", 6), ("0/head", 4), ("1/head", 2)]
 
 
 def test_a_stream_that_nobody_moved_in_any_lps_round_has_no_weight() -> None:
@@ -232,7 +244,7 @@ def test_updates_go_into_mixed_streams_by_the_members_shares() -> None:
 def test_a_round_under_way_does_not_go_on_with_other_devices_and_one_that_is_over_does() -> None:
     members, now = members_of(member(0), member(1)), pb.Cluster(cluster_id="lps-0", members=[member(0)])
     assert members.goes_on_with(now)
-    members.under_way = 3
+    members.begin_global_round(3)
     assert not members.goes_on_with(now)
     now.members.append(member(1))
     now.members.append(member(2, from_global_round=4))  # a late one, in none that is under way
@@ -253,41 +265,38 @@ def report(lps_round: int) -> pb.ReportHeader:
 
 
 def test_what_was_not_told_outlives_the_lps_by_global_round(tmp_path: Path) -> None:
-    files = ReportFiles(tmp_path, LOG)
+    files = RoundReports(tmp_path, LOG)
+    assert RoundReports(tmp_path / "lps-1", LOG).at(0) is None
     for number in range(4):
         files.save(number, report(number))
-    again = ReportFiles(tmp_path, LOG)
-    assert again.at(3) == report(3)
-    assert again.at(2) == report(2)  # the GPS may go back one global round
-    assert again.at(1) is None
-    assert again.at(4) is None
+    again = RoundReports(tmp_path, LOG)
+    assert [again.at(number) for number in (1, 2, 3, 4)] == [
+        None,
+        report(2),
+        report(3),
+        None,
+    ]  # the GPS may go back one
+    (tmp_path / "round-000003.pb").write_bytes(b"\0" * 50)
+    assert again.at(3) is None
 
 
-def test_a_damaged_report_is_passed_over(tmp_path: Path) -> None:
-    files = ReportFiles(tmp_path, LOG)
-    files.save(0, report(0))
-    files.save_final(report(9))
-    assert ReportFiles(tmp_path, LOG).final() == report(9)
-    for name in ("round-000000.pb", "final.pb"):
-        (tmp_path / name).write_bytes(b"\0" * 50)
-    assert (files.at(0), files.final()) == (None, None)
-
-
-def test_an_lps_that_is_new_has_reported_nothing(tmp_path: Path) -> None:
-    files = ReportFiles(tmp_path / "lps-0", LOG)
-    assert (files.at(0), files.final()) == (None, None)
+def test_a_complete_report_outlives_the_lps_and_a_damaged_one_is_measured_again(tmp_path: Path) -> None:
+    final = FinalReport(tmp_path, LOG)
+    assert final.read() is None
+    final.save(report(9))
+    assert FinalReport(tmp_path, LOG).read() == report(9)
+    (tmp_path / "final.pb").write_bytes(b"\0" * 50)
+    assert final.read() is None
 
 
 def test_who_has_answered_too_late_outlives_the_lps_by_global_round(tmp_path: Path) -> None:
-    files, late = ReportFiles(tmp_path, LOG), [rounds_pb2.Flow(child=3, up_ns=7)]
+    files, late = LateAnswers(tmp_path), [rounds_pb2.Flow(child=3, up_ns=7)]
     for number in range(4):
-        files.save_late(number, late if number % 2 else [])
-    again = ReportFiles(tmp_path, LOG)
-    assert [again.late(number) for number in (2, 3)] == [[], late]
-    with pytest.raises(
-        StateError, match=r"late-000001\.pb is gone"
-    ):  # as where the folder is lost: nobody knows who was late
-        again.late(1)
+        files.save(number, late if number % 2 else [])
+    again = LateAnswers(tmp_path)
+    assert [again.read(number) for number in (2, 3)] == [[], late]
+    with pytest.raises(StateError, match=r"late-000001\.pb is gone"):  # if the folder is lost nobody knows who was late
+        again.read(1)
     (tmp_path / "late-000003.pb").write_bytes(b"\0" * 50)
     with pytest.raises(StateError, match=r"late-000003\.pb"):  # or those would go on who were left out
-        again.late(3)
+        again.read(3)

@@ -4,9 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import AsyncMock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Channel, Reach
 from fedstrata.process.logs import EventLog
-from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
@@ -25,12 +22,14 @@ from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member
-from lps.kept.cluster import ClusterSession, LpsParts
+from lps.kept.model_search import MOST_CUTS, Held, ModelSearch
 from lps.kept.state import ClusterState
-from lps.kept.takeover import MOST_CUTS, Held, ModelSearch, round_to_open, write_start
+from lps.kept.takeover import round_to_open, write_start
 from tests.support.gps_parts import TEXT
+from tests.support.lps_session import session_of
 
-RUN_ID = "run-1"
+EXPERIMENT = parse_experiment(TEXT, overrides=["training.lps_rounds_per_global_round=3"])
+RUN_ID = EXPERIMENT.run_id
 LAYOUT = Layout.of({"shared": (3,), "head": (2,)})
 CODEC = PayloadCodec(LAYOUT, "float32")
 SHARED = [slice(0, 3)]
@@ -257,18 +256,12 @@ def test_the_round_held_is_opened_if_the_global_round_allows_it(held_round: int 
 
 @pytest.mark.parametrize("held_round", [4, 9])
 async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(tmp_path: Path, held_round: int) -> None:
-    experiment = parse_experiment(TEXT, overrides=["training.lps_rounds_per_global_round=3"])
     shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
-    around = LpsParts(
-        experiment=experiment, method=cast(Any, None), streams=STREAMS, model=cast(Any, None),
-        check_key=lambda device_id, key: None, state_folder=tmp_path,
-        metrics=ProcessMetrics("lps"), executor=cast(Any, None),
-    )  # fmt: skip
-    gps = SimpleNamespace(identity=SimpleNamespace(run_id=RUN_ID), fetch=AsyncMock(return_value=shared))
     cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=2)
-    session = ClusterSession(around, cluster, cast(Any, gps), LOG)
-    gathering = session.gathering()
-    taking_over = asyncio.create_task(session.take_over(gathering))
+    takeover = session_of(EXPERIMENT, tmp_path, cluster, shared, STREAMS).takeover
+    assert takeover is not None
+    gathering = takeover.search()
+    taking_over = asyncio.create_task(takeover.run(gathering))
     await told(gathering, "a", held_round)
     await gathering.take_model(header_of("a", held_round, MODEL), parts_of(MODEL))
     with pytest.raises(StateError, match=f"is of LPS round {held_round}, while the GPS is at global round 3"):

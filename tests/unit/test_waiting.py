@@ -178,9 +178,13 @@ class Rounds:
         self.awaited = (number, missing, "its update")
 
 
+def nobody(device_id: str) -> bool:
+    return False
+
+
 def test_an_lps_names_who_is_missing_after_five_seconds_of_a_round() -> None:
     clock, rounds = Clock(), Rounds(2, "device-003")
-    waits = Waits({"lps-1": rounds}, clock)
+    waits = Waits({"lps-1": rounds}, nobody, clock)
     assert waits.now() == []
     clock.now += 4.9
     assert waits.now() == []
@@ -192,10 +196,9 @@ def test_an_lps_names_who_is_missing_after_five_seconds_of_a_round() -> None:
 
 def test_a_device_that_is_shut_out_for_its_certificate_is_named_with_what_to_do() -> None:
     clock, rounds = Clock(), Rounds(4)
-    waits = Waits({"lps-0": rounds}, clock)
+    waits = Waits({"lps-0": rounds}, lambda device_id: device_id == "device-003", clock)
     waits.now()
     rounds.awaited = (4, ("device-003", "device-004"), "its key for masks")
-    waits.is_shut_out = lambda device_id: device_id == "device-003"
     clock.now += 5
     assert {wait.name: wait.what for wait in waits.now()} == {
         "device-003": "its key for masks of round 5 of lps-0; its certificate counts no more, renew it",
@@ -205,7 +208,7 @@ def test_a_device_that_is_shut_out_for_its_certificate_is_named_with_what_to_do(
 
 def test_where_rounds_take_long_so_does_patience() -> None:
     clock, rounds = Clock(), Rounds(0)
-    waits = Waits({"lps-1": rounds}, clock)
+    waits = Waits({"lps-1": rounds}, nobody, clock)
     waits.now()
     clock.now += 60  # the length of round 0
     rounds.awaited = (1, ("device-003",), "its update")
@@ -220,7 +223,7 @@ async def test_the_gps_is_told_when_somebody_else_is_missing_and_not_each_second
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, rounds, asked = Clock(), Rounds(2, "device-003"), []
-    waits = Waits({"lps-1": rounds}, clock)
+    waits = Waits({"lps-1": rounds}, nobody, clock)
     moments = [6.0, 1.0, 1.0]
 
     async def pass_by(*_: object) -> bool:

@@ -10,8 +10,7 @@ from fedstrata.errors import StateError
 from fedstrata.process.logs import EventLog
 from fedstrata.store import ModelFile, ModelInMemory
 from fedstrata.tensors import SMALL_BYTES, Layout
-from lps.kept.state import ClusterState
-from lps.kept.writing import Writing
+from lps.kept.state import ClusterState, Writing
 
 SMALL = Layout.of({"w": (5,)})
 LARGE = Layout.of({"w": (SMALL_BYTES // 4 + 1,)})

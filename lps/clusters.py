@@ -1,0 +1,190 @@
+"""The clusters that the GPS gives a local parameter server (LPS) to serve, as they come and go."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from fedstrata.errors import FedstrataError, NotAllowedError
+from fedstrata.process.logs import EventLog
+from fedstrata.rounds import RoundServer
+from fedstrata.trust.table import Claim
+from fedstrata.v1 import gps_service_pb2 as pb
+from lps.kept.model_search import ModelSearch
+from lps.session import Session
+from lps.to_gps import GpsLink, Plans
+from lps.waits import Waits
+
+Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # for what is newer than a version of the plan
+
+
+@dataclass
+class _Service:
+    """One cluster as this LPS serves it in one term."""
+
+    session: Session
+    job: "asyncio.Task[None] | None" = None
+    is_open: bool = False  # whether its rounds have begun
+
+    def cancel(self) -> None:
+        if self.job is not None and self.job is not asyncio.current_task():
+            self.job.cancel()
+
+
+class Clusters:
+    """The sessions of an LPS, and for each what answers its devices' calls."""
+
+    def __init__(
+        self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog
+    ) -> None:
+        """`session_of` makes the session of a cluster."""
+        self.faces: dict[str, RoundServer | ModelSearch] = {}
+        self.are_known = asyncio.Event()
+        self._gps = gps
+        self._session_of = session_of
+        self._plans = plans
+        self._lps_id = lps_id
+        self._log = log
+        self._services: dict[str, _Service] = {}
+        self._is_over = False
+
+    def are_open(self, *, may_have_begun: bool) -> bool:
+        """Return whether a round of each cluster is open here, or the run is over.
+
+        `may_have_begun` says that the GPS may have clusters for this LPS of which it has not heard yet.
+        """
+        is_known = self.are_known.is_set() or not may_have_begun
+        return self._is_over or (is_known and all(service.is_open for service in self._services.values()))
+
+    async def belongs(self, claim: Claim, held_s: float) -> bool:
+        """Return whether a device is of the cluster for which it speaks; wait for a time to hear of it.
+
+        True if there is no such cluster here: the servicer has its own word for that.
+        """
+        return await self._plans.changes.wait_until(lambda: self._has_member(claim), held_s if claim.id else 0)
+
+    def _has_member(self, claim: Claim) -> bool:
+        service = self._services.get(claim.cluster_id or "")
+        return service is None or service.session.has_member(claim.id or "")
+
+    # --- until the run is over ----------------------------------------------------------------
+
+    async def serve(self, is_shut_out: Callable[[str], bool]) -> None:
+        """Serve the clusters that the GPS gives this LPS until the run is over.
+
+        `is_shut_out` says which devices cannot come, since their certificates do not count any more.
+
+        Raises:
+            NotAllowedError: the GPS hears this LPS no more; its devices are sent to the GPS, to ask for another.
+        """
+        waits = Waits(self.faces, is_shut_out)
+
+        def fetch(known_version: int) -> Awaitable[pb.FetchClustersResponse]:
+            return self._gps.clusters(known_version, waits.now())
+
+        telling = asyncio.ensure_future(waits.tell(lambda: fetch(0)))
+        try:
+            async with asyncio.TaskGroup() as jobs:
+                async for clusters in self._changed(fetch):
+                    self._follow(clusters, jobs, fetch)
+        except* FedstrataError as errors:
+            await self._give_up(errors.exceptions[0])
+        finally:
+            telling.cancel()
+            self._is_over = True
+
+    async def _give_up(self, error: BaseException) -> None:
+        """Tell devices and the GPS that this LPS cannot go on, and why."""
+        if isinstance(error, NotAllowedError):
+            for name in list(self._services):
+                self._drop(name)
+            raise error
+        reason = f"{self._lps_id}: {error}"
+        self._log.error("run_stopped", reason=reason)
+        for service in self._services.values():
+            service.session.server.finish(reason)
+        await self._gps.fail(reason)
+
+    async def _changed(self, fetch: Ask) -> AsyncIterator[Iterable[pb.Cluster]]:
+        """Yield the clusters of this LPS each time there is a new plan, until the run is over.
+
+        Raises:
+            RunStoppedError: the run has ended without a result.
+        """
+        while True:
+            reply = await fetch(self._plans.version)
+            if reply.is_over:
+                for name in [name for name, service in self._services.items() if not service.is_open]:
+                    self._leave_out(name)
+                return
+            if reply.is_grouped and reply.plan_version != self._plans.version:
+                self._plans.heard(reply)
+                yield reply.clusters
+                self.are_known.set()
+
+    def _follow(self, clusters: Iterable[pb.Cluster], jobs: asyncio.TaskGroup, fetch: Ask) -> None:
+        """Drop what is not this LPS's any more or has to begin again, take the members of the rest, begin the new."""
+        given = {cluster.cluster_id: cluster for cluster in clusters}
+        for name in [n for n, service in self._services.items() if not service.session.goes_on_with(given.get(n))]:
+            self._drop(name)
+        for name, cluster in given.items():
+            known = self._services.get(name)
+            if known is not None:
+                known.session.take_members(cluster)
+                continue
+            session = self._session_of(cluster)
+            self._log.info("cluster_served", cluster=name, devices=len(cluster.members), term=cluster.term)
+            self._services[name] = service = _Service(session)
+            if session.takeover is None or not session.takeover.may_be_needed():
+                self.faces[name] = session.server  # devices that come at once are held until the first round is open
+            service.job = jobs.create_task(self._serve(name, service, fetch))
+
+    async def _serve(self, name: str, service: _Service, fetch: Ask) -> None:
+        session = service.session
+        try:
+            takeover = session.takeover
+            if takeover is not None and await asyncio.to_thread(takeover.is_needed):
+                search = self.faces[name] = takeover.search()
+                await takeover.run(search)
+                search.release()
+            self.faces[name], service.is_open = session.server, True
+            await session.run()
+        except FedstrataError as error:
+            reply = await _what_holds_now(fetch)
+            if reply is None or (_has(reply, name, session.term) and not reply.is_over):
+                raise
+            self._log.warning("cluster_lost", cluster=name, reason=str(error))
+            if self._services.get(name) is service:
+                (self._leave_out if reply.is_over else self._drop)(name)
+        finally:
+            session.close()
+
+    def _drop(self, name: str) -> None:
+        """Serve a cluster no more: its devices are told to ask the GPS again."""
+        service = self._services.pop(name)
+        face = self.faces.pop(name, None)
+        if face is not None:
+            face.release()
+        service.cancel()
+        self._log.info("cluster_dropped", cluster=name, term=service.session.term)
+
+    def _leave_out(self, name: str) -> None:
+        """Tell the devices of a cluster that the run was completed without them, because they came too late."""
+        service, face = self._services[name], self.faces.get(name)
+        service.session.server.finish()
+        self.faces[name] = service.session.server
+        if isinstance(face, ModelSearch):
+            face.release()
+        service.cancel()
+        self._log.warning("cluster_left_out", cluster=name, term=service.session.term)
+
+
+async def _what_holds_now(fetch: Ask) -> pb.FetchClustersResponse | None:
+    """Return what an LPS that has trouble with a cluster may have missed: it stood still for long, or is refused."""
+    try:
+        return await fetch(0)
+    except FedstrataError:
+        return None
+
+
+def _has(reply: pb.FetchClustersResponse, name: str, term: int) -> bool:
+    return any((cluster.cluster_id, cluster.term) == (name, term) for cluster in reply.clusters)

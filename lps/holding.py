@@ -1,0 +1,128 @@
+"""Where a local parameter server (LPS) holds what its devices train: on its own disk, or received from the GPS.
+
+A session runs the rounds in the same way for both. It asks its holding for the models and the sums of each LPS round,
+and for what goes to the global parameter server (GPS) at the end of a global round.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from fedstrata.clock.lps_side import LpsClock
+from fedstrata.experiment import Experiment
+from fedstrata.methods import Method
+from fedstrata.models import Model
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.rounds import Offer, ReceivedModel
+from fedstrata.rounds.mask_keys import CheckKey
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.streams.streams import Streams
+from fedstrata.tensors import PayloadCodec
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import tensors_pb2
+from lps.members import Members
+from lps.notes import Notes
+from lps.to_gps import ToGps
+
+
+@dataclass(frozen=True, kw_only=True)
+class LpsParts:
+    """What all sessions of an LPS work with."""
+
+    experiment: Experiment
+    method: Method
+    streams: Streams
+    model: Model
+    state_folder: Path
+    metrics: ProcessMetrics
+    executor: Executor
+    check_key: CheckKey  # under secure aggregation, of a device's key for masks
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionParts:
+    """What a session and its holding share."""
+
+    lps: LpsParts
+    cluster: pb.Cluster  # the devices, of one cluster or of all, as the GPS gave them to this LPS
+    gps: ToGps
+    clock: LpsClock
+    members: Members
+    notes: Notes
+    log: EventLog
+
+    @property
+    def folder(self) -> Path:
+        """The folder of what this LPS keeps of the cluster in this term."""
+        name, term = self.cluster.cluster_id, self.cluster.term
+        return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
+
+    @property
+    def rounds(self) -> int:
+        """How many LPS rounds a global round has."""
+        return self.lps.experiment.training.lps_rounds_per_global_round
+
+    def empty_report(self) -> pb.ReportHeader:
+        """Return a report with nothing to report yet."""
+        return pb.ReportHeader(run_id=self.lps.experiment.run_id, cluster_id=self.cluster.cluster_id)
+
+
+class Offers(NamedTuple):
+    """What devices start from in an LPS round: models by number, and the number of each device's; by default 0."""
+
+    models: Mapping[int, Offer]
+    of_devices: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upward:
+    """What an LPS sends up in a global round; `read` gives its elements."""
+
+    codec: PayloadCodec
+    read: Callable[[int, int], NDArray[Any]]
+    payload: tensors_pb2.PayloadHeader | None = None  # if it has more than one part
+
+
+class Holding(Protocol):
+    """What devices train, from LPS round to LPS round. Methods raise StateError for files that are damaged or lost."""
+
+    @property
+    def final_model(self) -> Path | None:
+        """The file of the final model; none if the GPS has it."""
+        return None
+
+    def accepts_updates(self, lps_round: int) -> Acceptance:
+        """Return what devices' updates have to be in an LPS round. Raises NotReadyError if it is not known yet."""
+
+    async def begin(self) -> tuple[int, pb.ReportHeader]:
+        """Return the LPS round with which the session goes on, or begins, and what is to be reported by then."""
+
+    def offers(self, *, is_planned: bool = False) -> Offers:
+        """Return what devices start from now.
+
+        `is_planned` says that the plan of the global round was made in an earlier life of this LPS: devices hold models
+        by the plan before.
+        """
+
+    def sums(self, children: Mapping[str, int]) -> Any:
+        """Return empty sums for the updates of devices. Raises RunStoppedError if masks would not hide these."""
+
+    async def written(self) -> None:
+        """Wait until all that devices were offered is on disk, if it is kept there."""
+
+    async def move(self, lps_round: int, sums: Any, report: pb.ReportHeader) -> None:
+        """Take the sums of an LPS round, and the report with its row."""
+
+    async def upward(self, report: pb.ReportHeader) -> Upward:
+        """Return what goes up at the end of a global round."""
+
+    async def take(self, received: ReceivedModel, report: pb.ReportHeader) -> None:
+        """Take the model with which a later global round starts."""
+
+    async def go_back(self, received: ReceivedModel) -> pb.ReportHeader:
+        """Go back to the start of a global round that the GPS has to do again; return the report as it was then."""

@@ -1,0 +1,157 @@
+"""A cluster's model that its local parameter server (LPS) keeps: what is the cluster's own lies nowhere else.
+
+In a global round only the layers that all clusters share meet at the global parameter server (GPS).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedstrata.errors import StateError
+from fedstrata.optimisers.server import server_optimiser
+from fedstrata.rounds import KeyRing, Offer, ReceivedModel
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.store import AnyModel
+from fedstrata.streams.streams import UPDATE_PART
+from fedstrata.tensors import Flat, MaskedSum, OneSum, taken
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from lps.holding import Holding, Offers, SessionParts, Upward
+from lps.kept.arithmetic import difference, moves, spliced
+from lps.kept.state import ClusterState, RoundStart, Writing
+from lps.kept.takeover import Takeover
+
+Made = TypeVar("Made")
+
+
+class KeptModel(Holding):
+    """The model of one cluster, on disk at the start of each LPS round."""
+
+    def __init__(self, parts: SessionParts, keys: KeyRing | None) -> None:
+        """`keys` are those of the devices, if their updates are masked."""
+        experiment, cluster = parts.lps.experiment, parts.cluster
+        self._parts = parts
+        self._keys = keys
+        self._layout = parts.lps.streams.travelling
+        self._shared = self._layout.slices_of(parts.lps.streams.everywhere)
+        self._state = ClusterState(
+            parts.lps.state_folder / experiment.run_id / cluster.cluster_id,
+            run_id=experiment.run_id,
+            cluster_id=cluster.cluster_id,
+            layout=self._layout,
+            rounds_per_global=parts.rounds,
+            term=cluster.term,
+            optimiser=server_optimiser(experiment.training.lps_optimiser),
+        )
+        self._writing = Writing(self._state)
+        encoding = experiment.links.device_lps.up if keys is None else "exact"  # masked ones lie on the grid of sums
+        self._updates = Acceptance(self._layout, encoding, UPDATE_PART)
+        self._told = parts.gps.plans.told
+        self.takeover = Takeover(parts, self._state, self._initial)
+        self._standing: RoundStart  # where the open LPS round starts
+        self._local: AnyModel  # at the end of a global round, before the shared layers come
+
+    @property
+    def final_model(self) -> Path:
+        return self._state.path_of(self._standing.lps_round)
+
+    async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
+        """Go on from the newest state that is whole, or begin with the initial model."""
+        self._standing = await asyncio.to_thread(self._newest_or_first)
+        return self._standing.lps_round, self._standing.report
+
+    def _newest_or_first(self) -> RoundStart:
+        found = self._state.newest(self._parts.log)
+        if found is not None:
+            self._parts.log.info("cluster_resumed", lps_round=found.lps_round)
+            self._parts.notes.go_on_from(found.report)
+            return found
+        self._state.optimiser.begin(0, self._layout)
+        return self._state.save(0, iter([self._initial()]), self._parts.empty_report())
+
+    def _initial(self) -> Flat:
+        lps = self._parts.lps
+        weights = lps.method.initial(lps.model, int(self._parts.cluster.cluster_id.rpartition("-")[2]))
+        return taken(lps.streams.with_tables(weights), lps.streams.whole.slices_of(self._layout))
+
+    # --- an LPS round -------------------------------------------------------------------------
+
+    def accepts_updates(self, lps_round: int) -> Acceptance:
+        return self._updates
+
+    def offers(self, *, is_planned: bool = False) -> Offers:
+        return Offers({0: Offer(self._standing.model, told=self._told)}, {})
+
+    def sums(self, children: Mapping[str, int]) -> OneSum:
+        if self._keys is None:
+            return OneSum(self._layout.size, children)
+        self._keys.check_size(len(children))
+        return MaskedSum(self._layout.size, children)
+
+    async def written(self) -> None:
+        await self._writing.done()
+
+    async def move(self, lps_round: int, sums: OneSum, report: gps_pb.ReportHeader) -> None:
+        """Move the model by the mean update; save it unless the global round ends here."""
+        if isinstance(sums, MaskedSum):
+            await self._off_loop(sums.check_unmasked)
+        standing, following = self._standing, lps_round + 1
+        is_base, optimiser = following % self._parts.rounds == 0, self._state.optimiser
+        walk = partial(moves, standing.model, sums.total, optimiser, lps_round)
+        if optimiser.has_state:  # on disk before the model that it belongs to
+            await asyncio.to_thread(optimiser.save, following, self._layout, walk, durable=is_base)
+        pieces = optimiser.moved(walk())
+        if is_base:
+            self._local = await self._off_loop(self._state.scratch, pieces)
+        else:
+            await self._save(following, pieces, report)
+
+    async def _save(self, lps_round: int, pieces: Iterator[Flat], report: gps_pb.ReportHeader) -> None:
+        """Have the next LPS round start from a model."""
+        before, self._standing = self._standing, await self._writing.save(lps_round, pieces, report)
+        before.close()
+
+    async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
+        """Do arithmetic on the model in a thread, unless the model is small: then the way there takes longer."""
+        if self._layout.is_small:
+            return work(*arguments)
+        return await asyncio.to_thread(work, *arguments)
+
+    # --- the global round ---------------------------------------------------------------------
+
+    async def upward(self, report: gps_pb.ReportHeader) -> Upward:
+        """Return how far the shared layers have moved in the global round."""
+        moved = await self._off_loop(difference, self._local, self._standing.base, self._shared)
+        return Upward(codec=self._parts.gps.codec_for(moved), read=lambda start, stop: moved[start:stop])
+
+    async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
+        """Take the shared layers of all clusters, and keep the cluster's own.
+
+        Raises:
+            StateError: the GPS has gone on without this cluster, which it does only with deadlines.
+        """
+        self._check_not_left_behind(self._standing.lps_round // self._parts.rounds, received.round)
+        self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
+        await self._parts.gps.plans.until_heard(received.plan_version)
+        pieces = spliced(self._local, received.flat, self._shared)
+        await self._save(received.round * self._parts.rounds, pieces, report)
+        self._local.close()
+
+    async def go_back(self, received: ReceivedModel) -> gps_pb.ReportHeader:
+        self._local.close()
+        before, lps_round = self._standing, received.round * self._parts.rounds
+        self._standing = await asyncio.to_thread(self._state.open, lps_round)
+        before.close()
+        return self._standing.report
+
+    def _check_not_left_behind(self, global_round: int, now: int) -> None:
+        """Check that the GPS has not gone on without this cluster; if it has, the state is not what it was."""
+        if now == global_round + 1:
+            return
+        self._parts.log.warning("rounds_missed", sent=global_round, now=now)
+        if self._parts.lps.experiment.deadlines.gps.deadline_s is None:
+            raise StateError(
+                f"{self._state.folder}: the newest whole state of {self._parts.cluster.cluster_id} is of global round "
+                f"{global_round + 1}, and the GPS is at {now + 1}; put the newer files back, or begin the run anew"
+            )

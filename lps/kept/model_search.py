@@ -1,0 +1,264 @@
+"""How a local parameter server (LPS) finds the model of a cluster that another LPS served, among the cluster's devices.
+
+The cluster's own layers are in the files of the LPS that is away, and in what each device last received. The LPS asks
+devices for it, and reads what most of them hold from one of them.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedstrata.errors import NotReadyError, PayloadError
+from fedstrata.experiment import TierDeadline
+from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
+from fedstrata.rounds.notes import check_run
+from fedstrata.rounds.offer import MODEL_PART
+from fedstrata.rpc.payload import accepted_codec
+from fedstrata.rpc.stream import Supersedable
+from fedstrata.tensors import Flat, Layout, PayloadCodec
+from fedstrata.v1 import lps_service_pb2 as lps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+
+REUNION_S = 10.0  # twice as long as devices take to notice that their LPS is away
+ASKED = 16  # devices at once: more than most liars can be, and each may have sent 64 KiB before it is read
+MOST_CUTS = 3  # of one device's model, before another is read
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A model that a device has received: of which LPS round, and its values, shape (layout.size,)."""
+
+    lps_round: int
+    flat: Flat
+
+
+class Said(NamedTuple):
+    """What a device says that it holds: the model of which LPS round, and the SHA-256 of its payload."""
+
+    lps_round: int
+    sha256: str
+
+
+class Votes:
+    """What devices say of the models that they hold, and which device the model is read from."""
+
+    def __init__(self, rounds: range) -> None:
+        """Prefer models of `rounds`, those that devices can hold by what the GPS says."""
+        self._rounds = rounds
+        self.held: dict[str, int] = {}  # the round of each device that has asked; -1 for none
+        self.asked: set[str] = set()
+        self.said: dict[str, Said] = {}  # by those asked whose streams are there
+        self.reading: str | None = None
+
+    def holders(self, tried: set[str]) -> set[str]:
+        """Return a few of the devices that hold a model and have not been tried: the first by name."""
+        return set(sorted(name for name, held in self.held.items() if held >= 0 and name not in tried)[:ASKED])
+
+    @property
+    def are_decided(self) -> bool:
+        """Whether more than half of those asked say the same, or all have said something."""
+        votes = Counter(self.said.values())
+        return self.asked <= set(self.said) or 2 * max(votes.values(), default=0) > len(self.asked)
+
+    def most_believed(self) -> str | None:
+        """Return the first device of those that say what most say; of equals, of what can be the newest."""
+        votes = Counter(self.said.values())
+        if not votes:
+            return None
+        believed = max(votes, key=lambda said: (said.lps_round in self._rounds, votes[said], said))
+        return min(name for name, said in self.said.items() if said == believed)
+
+    def take_back(self, device_id: str) -> None:
+        """Forget what a device has said, whose stream is there no more."""
+        self.said.pop(device_id, None)
+        if self.reading == device_id:
+            self.reading = None
+
+
+class ModelSearch:
+    """Speaks to a cluster's devices before there is a round to open: who holds what, and one model up.
+
+    Some of those that hold one are asked for it at once. Each says first of which round its model is, and its digest;
+    what most of them say is believed, and read from one of them.
+    """
+
+    def __init__(
+        self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, rounds: range, log: EventLog
+    ) -> None:
+        """`rounds` are the LPS rounds whose models the devices can hold by what the GPS says."""
+        self._run_id = run_id
+        self._layout = layout
+        self._members = members
+        self._wait = wait
+        self._log = log
+        self._votes = Votes(rounds)
+        self._cuts: Counter[str] = Counter()
+        self._newest: dict[str, Supersedable] = {}
+        self._model: Held | None = None
+        self._is_released = False
+        self._changes = Changes()
+
+    async def model(self) -> Held | None:
+        """The model that most devices hold; None when none holds one."""
+        await self._hear_devices()
+        timeout_s = payload_timeout_s(self._layout.float32_bytes)
+        tried: set[str] = set()
+        while asked := self._votes.holders(tried):
+            tried |= asked
+            self._votes.asked = set(asked)
+            self._changes.tell()
+            while self._votes.asked:
+                await self._changes.wait_until(lambda: self._votes.are_decided, timeout_s)
+                self._votes.reading = self._votes.most_believed()
+                if self._votes.reading is None:
+                    break  # nobody has said anything for as long as a model may take
+                self._changes.tell()
+                await self._changes.wait_until(
+                    lambda: self._model is not None or self._votes.reading is None, timeout_s
+                )
+                if self._model is not None:
+                    return self._model
+                if self._votes.reading is not None:
+                    self._give_up(self._votes.reading)
+            for device_id in sorted(self._votes.asked):
+                self._give_up(device_id)
+        return None
+
+    @property
+    def awaited(self) -> tuple[int, tuple[str, ...], str]:
+        """As of a RoundServer, before there is a round: -1, and the devices that have not been heard of."""
+        return -1, tuple(sorted(self._members - set(self._votes.held))), ""
+
+    def _give_up(self, device_id: str) -> None:
+        """Ask a device no more."""
+        self._log.warning("model_not_sent", device=device_id)
+        self._votes.asked.discard(device_id)
+        self._leave(device_id)
+
+    def _leave(self, device_id: str) -> None:
+        """A device's stream is there no more."""
+        self._votes.take_back(device_id)
+        self._changes.tell()
+
+    async def _hear_devices(self) -> None:
+        """Wait for the first device, however long, and then for the others; with deadlines not for ever."""
+        await self._changes.wait_until(lambda: bool(self._votes.held), None)
+        longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
+        await self._changes.wait_until(lambda: self._members <= set(self._votes.held), longest_s)
+
+    def release(self) -> None:
+        """Answer all held calls at once: who asks again finds a round open, or nothing here any more."""
+        self._is_released = True
+        self._changes.tell()
+
+    # --- the devices' calls -------------------------------------------------------------------
+
+    async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Note what a device holds, and hold the call until it is asked for that or the rounds begin."""
+        check_run(self._run_id, request.run_id)
+        device_id = request.child_id
+        if device_id in self._members and self._model is None:
+            held_round = request.held_round if request.HasField("held_round") else -1
+            if device_id in self._votes.asked and held_round != self._votes.held[device_id]:
+                self._give_up(device_id)  # it has been started again, and what it was asked for is gone
+            self._votes.held[device_id] = held_round
+            self._changes.tell()
+        await self._changes.wait_until(lambda: self._is_released or self._is_wanted(device_id), HOLD_S)
+        if self._is_wanted(device_id):
+            yield pb.ModelPart(send_model=pb.SendModel(round=self._votes.held[device_id]))
+        else:
+            yield pb.ModelPart(waiting=pb.Waiting(current_round=-1))
+
+    def _is_wanted(self, device_id: str) -> bool:
+        return self._model is None and device_id in self._votes.asked and not self._is_released
+
+    async def take_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
+        """Take the model that a device was asked for; one that is not wanted any more is passed over.
+
+        Raises:
+            PayloadError: it is not what was asked for, or not finite; another device is believed.
+            NotReadyError: it was cut. SupersededError: the device has begun anew.
+        """
+        check_run(self._run_id, header.run_id)
+        device_id = header.device_id
+        if not self._is_wanted(device_id):
+            return
+        before, self._newest[device_id] = self._newest.get(device_id), (newest := Supersedable())
+        if before is not None:
+            before.supersede()
+        try:
+            async with newest.until_superseded(device_id):
+                await self._take_believed(header, parts)
+        except PayloadError:
+            self._give_up(device_id)
+            raise
+        finally:
+            if self._newest[device_id] is newest:
+                self._leave(device_id)
+
+    async def _take_believed(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
+        """Note what a device says that it holds, and read it if that is believed and the device chosen."""
+        who, held_round = header.device_id, self._votes.held[header.device_id]
+        if header.round != held_round:
+            raise PayloadError(f"{who} sends its model of round {header.round}, and was asked for {held_round}")
+        if not DIGEST.fullmatch(header.sha256):
+            raise PayloadError(f"{who} sends a model of digest {quoted(header.sha256)}, expected a SHA-256")
+        codec, _ = accepted_codec(header.payload, layout=self._layout, encoding="float32", name=MODEL_PART)
+        self._votes.said[who] = Said(header.round, header.sha256)
+        self._changes.tell()
+        await self._changes.wait_until(lambda: self._votes.reading == who or not self._is_wanted(who), None)
+        if not self._is_wanted(who):
+            return
+        flat = await self._whole_model(header, codec, parts)
+        if self._is_wanted(who):
+            self._model = Held(lps_round=header.round, flat=flat)
+            self._log.info("model_taken_over", device=who, lps_round=header.round)
+            self._changes.tell()
+
+    async def _whole_model(
+        self, header: lps_pb.HeldModelHeader, codec: PayloadCodec, parts: AsyncIterator[lps_pb.HeldModelPart]
+    ) -> Flat:
+        who = header.device_id
+        flat, offset, digest = np.empty(self._layout.size, np.float32), 0, hashlib.sha256()
+        async for part in parts:
+            values = codec.decode(part.data, offset)
+            if not np.isfinite(values).all():
+                raise PayloadError(f"the model that {who} holds has values that are not finite")
+            start = offset // codec.element_bytes
+            flat[start : start + len(values)] = values
+            digest.update(part.data)
+            offset += len(part.data)
+        if offset != codec.payload_bytes:
+            self._cuts[who] += 1
+            if self._cuts[who] == MOST_CUTS:
+                self._give_up(who)
+            raise NotReadyError(f"the model of {who} was cut at byte {offset} of {codec.payload_bytes}; send it again")
+        if digest.hexdigest() != header.sha256:
+            raise PayloadError(f"the model that {who} sends is not of the digest that it said")
+        return flat
+
+    async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
+        """Any update is late here: no round is open yet, and the device sends it again when one is."""
+        check_run(self._run_id, header.run_id)
+        return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
+
+    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
+        """Pass over an answer or an announcement: no round is open yet."""
+        check_run(self._run_id, message.run_id)
+
+    def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
+        """Nothing of any upload is here."""
+        check_run(self._run_id, request.run_id)
+        return pb.LocateUpdateResponse(run_id=self._run_id, offset=0, current_round=-1)
+
+    def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
+        """Refuse a measurement for now."""
+        raise NotReadyError("this LPS is taking the cluster over; try again")

@@ -1,0 +1,78 @@
+"""The question that a method may ask devices in training: in the first LPS round of each global round."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+from fedstrata.clock.deadline import Deadline
+from fedstrata.errors import StateError
+from fedstrata.methods import Moment
+from fedstrata.rounds import Asking
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+from lps.holding import SessionParts
+from lps.report_files import read_report, write_report
+
+
+class RoundQuestion:
+    """Asks the devices of an open round, sends their answers up, and waits for the plan that the GPS makes of them."""
+
+    def __init__(self, parts: SessionParts) -> None:
+        questions = parts.lps.method.questions()
+        self._question = next((question for question in questions if question.moment is not Moment.BEFORE), None)
+        self._parts = parts
+        self._late = LateAnswers(parts.folder)
+
+    def stage(self, lps_round: int, deadline: Deadline) -> Asking | None:
+        """Return the stage in which an LPS round asks its devices, if it does: the first of a global round can."""
+        if self._question is None or lps_round % self._parts.rounds:
+            return None
+        return Asking(self._question, self._parts.lps.method.check_answer, deadline)
+
+    async def settle(self, asking: Asking, global_round: int, report: gps_pb.ReportHeader, *, is_planned: bool) -> None:
+        """Have the devices of the open round answer and wait for the plan, unless an earlier life has done so."""
+        clock, plans, members, deadline = self._parts.clock, self._parts.gps.plans, self._parts.members, asking.deadline
+        if not is_planned:
+            answers = await asking.gathered()
+            if deadline.can_be_missed:
+                await asyncio.to_thread(self._late.save, global_round, deadline.late_flows)
+            indexes = {members.index_of(child_id): answer for child_id, answer in answers.items()}
+            lps_round, asked = global_round * self._parts.rounds, partial(asking.exchanged, answers)
+            answered_ns = clock.answered_ns(report, lps_round, asked, members)
+            await self._parts.gps.submit_answers(global_round, indexes, answered_ns)
+            await plans.until_planned(global_round)
+            await clock.plan_came(global_round)
+        elif deadline.can_be_missed:
+            deadline.found(self._late.read(global_round))
+        clock.goes_on(global_round, plans.planned_ns)
+
+
+class LateAnswers:
+    """Files that say which devices answered too late on the virtual clock: `late-000012.pb` for global round 12."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(self, global_round: int, late: list[pb.Flow]) -> None:
+        """Keep the late answers of a global round, before the GPS hears of the others."""
+        write_report(
+            self._path(global_round), gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(times=pb.RoundTimes(late=late))])
+        )
+        self._path(global_round - 2).unlink(missing_ok=True)
+
+    def read(self, global_round: int) -> list[pb.Flow]:
+        """Return the late answers of a global round, as an earlier life has found them.
+
+        Raises:
+            StateError: the file is damaged or gone; without it devices would go on that were left out.
+        """
+        path = self._path(global_round)
+        if not path.exists():
+            raise StateError(
+                f"{path} is gone, which says whose answers came too late in global round {global_round + 1}, and the "
+                "plan is made of the others': put the LPS's files back, or begin the run anew"
+            )
+        return [flow for row in read_report(path).lps_rounds for flow in row.times.late]
+
+    def _path(self, global_round: int) -> Path:
+        return self._folder / f"late-{global_round:06d}.pb"

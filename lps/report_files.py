@@ -1,0 +1,82 @@
+"""Reports in sealed files: what a local parameter server (LPS) has not told the GPS yet, and its complete report."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from fedstrata.errors import StateError
+from fedstrata.process.logs import EventLog
+from fedstrata.store import clear_asides, read_sealed, write_sealed
+from fedstrata.v1 import gps_service_pb2 as pb
+
+
+class FinalReport:
+    """The file `final.pb`: the complete report of devices that have measured the final model."""
+
+    def __init__(self, folder: Path, log: EventLog) -> None:
+        self._path = folder / "final.pb"
+        self._log = log
+
+    def save(self, report: pb.ReportHeader) -> None:
+        """Keep the complete report, before devices hear that nothing more is wanted of them."""
+        write_report(self._path, report)
+
+    def read(self) -> pb.ReportHeader | None:
+        """Return the complete report of an earlier life, if there is one and it is whole."""
+        return report_if_whole(self._path, self._log)
+
+
+class RoundReports:
+    """The files `round-000012.pb` of an LPS that keeps no models: the report at the start of global round 12."""
+
+    def __init__(self, folder: Path, log: EventLog) -> None:
+        self._folder = folder
+        self._log = log
+        clear_asides(folder)
+
+    def save(self, global_round: int, report: pb.ReportHeader) -> None:
+        """Keep the report at the start of a global round, and none that is older than the one before."""
+        write_report(self._path(global_round), report)
+        self._path(global_round - 2).unlink(missing_ok=True)
+
+    def at(self, global_round: int) -> pb.ReportHeader | None:
+        """Return the report at the start of a global round, if there is one that is whole."""
+        return report_if_whole(self._path(global_round), self._log)
+
+    def _path(self, global_round: int) -> Path:
+        return self._folder / f"round-{global_round:06d}.pb"
+
+
+def write_report(path: Path, report: pb.ReportHeader, *, durable: bool = True) -> None:
+    """Write a report to a sealed file."""
+    write_sealed(path, report.SerializeToString(deterministic=True), durable=durable)
+
+
+def read_report(path: Path) -> pb.ReportHeader:
+    """Return the report in a sealed file. Raises StateError, naming the file."""
+    try:
+        return pb.ReportHeader.FromString(read_sealed(path))
+    except DecodeError as error:
+        raise StateError(f"{path}: {error}") from None
+
+
+def report_if_whole(path: Path, log: EventLog) -> pb.ReportHeader | None:
+    """Return the report in a file; none without the file, or if it is damaged, which the log says."""
+    if not path.exists():
+        return None
+    try:
+        return read_report(path)
+    except StateError as error:
+        log.warning("state_passed_over", reason=str(error))
+        return None
+
+
+def newest_reports(folder: Path) -> Iterator[pb.ReportHeader]:
+    """Yield the newest report that is whole of each cluster and term in the folder of a run."""
+    for cluster in sorted(path for path in folder.glob("*") if path.is_dir()):
+        for path in sorted(cluster.glob("round-*.pb"), reverse=True):
+            with suppress(StateError):
+                yield read_report(path)
+                break

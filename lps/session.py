@@ -1,0 +1,212 @@
+"""All rounds of the devices that a local parameter server (LPS) serves together, from the first to the report."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.presence import Homes
+from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import hold_s
+from fedstrata.rounds import (
+    Intake,
+    KeyRing,
+    Masked,
+    Masking,
+    NoKeys,
+    OpenRound,
+    RoundServer,
+    RoundTerms,
+    Stage,
+    Update,
+    on_time,
+)
+from fedstrata.tensors import Sums
+from fedstrata.v1 import gps_service_pb2 as pb
+from lps.holding import Holding, LpsParts, Offers, SessionParts
+from lps.kept.model import KeptModel
+from lps.kept.takeover import Takeover
+from lps.members import Members
+from lps.notes import Notes, split_rounds
+from lps.question import RoundQuestion
+from lps.report_files import FinalReport
+from lps.spanning.streams import ReceivedStreams
+from lps.to_gps import ToGps
+
+TELL_S = 10.0  # how long devices that have been measured may take to hear that the run is over
+
+
+class Session:
+    """Runs the rounds of one cluster, or of an LPS's devices of all clusters."""
+
+    def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
+        experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
+        members = Members(experiment, cluster, clock.presence)
+        notes = Notes(cluster.cluster_id, lps.metrics, log)
+        self._parts = parts = SessionParts(
+            lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, notes=notes, log=log
+        )
+        self.term = cluster.term
+        self.has_member, self.goes_on_with = members.has, members.goes_on_with
+        self.close = gps.close
+        self.takeover: Takeover | None = None  # if what devices train lies on this LPS's disk alone
+        secure = experiment.secure_aggregation
+        self._keys = KeyRing(members.has, secure.min_devices, lps.check_key) if secure is not None else None
+        self._holding: Holding
+        if lps.streams.spans:
+            self._holding = ReceivedStreams(parts)
+        else:
+            self._holding = kept = KeptModel(parts, self._keys)
+            self.takeover = kept.takeover
+        terms = RoundTerms(
+            run_id=experiment.run_id,
+            layout=lps.streams.travelling,
+            link=experiment.links.device_lps,
+            wait=clock.wait,
+            held_s=hold_s(experiment.device_count),
+            clock=clock.rounds,
+            keys=self._keys or NoKeys(),
+        )
+        self.server = RoundServer(
+            terms,
+            lps.metrics,
+            log,
+            lps.executor,
+            accepts_updates=self._holding.accepts_updates,
+            serves=members.has if Homes(experiment.schedule).moving else None,
+            refused=notes.refused,
+        )
+        self._question = RoundQuestion(parts)
+        self._report = parts.empty_report()
+
+    def take_members(self, cluster: pb.Cluster) -> None:
+        """Take who belongs here from now on; devices that do not any more are told so."""
+        self._parts.members.take(cluster)
+        self.server.look_again()
+
+    async def run(self) -> None:
+        """Go through all rounds and the final measurement, and send the GPS the report."""
+        number, self._report = await self._holding.begin()
+        try:
+            while number < self._parts.lps.experiment.training.lps_rounds:
+                await self._lps_round(number)
+                number += 1
+                if number % self._parts.rounds == 0:
+                    number = await self._end_global_round(number // self._parts.rounds - 1)
+        finally:
+            await self._holding.written()
+        report = await self._measure(number)
+        await self._parts.gps.submit_report(report, self._holding.final_model)
+
+    # --- an LPS round -------------------------------------------------------------------------
+
+    async def _lps_round(self, number: int) -> None:
+        started = time.monotonic()
+        members, clock, holding = self._parts.members, self._parts.clock, self._holding
+        global_round = number // self._parts.rounds
+        begins_ns = await clock.begins_ns(self._report, global_round, members)
+        children = members.in_round(global_round, number, begins_ns)
+        deadline = clock.opens(self._report, global_round, members)
+        asking = self._question.stage(number, deadline)
+        is_planned = asking is not None and self._parts.gps.plans.is_planned(global_round)
+        sums = holding.sums(children) if asking is None else None
+        stages = [stage for stage in (asking, *on_time(deadline)) if stage is not None]
+        self._open(number, children, holding.offers(is_planned=is_planned), stages, sums=sums)
+        await holding.written()
+        if asking is not None:
+            await self._question.settle(asking, global_round, self._report, is_planned=is_planned)
+            sums = holding.sums(children)
+            self.server.go_on(members.clusters_of(), sums)
+        gathered = await self.server.gather()
+        seconds = time.monotonic() - started
+        self._parts.lps.metrics.round_closed(seconds)
+        self._report = self._parts.notes.of_round(self._report, number, global_round, gathered, seconds)
+        clock.of_round(self._report, partial(self.server.exchanged, gathered), members)
+        await holding.move(number, sums, self._report)
+
+    def _open(
+        self,
+        number: int,
+        children: Mapping[str, int],
+        offers: Offers,
+        stages: list[Stage],
+        *,
+        sums: Sums | None = None,
+        evaluate_only: bool = False,
+    ) -> None:
+        keys = None if evaluate_only else self._keys
+        intake = Intake(
+            children=children,
+            sums=sums,
+            wait=self.server.exchange.wait,
+            executor=self._parts.lps.executor,
+            limits=self._parts.members.limits(),
+            masked_by=keys.min_devices if keys else 0,
+        )
+        if keys is not None:
+            stages = [Masked(Masking(keys, intake, sum(children.values()))), *stages]
+        self.server.open(
+            OpenRound(
+                number=number,
+                global_round=number // self._parts.rounds,
+                offers=offers.models,
+                clusters=offers.of_devices,
+                intake=intake,
+                evaluate_only=evaluate_only,
+                stages=stages,
+            )
+        )
+
+    # --- the global round ---------------------------------------------------------------------
+
+    async def _end_global_round(self, global_round: int) -> int:
+        """Send this LPS's part of a global round; return the LPS round with which the next one starts."""
+        notes, log, rounds = self._parts.notes, self._parts.log, self._parts.rounds
+        upward = await self._holding.upward(self._report)
+        done, rest = split_rounds(self._report, (global_round + 1) * rounds - 1)
+        update = Update(
+            round=global_round,
+            num_examples=self._parts.members.examples(self._report, global_round, rounds),
+            codec=upward.codec,
+            read=upward.read,
+            train_loss=self._report.lps_rounds[-1].train_loss,
+            lps_rounds=tuple(done),
+            exclusions=tuple(notes.exclusions),
+            payload=upward.payload,
+            work=self._parts.clock.work(self._report, global_round),
+        )
+        received = await self._parts.gps.exchange(update)
+        if received.round > global_round:
+            notes.told(self._report, rest, update)
+            await self._holding.take(received, self._report)
+            log.info("global_round_done", global_round=global_round, now=received.round)
+        else:  # the GPS has lost this round's start: both go back to where it stands
+            log.warning("gone_back", global_round=received.round)
+            self._report = await self._holding.go_back(received)
+        return received.round * rounds
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def _measure(self, number: int) -> pb.ReportHeader:
+        """Let the devices measure the final model, tell them that the run is over, and return the whole report."""
+        final = FinalReport(self._parts.folder, self._parts.log)
+        known = await asyncio.to_thread(final.read)
+        if known is not None:  # of an earlier life; the devices may be gone
+            self.server.finish()
+            return known
+        everybody = self._parts.members.in_global_round(number // self._parts.rounds)
+        self._open(number, everybody, self._holding.offers(), [], evaluate_only=True)
+        gathered = await self.server.gather()
+        report = self._parts.notes.of_measurement(self._report, gathered)
+        await asyncio.to_thread(final.save, report)
+        self.server.finish()
+        await self._tell_the_end({evaluation.device_id for evaluation in gathered.evaluations})
+        return report
+
+    async def _tell_the_end(self, measured: set[str]) -> None:
+        """Let the devices that have measured the final model hear, for a time, that the run is over."""
+        deadline_s = self._parts.lps.experiment.deadlines.gps.deadline_s
+        tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
+        if not await self.server.wait_all_told(measured, tell_s):
+            self._parts.log.warning("devices_not_told", reason=f"not all asked again within {tell_s:g} s")

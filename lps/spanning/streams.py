@@ -1,0 +1,181 @@
+"""Streams that the GPS keeps, because clusters span local parameter servers (LPSs): an LPS sums up its part of each.
+
+What an LPS holds here is what the global parameter server (GPS) gave it. If it is killed, or adopts the devices of
+another LPS, it fetches the open global round again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from fedstrata.errors import NotReadyError, PayloadError, StateError
+from fedstrata.experiment import Encoding, Experiment
+from fedstrata.rounds import ReceivedModel
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.streams.streams import UPDATE_PART, Streams, are_offers
+from fedstrata.tensors import Layout, RoutedSums
+from fedstrata.v1 import gps_service_pb2 as gps_pb
+from fedstrata.v1 import rounds_pb2 as pb
+from lps.holding import Holding, Offers, SessionParts, Upward
+from lps.report_files import RoundReports
+from lps.spanning.stream_vector import StreamVector, changes, partial_sums
+
+
+class UpdateLayouts:
+    """What devices send in each LPS round: tensors that the GPS has withdrawn travel no more."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self._since: list[tuple[int, Acceptance]] = []  # from which LPS round on
+        self._accepted: dict[Layout, Acceptance] = {}
+
+    def begin(self, lps_round: int, layout: Layout) -> None:
+        """Hear of the layout of updates from an LPS round on."""
+        if layout not in self._accepted:
+            self._accepted[layout] = Acceptance(layout, self._encoding, UPDATE_PART)
+        accepted = self._accepted[layout]
+        if not self._since or self._since[-1][1] is not accepted:
+            self._since.append((lps_round, accepted))
+
+    def of(self, lps_round: int) -> Acceptance:
+        """Return what updates of an LPS round have to be; before the first that is known, as in that one.
+
+        Raises:
+            NotReadyError: this LPS is back, and has not heard from the GPS yet what travels.
+        """
+        if not self._since:
+            raise NotReadyError("no model has come from the GPS yet; ask again")
+        return next((known for first, known in reversed(self._since) if first <= lps_round), self._since[0][1])
+
+
+class ReceivedStreams(Holding):
+    """The streams of a global round, and how the updates of this LPS's devices move them."""
+
+    def __init__(self, parts: SessionParts) -> None:
+        self._parts = parts
+        self._reports = RoundReports(parts.folder, parts.log)
+        self._layouts = UpdateLayouts(parts.lps.experiment.links.device_lps.up)
+        self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
+        self._global_round = 0
+        self._streams: Streams = parts.lps.streams
+        self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
+        self._base: StreamVector  # as the GPS has sent it
+        self._vector: StreamVector  # as this LPS's rounds have moved it
+        self._sums: RoutedSums | None = None  # if a global round has one LPS round: then the sums go up
+
+    # --- what the GPS sends -------------------------------------------------------------------
+
+    async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
+        """Fetch the open global round.
+
+        Raises:
+            StateError: on the virtual clock what had been noted here, or by the LPS before, is lost.
+        """
+        parts = self._parts
+        received = await parts.gps.model()
+        report = self._reports.at(received.round)
+        if report is not None:
+            parts.notes.go_on_from(report)
+            parts.log.info("cluster_resumed", global_round=received.round)
+        elif parts.clock.keeps_time and received.round:
+            raise StateError(
+                f"no report of {parts.cluster.cluster_id} at the start of global round {received.round + 1}: on clock: "
+                "virtual it has times that nobody else knows; put the files back, or begin the run anew"
+            )
+        report = report or parts.empty_report()
+        parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
+        await self._start_from(received)
+        return received.round * parts.rounds, report
+
+    async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
+        self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
+        await asyncio.to_thread(self._reports.save, received.round, report)
+        await self._start_from(received)
+
+    async def go_back(self, received: ReceivedModel) -> gps_pb.ReportHeader:
+        report = await asyncio.to_thread(self._reports.at, received.round) or self._parts.empty_report()
+        self._parts.notes.complete(report)
+        await self.take(received, report)
+        return report
+
+    async def _start_from(self, received: ReceivedModel) -> None:
+        """Have a global round start. Raises PayloadError for offers that do not fit."""
+        parts = self._parts
+        await parts.gps.plans.until_heard(received.plan_version)
+        if not received.evaluate_only:
+            parts.members.begin_global_round(received.round)
+        if received.offers and not are_offers(received.offers, received.clusters):
+            raise PayloadError(
+                f"offers to {len(received.offers)} of {received.clusters} clusters; each has its own and some others"
+            )
+        self._global_round = received.round
+        self._to_devices = {"withdrawn": received.withdrawn, "told": received.told}
+        self._streams = parts.lps.streams.without(received.withdrawn)
+        self._layouts.begin(received.round * parts.rounds, self._streams.travelling)
+        self._base = self._vector = StreamVector(self._streams, received.clusters, received.flat, received.offers)
+
+    # --- an LPS round -------------------------------------------------------------------------
+
+    def accepts_updates(self, lps_round: int) -> Acceptance:
+        return self._layouts.of(lps_round)
+
+    def offers(self, *, is_planned: bool = False) -> Offers:
+        members = self._parts.members
+        self._began_in = members.began_in() if is_planned else members.clusters_of()
+        models = self._vector.offers(of_all=self._parts.lps.method.fetches_all, **self._to_devices)
+        return Offers(models, self._began_in)
+
+    def sums(self, children: Mapping[str, int]) -> RoutedSums:
+        members = self._parts.members
+        sizes = [stream.tensors.size for stream in self._streams.streams(members.clusters)]
+        return RoutedSums(sizes, members.routes(self._streams, children), children)
+
+    async def written(self) -> None:
+        """Wait for nothing: the GPS has what devices were offered."""
+
+    async def move(self, lps_round: int, sums: RoutedSums, report: gps_pb.ReportHeader) -> None:
+        """Move the streams by the mean updates; if the global round has no other LPS round, keep the sums."""
+        if self._parts.rounds == 1:
+            await asyncio.to_thread(self._add_bases, sums)
+            self._sums = sums
+        else:
+            self._vector = await asyncio.to_thread(self._vector.moved, sums)
+
+    def _add_bases(self, sums: RoutedSums) -> None:
+        """Make the sums of streams that are mixed sums of whole values: add what each update is relative to."""
+        vector, members = self._base, self._parts.members
+        own = {
+            (stream.channel, stream.cluster): place
+            for stream, place in zip(self._streams.streams(vector.clusters), vector.places, strict=True)
+        }
+        for number, stream in enumerate(self._streams.streams(members.clusters)):
+            if stream.channel not in members.mixed:
+                continue
+            times: dict[int | None, int] = {}
+            for child_id in sums.counted:
+                base = None if stream.cluster is None else self._began_in[child_id]
+                times[base] = times.get(base, 0) + sums.weight(child_id, number)
+            for base, weight in times.items():
+                if weight:
+                    sums.streams[number].shift(vector.flat[own[stream.channel, base]], weight)
+
+    # --- the global round ---------------------------------------------------------------------
+
+    async def upward(self, report: gps_pb.ReportHeader) -> Upward:
+        """Return this LPS's part of every stream.
+
+        The report is kept first: the GPS may close the round while this LPS is away, and the last row is here alone.
+        """
+        self._parts.members.end_global_round()
+        await asyncio.to_thread(self._reports.save, self._global_round + 1, report)
+        clusters = self._parts.members.clusters  # by the plan that was made in the round, if one was
+        if self._sums is None:
+            return changes(self._vector, self._base, self._streams.parts(clusters), self._parts.gps.link.up)
+        sums, self._sums = self._sums, None
+        return partial_sums(self._streams, clusters, sums)
+
+
+def accepted_model(experiment: Experiment, streams: Streams, header: pb.ModelHeader) -> Acceptance:
+    """Return what a model from the GPS has to be: all streams of as many clusters as its plan has."""
+    travelling, clusters = streams.without(header.withdrawn), min(header.clusters, experiment.device_count)
+    return Acceptance(travelling.layout(clusters), experiment.links.lps_gps.down, travelling.parts(clusters))

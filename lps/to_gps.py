@@ -1,0 +1,232 @@
+"""The way from a local parameter server (LPS) to the global one (GPS): what it hears of plans, and what it sends."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+from fedstrata.clock.clocks import clock_of
+from fedstrata.errors import RunStoppedError
+from fedstrata.experiment import Experiment
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import CALL_S, PATIENCE_S, Changes, payload_timeout_s
+from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
+from fedstrata.rpc.answers import bytes_of
+from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
+from fedstrata.rpc.messages import link_bytes_to_proto
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.streams.streams import Streams
+from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.trust.files import GPS, TlsFiles
+from fedstrata.v1 import answers_pb2, rounds_pb2
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
+
+AcceptsModel = Callable[[rounds_pb2.ModelHeader], Acceptance]
+
+
+class Plans:
+    """What an LPS has heard of the plans that the GPS makes."""
+
+    def __init__(self, wait_s: float | None) -> None:
+        """Wait `wait_s` for word of a plan that a model of the GPS names; `None` waits for ever."""
+        self.version = 0
+        self.told: answers_pb2.Answer | None = None  # what the GPS tells all devices, if clusters have an LPS each
+        self.planned_ns = 0  # when the GPS made the newest plan of what devices answered in a global round
+        self.changes = Changes()
+        self._wait_s = wait_s
+        self._planned_rounds = 0
+
+    def heard(self, reply: pb.FetchClustersResponse) -> None:
+        """Take a plan that this LPS follows from now on."""
+        self.told = reply.told if reply.HasField("told") else None
+        self.version, self._planned_rounds, self.planned_ns = reply.plan_version, reply.planned_rounds, reply.planned_ns
+        self.changes.tell()
+
+    def is_planned(self, global_round: int) -> bool:
+        """Return whether the plan of a global round is made of what devices have answered in it."""
+        return self._planned_rounds > global_round
+
+    async def until_heard(self, version: int) -> None:
+        """Wait for word of the plan with which the GPS opened a round."""
+        await self.changes.wait_until(lambda: self.version >= version, self._wait_s)
+
+    async def until_planned(self, global_round: int) -> None:
+        """Wait until the GPS has made the plan of a global round, however long."""
+        await self.changes.wait_until(lambda: self.is_planned(global_round), None)
+
+
+class ToGps:
+    """The calls of one session to the GPS."""
+
+    def __init__(
+        self, stub: GpsServiceStub, uplink: RoundClient, plans: Plans, metrics: ProcessMetrics, log: EventLog
+    ) -> None:
+        self.plans = plans
+        self.link = uplink.link
+        self.codec_for = uplink.codec_for
+        self.close = uplink.close
+        self._stub = stub
+        self._uplink = uplink
+        self._metrics = metrics
+        self._log = log
+
+    async def model(self) -> ReceivedModel:
+        """Fetch the model of the open global round. Raises RunStoppedError if the run is over."""
+        return _model_of(await self._uplink.fetch(-1))
+
+    async def exchange(self, update: Update) -> ReceivedModel:
+        """Send an update as often as the GPS wants it; return the model with which the next global round starts.
+
+        Raises:
+            RunStoppedError: the run is over.
+        """
+        while isinstance(answer := await self._uplink.exchange(update), rounds_pb2.SendAgain):
+            pass
+        return _model_of(answer)
+
+    async def submit_answers(
+        self, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
+    ) -> None:
+        """Send what devices have answered in a global round, by device index, and when on the virtual clock."""
+        size = bytes_of(answers)
+        timeout_s = payload_timeout_s(size, PATIENCE_S) + self._uplink.clock.on_link_s(size)
+
+        def bundle() -> AsyncIterator[answers_pb2.BundlePart]:
+            return _bundle(self._uplink.identity, global_round, answers, answered_ns)
+
+        await call_until_answered(
+            lambda: self._stub.SubmitAnswers(bundle(), timeout=timeout_s, wait_for_ready=True),
+            self._log,
+            "SubmitAnswers",
+        )
+
+    async def submit_report(self, report: pb.ReportHeader, model: Path | None) -> None:
+        """Send a session's complete report, with its model unless the GPS has that."""
+        who = self._uplink.identity
+        report.lps_id, report.term = who.lps_id, who.term
+        timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
+        await call_until_answered(
+            lambda: self._stub.SubmitReport(
+                _report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
+            ),
+            self._log,
+            "SubmitReport",
+        )
+        self._log.info("reported")
+
+
+class GpsLink:
+    """The channel of an LPS to the GPS, and the calls that the LPS makes for itself."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        lps_id: str,
+        address: str,
+        *,
+        metrics: ProcessMetrics,
+        log: EventLog,
+        tls: TlsFiles | None,
+    ) -> None:
+        self._experiment = experiment
+        self._lps_id = lps_id
+        self._metrics = metrics
+        self._log = log
+        self._channel, counting = open_channel(address, metrics.links, tls)
+        self._until_reached = partial(until_reached, self._channel, address, tls, GPS, log)
+        self._stub = GpsServiceStub(counting)
+
+    async def close(self) -> None:
+        """Give up the connection."""
+        await self._channel.close(None)
+
+    async def register(self, address: str) -> bool:
+        """Make this LPS and its address known; return whether devices are grouped already.
+
+        Raises:
+            HandshakeError: the LPS and the GPS do not trust each other.
+        """
+        await self._until_reached()
+        request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
+        reply = await call_through_upgrade(
+            lambda: self._stub.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True), self._log, "RegisterLps"
+        )
+        self._log.info("registered", lps_id=self._lps_id, address=address)
+        return bool(reply.is_grouped)
+
+    async def clusters(self, known_version: int, waits: Iterable[pb.Wait]) -> pb.FetchClustersResponse:
+        """Say which devices are waited for; return the clusters of this LPS once a plan is newer than a version."""
+        request = pb.FetchClustersRequest(
+            run_id=self._experiment.run_id, lps_id=self._lps_id, known_version=known_version, waits=waits
+        )
+        reply: pb.FetchClustersResponse = await ask(self._stub, "FetchClusters", request, self._log)
+        return reply
+
+    async def fail(self, reason: str) -> None:
+        """Say that this LPS cannot go on, and why."""
+        failure = pb.ReportFailureRequest(run_id=self._experiment.run_id, lps_id=self._lps_id, reason=reason)
+        await call_until_answered(lambda: self._stub.ReportFailure(failure, timeout=CALL_S), self._log, "ReportFailure")
+
+    def of_session(
+        self, cluster: pb.Cluster, streams: Streams, plans: Plans, log: EventLog, accepts_model: AcceptsModel | None
+    ) -> ToGps:
+        """Return the calls of the session of a cluster, or of this LPS's devices of all clusters."""
+        name = cluster.cluster_id
+        identity = Identity(
+            run_id=self._experiment.run_id, child_id=name, cluster_id=name, lps_id=self._lps_id, term=cluster.term
+        )
+        largest = 2 * streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
+        attended = ParentStream(self._stub.Attend)
+        calls = ParentCalls(
+            fetch=attended.fetch,
+            submit=self._stub.SubmitAggregate,
+            locate=self._stub.LocateUpdate,
+            exchange=attended.exchange,
+            close=attended.close,
+            clock=clock_of(self._experiment).uplink(name, largest),
+        )
+        uplink = RoundClient(
+            calls,
+            identity,
+            streams.everywhere,
+            link=self._experiment.links.lps_gps,
+            log=log,
+            accepts_model=accepts_model,
+            link_bytes=lambda: link_bytes_to_proto(self._metrics.links.snapshot()),
+        )
+        return ToGps(self._stub, uplink, plans, self._metrics, log)
+
+
+def _model_of(answer: object) -> ReceivedModel:
+    if isinstance(answer, ReceivedModel):
+        return answer
+    raise RunStoppedError(getattr(answer, "reason", "") or "the GPS ended the run")
+
+
+async def _bundle(
+    who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
+) -> AsyncIterator[answers_pb2.BundlePart]:
+    header = answers_pb2.BundleHeader(
+        run_id=who.run_id, lps_id=who.lps_id, cluster_id=who.cluster_id, term=who.term, global_round=global_round,
+        answers=len(answers), answered_ns=answered_ns,
+    )  # fmt: skip
+    question = next((answer.question for answer in answers.values()), "")
+    yield answers_pb2.BundlePart(header=header, question=question)
+    for index, answer in sorted(answers.items()):
+        told = answers_pb2.DeviceAnswer(device_index=index, answer=answer)
+        yield answers_pb2.BundlePart(answer=told, question=question)
+
+
+async def _report_parts(
+    report: pb.ReportHeader, model: Path | None, metrics: ProcessMetrics
+) -> AsyncIterator[pb.ReportPart]:
+    """The report with all that this LPS has counted by now, then the model."""
+    del report.link_bytes[:]
+    report.link_bytes.extend(link_bytes_to_proto(metrics.links.snapshot()))
+    yield pb.ReportPart(header=report)
+    if model is None:
+        return
+    with model.open("rb") as file:
+        while data := file.read(CHUNK_BYTES):
+            yield pb.ReportPart(data=data)

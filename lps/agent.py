@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from fedstrata.clock.clocks import clock_of
-from fedstrata.clock.presence import devices_come_to_others
+from fedstrata.clock.devices import devices_come_to_others
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.experiment import Experiment

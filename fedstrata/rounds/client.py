@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
 
-from fedstrata.clock.between import ChildClock
+from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import LinkSettings
 from fedstrata.process.fault_points import reach

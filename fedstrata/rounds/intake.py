@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import (
     ExcludedError,
     NotReadyError,

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from fedstrata.clock.between import ParentClock
+from fedstrata.clock.round_side import ParentClock
 from fedstrata.rounds.one_at_a_time import Turns
 from fedstrata.rounds.open_round import OpenRound, instead_of_model, resumed_at
 from fedstrata.v1 import rounds_pb2 as pb

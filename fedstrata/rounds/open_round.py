@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from fedstrata.clock.deadline import Deadline
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import OffsetError
 from fedstrata.experiment import Encoding
 from fedstrata.rounds.asking import Asking

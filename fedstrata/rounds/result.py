@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedstrata.clock.timeline import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.v1 import rounds_pb2 as pb
 
 

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from fedstrata.clock.timeline import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import (
     NotReadyError,
     NotServedError,

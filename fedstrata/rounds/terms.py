@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fedstrata.clock.between import ParentClock
+from fedstrata.clock.round_side import ParentClock
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.sleeping import HOLD_S
 from fedstrata.rounds.mask_keys import KeyRing

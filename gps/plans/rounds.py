@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.gps_side import GpsClock
-from fedstrata.clock.round import Exchanged
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.optimisers.files import OptimiserFiles

@@ -223,7 +223,7 @@ class ClusterSession:
         children = self._members.in_round(global_round, number, begins_ns)
         sums = self._sums_of(children)
         try:
-            deadline = self._clock.opens(standing.report, global_round, self._members)
+            deadline = self._clock.opens(standing.report, global_round, number, self._members)
             self._open(standing, children, sums, deadline=deadline)
         finally:
             await self._writing.done()

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.deadline import Deadline
-from fedstrata.clock.presence import Homes
+from fedstrata.clock.devices import Homes
 from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.methods import Moment
 from fedstrata.process.logs import EventLog
@@ -203,7 +203,7 @@ class SpanningSession:
         # of an LPS that begins again in a round whose plan is made, devices hold models by the plan before
         is_late = asking is not None and is_planned
         self._began_in = self._members.began_in() if is_late else self._members.clusters_of()
-        deadline = self._clock.opens(self._report, global_round, self._members)
+        deadline = self._clock.opens(self._report, global_round, number, self._members)
         self._open(number, global_round, vector, children, asking, deadline=deadline)
         if asking is not None:
             await self._ask(global_round, deadline, is_planned=is_planned)
@@ -227,8 +227,7 @@ class SpanningSession:
         if deadline.can_be_missed:
             await asyncio.to_thread(self._files.save_late, global_round, deadline.late_flows)
         indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
-        lps_round, asked = global_round * self._rounds, partial(self.server.asked, answers)
-        answered_ns = self._clock.answered_ns(self._report, lps_round, asked, self._members)
+        answered_ns = self._clock.answered_ns(partial(self.server.asked, answers))
         await self.submit_answers(global_round, indexes, answered_ns)
         await self.on_planned(global_round)
         await self._clock.plan_came(global_round)

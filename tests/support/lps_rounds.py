@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fedstrata.clock.clocks import clock_of
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import Intake, OpenRound
 from fedstrata.rounds.asking import Asking
@@ -39,7 +39,7 @@ class LpsRounds:
         asking: Asking | None = None,
     ) -> None:  # fmt: skip
         """Open a round whose models have so many bytes, a model for each of the clusters."""
-        self.deadline, self.taken = self.clock.opens(self.report, 0, self.members), {}
+        self.deadline, self.taken = self.clock.opens(self.report, 0, number, self.members), {}
         self.opened = OpenRound(
             number=number,
             global_round=0,

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from fedstrata.clock.between import ChildClock
+from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Question

@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-from fedstrata.clock.tier_links import upload_wait
+from fedstrata.clock.links import upload_wait
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment
 from fedstrata.page import PageApp

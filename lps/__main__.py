@@ -7,7 +7,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from fedstrata.clock.tier_links import upload_wait
+from fedstrata.clock.links import upload_wait
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment
 from fedstrata.process.address import numbered_address

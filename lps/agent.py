@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from fedstrata.clock.presence import devices_come_to_others
+from fedstrata.clock.devices import devices_come_to_others
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method

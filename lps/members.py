@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedstrata.clock.presence import Presence
+from fedstrata.clock.devices import Presence
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import ChildLimits

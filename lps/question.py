@@ -29,7 +29,7 @@ class RoundQuestion:
             return None
         return Asking(self._question, self._parts.lps.method.check_answer, deadline)
 
-    async def settle(self, asking: Asking, global_round: int, report: gps_pb.ReportHeader, *, is_planned: bool) -> None:
+    async def settle(self, asking: Asking, global_round: int, *, is_planned: bool) -> None:
         """Have the devices of the open round answer and wait for the plan, unless an earlier life has done so."""
         clock, plans, members, deadline = self._parts.clock, self._parts.gps.plans, self._parts.members, asking.deadline
         if not is_planned:
@@ -37,8 +37,7 @@ class RoundQuestion:
             if deadline.can_be_missed:
                 await asyncio.to_thread(self._late.save, global_round, deadline.late_flows)
             indexes = {members.index_of(child_id): answer for child_id, answer in answers.items()}
-            lps_round, asked = global_round * self._parts.rounds, partial(asking.exchanged, answers)
-            answered_ns = clock.answered_ns(report, lps_round, asked, members)
+            answered_ns = clock.answered_ns(partial(asking.exchanged, answers))
             await self._parts.gps.submit_answers(global_round, indexes, answered_ns)
             await plans.until_planned(global_round)
             await clock.plan_came(global_round)

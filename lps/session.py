@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedstrata.clock.clocks import clock_of
-from fedstrata.clock.presence import Homes
+from fedstrata.clock.devices import Homes
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
@@ -107,7 +107,7 @@ class Session:
         global_round = number // self._parts.rounds
         begins_ns = await clock.begins_ns(self._report, global_round, members)
         children = members.in_round(global_round, number, begins_ns)
-        deadline = clock.opens(self._report, global_round, members)
+        deadline = clock.opens(self._report, global_round, number, members)
         asking = self._question.stage(number, deadline)
         is_planned = asking is not None and self._parts.gps.plans.is_planned(global_round)
         sums = holding.sums(children) if asking is None else None
@@ -115,7 +115,7 @@ class Session:
         self._open(number, children, holding.offers(is_planned=is_planned), stages, sums=sums)
         await holding.written()
         if asking is not None:
-            await self._question.settle(asking, global_round, self._report, is_planned=is_planned)
+            await self._question.settle(asking, global_round, is_planned=is_planned)
             sums = holding.sums(children)
             self.server.go_on(members.clusters_of(), sums)
         gathered = await self.server.gather()

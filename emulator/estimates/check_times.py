@@ -8,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.units import counted, human_joules, human_seconds
-from fedstrata.clock.driver import Driver, Sent
+from fedstrata.clock.devices import Presence
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
-from fedstrata.clock.presence import Presence
-from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.timeline import DeviceTimeline, Driver, LpsTimeline, Sent
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
@@ -75,7 +75,7 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
         )
         for number, mean in enumerate(means)
     }
-    globally = LpsTimeline(experiment).round(0, 0, up)
+    globally = LpsTimeline(experiment).round(0, 0).times(up)
     return ExpectedTimes(
         lps_round=max(means, key=lambda mean: mean.ends_ns),
         global_round=globally,
@@ -117,13 +117,12 @@ def _alone(experiment: Experiment, payloads: Payloads, begins_ns: Mapping[int, i
         experiment.device_ids(),
         asks_in_training(make_method(experiment)),
     )
-    comes_back = timeline.missed if moment is None else timeline.missed_answer
     sent, found = _sent(experiment, payloads, moment), []
     for index, at_ns in begins_ns.items():
         name, each = ids[index], sent[index]
-        (there_ns,) = timeline.arrivals(0, at_ns, {name: each}, {}, {name: index}).values()
-        back = comes_back(0, at_ns, index, each, free_ns=0, there_ns=there_ns)
-        found.append((back.busy_ns - at_ns, name))
+        timed = timeline.round(0, at_ns)
+        part = timed.update_alone(name, each) if moment is None else timed.answer_alone(name, each)
+        found.append((part.back_ns - at_ns, name))
     return sorted(found)
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from emulator.results.record import RunRecord, load_record
-from fedstrata.clock.before import Asked, before_training
 from fedstrata.clock.clocks import clock_of
-from fedstrata.clock.driver import Driver
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.timeline import Asked, Driver, before_training
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.schedule import Entries, changes_who_trains
@@ -182,7 +181,7 @@ class _Retiming:
             name: flow.exchanged(rows[name][-1].times.ends_ns - arrived[name])
             for name, flow in flows[global_round].items()
         }
-        times = self._driver.uplinks.round(global_round, begins, exchanged)
+        times = self._driver.uplinks.round(global_round, begins).times(exchanged)
         for name, (*_, last) in rows.items():
             last.times.ready_ns = self._arrival(name, global_round + 1, times.ends_ns)
             last.times.next_bytes = flows[global_round + 1][name].down_bytes

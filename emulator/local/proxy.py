@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from fedstrata.clock.calendar import Line
+from fedstrata.clock.links import Line
 from fedstrata.process.address import joined_address, loopback, split_address
 from fedstrata.process.sleeping import until_ns
 

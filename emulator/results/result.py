@@ -8,7 +8,7 @@ from rich.text import Text
 
 from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
 from emulator.results.record import RunRecord
-from fedstrata.clock.round import PARTS as SPENT
+from fedstrata.clock.timeline import PARTS as SPENT
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
 from fedstrata.record.energy import EnergySummary

@@ -1,8 +1,8 @@
 """Values of an experiment that contradict its other sections: indexes out of range, LPSs without devices, and such."""
 
-from fedstrata.clock.course import LinkCourses
+from fedstrata.clock.devices import Homes, Presence
 from fedstrata.clock.energy import profiles_of
-from fedstrata.clock.presence import Homes, Presence
+from fedstrata.clock.links import ScheduledLinks
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import check_link
@@ -112,7 +112,7 @@ def _check_entries(experiment: Experiment) -> None:
             raise ExperimentError(f"{where}: nothing is shared; say links.shared.device-lps first")
         if entry.set_ is not None and entry.set_.link == "shared":
             _check_shared(experiment, entry.set_, where)
-    for where, link in LinkCourses(experiment).all_parts():
+    for where, link in ScheduledLinks(experiment).all_parts():
         check_link(link, f"schedule: {where}")
 
 

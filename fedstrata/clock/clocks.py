@@ -1,10 +1,10 @@
 """The clock of an experiment: none, virtual or real. Each tier gets its side of it here, and asks no further."""
 
-from fedstrata.clock.between import ChildClock, CountingChild, PacedChild
 from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
+from fedstrata.clock.links import lps_links
 from fedstrata.clock.lps_side import LpsClock, RealLpsClock, VirtualLpsClock
-from fedstrata.clock.tier_links import lps_links
+from fedstrata.clock.round_side import ChildClock, CountingChild, PacedChild
 from fedstrata.experiment import Experiment
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 

@@ -10,28 +10,14 @@ Where children are asked in the round there are two deadlines: of answers, from 
 updates, from when the parent has heard of the plan.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Protocol
 
-from fedstrata.clock.calendar import UP, Flow, carried_by
-from fedstrata.clock.round import (
-    Beside,
-    Child,
-    Exchanged,
-    Missed,
-    answers_of,
-    asked_address,
-    flow_of,
-    latency_of,
-    updates_of,
-)
-from fedstrata.clock.timeline import DeviceTimeline, check_ever
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.timeline import Part, Round
 from fedstrata.process.sleeping import Changes
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
-
-NOBODY = Beside()
 
 
 class Waiting(Protocol):
@@ -70,7 +56,6 @@ class Deadline:
     can_be_missed = False
     are_announced = False  # whether children announce their updates before they send them,
     is_gathering = False  # and whether not all have yet
-    there: Mapping[str, int] | None = None  # when each child had the model, if that was worked out as the round opened
 
     def begin(self, opened: Begun) -> None:
         """Hear of the round, before any child does; leave out children that are busy until it is over."""
@@ -127,9 +112,9 @@ class Deadline:
         """What the children that are late have done in vain, by name."""
         return []
 
-    def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Beside]:
-        """Return what counts of those whose updates the round has, and who was on the shared link beside them."""
-        return exchanged, NOBODY
+    def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
+        """Return what counts of the children whose updates the round has, and what the others sent beside them."""
+        return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
         """Note, as the round has ended, until when the children that are `here` are busy, by index."""
@@ -140,19 +125,15 @@ class OwnLinks(Deadline):
 
     can_be_missed = True
 
-    def __init__(
-        self, devices: DeviceTimeline, *, begins_ns: int, deadline_ns: int, free: Mapping[str, int],
-        indexes: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        """`free` says by device from when on it is there and not busy, `indexes` their indexes."""
-        self._devices = devices
-        self._begins_ns = begins_ns
+    def __init__(self, timed: Round, *, deadline_ns: int, free: Mapping[str, int], indexes: Mapping[str, int]) -> None:
+        """`timed` is the round in virtual time, `free` says by device from when on it is there and not busy."""
+        self._timed = timed
         self._deadline_ns = deadline_ns
         self._free = free
         self._indexes = indexes
         self._goes_on_ns: int | None = None
         self._drawn: set[int] = set()  # the devices of the round
-        self._busy: dict[str, int] = {}  # until when, of those that have missed a deadline
+        self._busy: dict[str, int] = {}  # the devices that have missed a deadline, and until when they are busy
         self._late: dict[str, pb.Flow] = {}  # what those did in vain
         self._missing: set[str] = set()  # of the part of the round that is under way
 
@@ -161,16 +142,14 @@ class OwnLinks(Deadline):
         awaited = opened.intake.missing
         self._drawn = {self._indexes[name] for name in awaited}
         free = {name: self._free[name] for name in awaited}
-        self._answers_end_ns = (
-            max(self._begins_ns, min(free.values(), default=0)) + self._deadline_ns
-        )  # if all were away
+        first_ns = max(self._timed.begins_ns, min(free.values(), default=0))  # later, if all were away
+        self._answers_end_ns = first_ns + self._deadline_ns
         self._busy = {name: free_ns for name, free_ns in free.items() if free_ns >= self._answers_end_ns}
         self._missing = set(self._busy)
         for name in self._busy:
             opened.intake.exclude(name)
         sent = {name: opened.sent_to(name) for name in awaited if name not in self._busy}
-        self._there = self._devices.arrivals(opened.number, self._begins_ns, sent, free, self._indexes)
-        self.there = self._there
+        self._there = self._timed.send_models(sent)
 
     @property
     def ends_ns(self) -> int | None:
@@ -189,23 +168,14 @@ class OwnLinks(Deadline):
         for flow in late:
             name, took_ns = names.get(flow.child), flow.down_ns + flow.compute_ns + flow.up_ns
             if name is not None:
-                self._miss_answer(name, Missed(busy_ns=max(self._answers_end_ns, self._begins_ns + took_ns), flow=flow))
+                self._miss_answer(name, max(self._answers_end_ns, self._timed.begins_ns + took_ns), flow)
                 self._opened.intake.exclude(name)
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
-        missed = self._devices.missed_answer(
-            self._opened.number, self._begins_ns, self._indexes[child_id], self._answered(child_id, answer),
-            free_ns=self._free[child_id], there_ns=self._there[child_id],
-        )  # fmt: skip
-        return self._has_missed(child_id, missed)
+        return self._is_over_late(self._timed.answer_alone(child_id, self._answered(child_id, answer)))
 
     def is_late(self, header: pb.UpdateHeader) -> bool:
-        name = header.child_id
-        missed = self._devices.missed(
-            self._opened.number, self._begins_ns, self._indexes[name], self._updated(header),
-            free_ns=self._free[name], there_ns=self._there[name], goes_on_ns=self._goes_on_ns,
-        )  # fmt: skip
-        return self._has_missed(name, missed)
+        return self._is_over_late(self._timed.update_alone(header.child_id, self._updated(header)))
 
     def _answered(self, child_id: str, answer: answers_pb2.Answer) -> Exchanged:
         return Exchanged.of_answer(answer).after(self._opened.sent_to(child_id))
@@ -213,19 +183,19 @@ class OwnLinks(Deadline):
     def _updated(self, header: pb.UpdateHeader) -> Exchanged:
         return Exchanged.of_update(header).after(self._opened.sent_to(header.child_id))
 
-    def _has_missed(self, name: str, back: Missed) -> bool:
-        """Return whether what is back at a time comes too late; if so, note it."""
-        if back.busy_ns <= self._deadline_at_ns:
+    def _is_over_late(self, part: Part) -> bool:
+        """Return whether a child's part ends too late; if so, note it."""
+        if part.back_ns <= self._deadline_at_ns:
             return False
-        self._miss(name, back)
+        self._miss(part.name, part.back_ns, part.flow)
         return True
 
-    def _miss(self, name: str, missed: Missed) -> None:
-        self._busy[name], self._late[name] = missed.busy_ns, missed.flow
+    def _miss(self, name: str, busy_ns: int, flow: pb.Flow) -> None:
+        self._busy[name], self._late[name] = busy_ns, flow
         self._missing.add(name)
 
-    def _miss_answer(self, name: str, missed: Missed) -> None:
-        self._miss(name, missed)
+    def _miss_answer(self, name: str, busy_ns: int, flow: pb.Flow) -> None:
+        self._miss(name, busy_ns, flow)
 
     @property
     def late_flows(self) -> list[pb.Flow]:
@@ -239,76 +209,6 @@ class OwnLinks(Deadline):
         busy_ns.update({self._indexes[name]: free for name, free in self._busy.items()})
 
 
-@dataclass(frozen=True, kw_only=True)
-class SharedRound:
-    """An LPS round whose devices share a link up: from when on each is free, and when it has the model."""
-
-    devices: DeviceTimeline
-    lps_round: int
-    begins_ns: int
-    free: Mapping[str, int]
-    there: Mapping[str, int]
-    indexes: Mapping[str, int]
-    late_answers: dict[str, Exchanged] = field(default_factory=dict)  # of those who are out of the round for it
-
-    def missed_answers(self, answered: Mapping[str, Exchanged], ends_ns: int) -> dict[str, Missed]:
-        """Whose answers are not there by a time, of all who have sent one."""
-        children = self._children(answered)
-        flows = answers_of(children, self._had(children))
-        missed = {}
-        for place, sent_ns, unsent in self._late(children, flows, asked_address(self._address), ends_ns):
-            child, ready_ns = children[place], flows[place].start_ns
-            only = replace(child, busy_ns=child.first_ns)
-            down_ns = self.there[child.name] - self.begins_ns
-            flow = flow_of(only, self.begins_ns, down_ns, sent_ns, unsent_bytes=unsent)
-            missed[child.name] = Missed(busy_ns=max(ends_ns, ready_ns), flow=flow)
-        return missed
-
-    def missed_updates(
-        self, announced: Mapping[str, Exchanged], ends_ns: int, goes_on_ns: int | None
-    ) -> dict[str, Missed]:
-        """Whose updates are not there by a time, of all who have one; with a question `goes_on_ns` says when it was
-        that the LPS heard of the plan."""
-        children = self._children(announced)
-        asked = self._children(self.late_answers)
-        ways = self.devices.ways(
-            children, self.begins_ns, self._had(children), self._address, goes_on_ns,
-            beside=answers_of(asked, self._had(asked)),
-        )  # fmt: skip
-        missed = {}
-        for place, sent_ns, unsent in self._late(children, updates_of(children, ways), self._address, ends_ns):
-            child, way = children[place], ways[place]
-            flow = flow_of(child, self.begins_ns, way.down_ns, way.up_ns + sent_ns, unsent_bytes=unsent)
-            missed[child.name] = Missed(busy_ns=max(ends_ns, way.ready_ns), flow=flow)
-        return missed
-
-    def check_ever(self, name: str, exchanged: Exchanged, goes_on_ns: int | None) -> None:
-        """Raise PayloadError for work that is not done within 73 years; whoever says so is refused."""
-        children = self._children({name: exchanged})
-        (way,) = self.devices.ways(children, self.begins_ns, self._had(children), self._address, goes_on_ns)
-        check_ever(max(way.ready_ns, children[0].busy_ns + way.up_ns), exchanged.work)
-
-    @property
-    def _address(self) -> list[int]:
-        return self.devices.address(self.lps_round)
-
-    def _children(self, exchanged: Mapping[str, Exchanged]) -> list[Child]:
-        return self.devices.children(self.lps_round, exchanged, self.indexes, self.free)
-
-    def _had(self, children: Sequence[Child]) -> list[int]:
-        return [self.there[child.name] for child in children]
-
-    def _late(
-        self, children: Sequence[Child], flows: Sequence[Flow], address: Sequence[int], ends_ns: int
-    ) -> Iterator[tuple[int, int, int]]:
-        """Of each that is late its place, how long it was sending by then, and how many bytes had not left the link."""
-        carried = carried_by(flows, self.devices.shared.up_rate, ends_ns)
-        for place, (child, flow, (end_ns, bits)) in enumerate(zip(children, flows, carried, strict=True)):
-            latency_ns = latency_of(child.link, flow.start_ns, address, child.index, UP)
-            if end_ns is None or end_ns + latency_ns > ends_ns:
-                yield place, max(0, ends_ns - flow.start_ns), (flow.bits - bits + 7) // 8
-
-
 class SharedUplink(OwnLinks):
     """Decides of all children at once, since each one's lateness depends on what all send over the shared link."""
 
@@ -320,13 +220,6 @@ class SharedUplink(OwnLinks):
         self._late_answers: dict[str, Exchanged] = {}  # what those sent whose answers came too late
         super().begin(opened)
 
-    @property
-    def _shared(self) -> SharedRound:
-        return SharedRound(
-            devices=self._devices, lps_round=self._opened.number, begins_ns=self._begins_ns, free=self._free,
-            there=self._there, indexes=self._indexes, late_answers=self._late_answers,
-        )  # fmt: skip
-
     def wants_word_of(self, child_id: str) -> bool:
         return child_id not in self.announced
 
@@ -334,7 +227,7 @@ class SharedUplink(OwnLinks):
         """Keep what a child announces; the first time counts. Raises PayloadError for work that is never done."""
         if self.wants_word_of(header.child_id):
             updated = self._updated(header)
-            self._shared.check_ever(header.child_id, updated, self._goes_on_ns)
+            self._timed.check_ends(header.child_id, updated)
             self.announced[header.child_id] = updated
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
@@ -353,10 +246,10 @@ class SharedUplink(OwnLinks):
         self.is_gathering = False
         if not children.is_complete:
             self._counted = {name: self.announced[name] for name in children.missing}
-            missed = self._shared.missed_updates(self._counted, self._deadline_at_ns, self._goes_on_ns)
-            for name, each in missed.items():
-                self._miss(name, each)
-                children.exclude(name)
+            late = self._timed.late_updates(self._counted, self._deadline_at_ns, dropped=self._late_answers)
+            for part in late:
+                self._miss(part.name, part.back_ns, part.flow)
+                children.exclude(part.name)
                 note_late()
         changes.tell()
 
@@ -365,22 +258,22 @@ class SharedUplink(OwnLinks):
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
         """Return False: all answers decide together. Raises PayloadError for one that takes more than 73 years."""
-        self._shared.check_ever(child_id, self._answered(child_id, answer), None)
+        self._timed.check_ends(child_id, self._answered(child_id, answer))
         return False
 
     def late_answers(self, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:
         asked = {name: self._answered(name, each) for name, each in answers.items()}
-        missed = self._shared.missed_answers(asked, self._deadline_at_ns)
-        for name, each in missed.items():
-            self._miss_answer(name, each)
-        return missed.keys()
+        late = self._timed.late_answers(asked, self._deadline_at_ns)
+        for part in late:
+            self._miss_answer(part.name, part.back_ns, part.flow)
+        return [part.name for part in late]
 
-    def _miss_answer(self, name: str, missed: Missed) -> None:
-        super()._miss_answer(name, missed)
-        self._late_answers[name] = Exchanged.of_flow(missed.flow)
+    def _miss_answer(self, name: str, busy_ns: int, flow: pb.Flow) -> None:
+        super()._miss_answer(name, busy_ns, flow)
+        self._late_answers[name] = Exchanged.of_flow(flow)
 
-    def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Beside]:
-        """Return what was announced by those whose updates the round has: lateness was worked out of that."""
+    def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
+        """Return what children announced, since lateness was worked out from that, not what they sent."""
         counted = {name: self._counted.get(name, each) for name, each in exchanged.items()}
-        updates = {name: each for name, each in self._counted.items() if name not in exchanged}
-        return counted, Beside(updates=updates, answers=self._late_answers)
+        dropped = {name: each for name, each in self._counted.items() if name not in exchanged}
+        return counted, self._late_answers | dropped

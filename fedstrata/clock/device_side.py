@@ -3,9 +3,9 @@
 import time
 from dataclasses import dataclass
 
-from fedstrata.clock.between import ChildClock, PacedChild
-from fedstrata.clock.tier_links import device_links
-from fedstrata.clock.timeline import DeviceTimeline
+from fedstrata.clock.devices import Boards
+from fedstrata.clock.links import device_links
+from fedstrata.clock.round_side import ChildClock, PacedChild
 from fedstrata.experiment import Experiment
 from fedstrata.process.sleeping import until_ns
 from fedstrata.v1 import answers_pb2
@@ -81,7 +81,7 @@ class RealDeviceClock(VirtualDeviceClock):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
         self.announces = False
-        self._experiment, self._timeline = experiment, DeviceTimeline(experiment)
+        self._experiment, self._boards = experiment, Boards(experiment)
 
     def to_gps(self, device_id: str) -> ChildClock:
         return PacedChild(device_links(self._experiment, to_gps=True), device_id)
@@ -91,16 +91,16 @@ class RealDeviceClock(VirtualDeviceClock):
         return PacedChild(links, device_id, payload_bytes=payload_bytes, children=devices)
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
-        await until_ns(done.began_ns + self._timeline.training_ns(done.device_index, done.examples))
+        await until_ns(done.began_ns + self._boards.training_ns(done.device_index, done.examples))
 
     async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
         answer.trained_examples = done.examples
-        answering_ns = self._timeline.answering_ns(done.device_index, done.lps_round, done.examples)
+        answering_ns = self._boards.answering_ns(done.device_index, done.lps_round, done.examples)
         await until_ns(done.began_ns + answering_ns)
         return self.now_ns() - done.began_ns
 
     async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
-        await until_ns(done.began_ns + self._timeline.compute_ns(done.device_index, done.lps_round, done.examples))
+        await until_ns(done.began_ns + self._boards.compute_ns(done.device_index, done.lps_round, done.examples))
         computed_ns = self.now_ns() - done.began_ns
         work = await super().worked(answer, done)
         if work is not None:

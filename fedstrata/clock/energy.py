@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedstrata.clock.round import PARTS
+from fedstrata.clock.timeline import PARTS
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.energy import RadioSettings
 from fedstrata.v1 import rounds_pb2 as pb

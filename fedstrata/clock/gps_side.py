@@ -1,22 +1,18 @@
 """The clock of the GPS: when global rounds begin and end, and what happened before training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
-from fedstrata.clock.before import Asked, before_training
-from fedstrata.clock.between import HeldBack, ParentClock
-from fedstrata.clock.presence import Homes
-from fedstrata.clock.round import Exchanged
-from fedstrata.clock.tier_links import device_links, lps_links
-from fedstrata.clock.timeline import LpsTimeline
+from fedstrata.clock.devices import Homes
+from fedstrata.clock.links import device_links, lps_links
+from fedstrata.clock.round_side import HeldBack, ParentClock
+from fedstrata.clock.timeline import Asked, LpsTimeline, Sent, before_training
 from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Moment, make_method
 from fedstrata.process.sleeping import Clock, since_ns
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
-
-Sent = Mapping[str, Exchanged]
 
 
 class Journal(Protocol):
@@ -109,7 +105,7 @@ class VirtualGpsClock(GpsClock):
         return self._timeline.bundled_ns(cluster_id, global_round, answered_ns, bundle_bytes)
 
     def of_round(self, global_round: int, exchanged: Callable[[], Sent]) -> pb.RoundTimes | None:
-        return self._timeline.round(global_round, self.begins_ns(global_round), exchanged())
+        return self._timeline.round(global_round, self.begins_ns(global_round)).times(exchanged())
 
 
 class RealGpsClock(GpsClock):

@@ -1,15 +1,14 @@
 """The clock of a cluster, or of an LPS if clusters span LPSs: the times of its rounds, written into its report."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
-from fedstrata.clock.between import HeldBack, ParentClock
 from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
-from fedstrata.clock.presence import Presence
-from fedstrata.clock.round import Exchanged
-from fedstrata.clock.tier_links import device_links
-from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
+from fedstrata.clock.devices import Boards, Presence
+from fedstrata.clock.links import device_links
+from fedstrata.clock.round_side import HeldBack, ParentClock
+from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline, Sent
 from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.process.sleeping import since_ns, until_ns
@@ -17,8 +16,6 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 
 MOST_COUNTED = 1 << 53  # as `fedstrata.rounds.notes` bounds what is reported
-
-Sent = Mapping[str, Exchanged]
 
 
 class Devices(Protocol):
@@ -50,16 +47,14 @@ class LpsClock:
         """
         return report.now_ns
 
-    def opens(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> Deadline:
+    def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
         """Return the deadline of an LPS round that is about to be opened."""
         return Deadline()
 
-    def answered_ns(
-        self, report: gps_pb.ReportHeader, lps_round: int, asked: Callable[[], Sent], devices: Devices
-    ) -> int:
-        """Return when the last answer to the question of the open round is here; 0 if nobody works that out.
+    def answered_ns(self, asked: Callable[[], Sent]) -> int:
+        """Return when the last answer to the question of the open round is here, or its deadline is over.
 
-        If some have missed the deadline of answers, that is when it is over.
+        Return 0 if nobody works that out.
         """
         return 0
 
@@ -94,53 +89,35 @@ class VirtualLpsClock(LpsClock):
         self._cluster_id = cluster.cluster_id
         self._devices, self._uplink = DeviceTimeline(experiment), LpsTimeline(experiment)
         self._deadline_ns = round(deadline_s * 1e9) if deadline_s is not None else None
-        self._deadline = Deadline()  # of the open round
-        self._free: Mapping[str, int] = {}  # from when on the devices of the round are there, and not busy any more
-        self._goes_on_ns: int | None = None  # when the open round goes on whose devices were asked
+        self._deadline, self._round = Deadline(), self._devices.round(0, 0)  # of the open round
 
-    def opens(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> Deadline:
-        back, indexes = devices.back_ns(global_round, report.now_ns), devices.indexes
-        self._free, self._goes_on_ns, self._deadline = back, None, Deadline()
-        if self._deadline_ns is not None:
-            self._free = {name: max(report.busy_ns.get(indexes[name], 0), at_ns) for name, at_ns in back.items()}
-            decides = OwnLinks if self._devices.shared.up_rate is None else SharedUplink
-            self._deadline = decides(
-                self._devices, begins_ns=report.now_ns, deadline_ns=self._deadline_ns, free=self._free, indexes=indexes
-            )
+    def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
+        free, indexes = devices.back_ns(global_round, report.now_ns), devices.indexes
+        self._deadline = Deadline()
+        if self._deadline_ns is None:
+            self._round = self._devices.round(lps_round, report.now_ns, free)
+        else:
+            free = {name: max(report.busy_ns.get(indexes[name], 0), at_ns) for name, at_ns in free.items()}
+            self._round = self._devices.round(lps_round, report.now_ns, free)
+            decides = OwnLinks if self._devices.links.shared.up is None else SharedUplink
+            self._deadline = decides(self._round, deadline_ns=self._deadline_ns, free=free, indexes=indexes)
         return self._deadline
 
-    def answered_ns(
-        self, report: gps_pb.ReportHeader, lps_round: int, asked: Callable[[], Sent], devices: Devices
-    ) -> int:
-        if self._deadline.ends_ns is not None:
-            return self._deadline.ends_ns
-        there = self._deadline.there
-        return self._devices.answered_ns(
-            lps_round, report.now_ns, asked(), devices.indexes, free=self._free, there=there
-        )
+    def answered_ns(self, asked: Callable[[], Sent]) -> int:
+        return self._round.answered_ns(asked()) if self._deadline.ends_ns is None else self._deadline.ends_ns
 
     def goes_on(self, global_round: int, planned_ns: int) -> None:
-        self._goes_on_ns = self._uplink.told_ns(self._cluster_id, global_round, planned_ns)
-        self._deadline.goes_on(self._goes_on_ns)
+        goes_on_ns = self._uplink.told_ns(self._cluster_id, global_round, planned_ns)
+        self._round.go_on(goes_on_ns)
+        self._deadline.goes_on(goes_on_ns)
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Callable[[], Sent], devices: Devices) -> None:
-        row, deadline, indexes = report.lps_rounds[-1], self._deadline, devices.indexes
-        counted, beside = deadline.settle(exchanged())
-        times = self._devices.round(
-            row.lps_round,
-            report.now_ns,
-            counted,
-            indexes,
-            free=self._free,
-            there=deadline.there,
-            ends_ns=deadline.ends_ns,
-            goes_on_ns=self._goes_on_ns,
-            beside=beside,
-        )
-        row.times.CopyFrom(times)
+        row, deadline = report.lps_rounds[-1], self._deadline
+        counted, dropped = deadline.settle(exchanged())
+        row.times.CopyFrom(self._round.times(counted, ends_ns=deadline.ends_ns, dropped=dropped))
         row.times.late.extend(deadline.late_flows)
         report.now_ns = row.times.ends_ns
-        deadline.note_busy(report.busy_ns, report.now_ns, indexes.values())
+        deadline.note_busy(report.busy_ns, report.now_ns, devices.indexes.values())
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
         began = min(row.times.begins_ns for row in report.lps_rounds if row.global_round == global_round)
@@ -166,7 +143,7 @@ class RealLpsClock(LpsClock):
             transfers.began(since_ns(self._began_unix_ns))
         self.rounds = HeldBack(transfers, wants_work=True)
         self._cluster_id = cluster.cluster_id
-        self._devices, self._uplink = DeviceTimeline(experiment), LpsTimeline(experiment)
+        self._boards, self._uplink = Boards(experiment), LpsTimeline(experiment)
 
     async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> int:
         if not self._began_unix_ns:
@@ -186,7 +163,7 @@ class RealLpsClock(LpsClock):
         row, indexes = report.lps_rounds[-1], devices.indexes
         row.times.carried.extend(self.rounds.take(row.lps_round))
         for name, each in sorted(exchanged().items()):
-            modelled_ns = self._devices.compute_ns(indexes[name], row.lps_round, each.work.examples)
+            modelled_ns = self._boards.compute_ns(indexes[name], row.lps_round, each.work.examples)
             row.times.carried.add(
                 link="device-lps",
                 direction="compute",

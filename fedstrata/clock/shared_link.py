@@ -1,37 +1,358 @@
-"""One direction of a link that a parent's children share, as time goes by: transfers of one child each, and broadcasts.
+"""One direction of a link that a parent's children share max-min fairly: worked out, and as real time goes by.
 
-A broadcast goes over the link once, for all children that ask for it: what the link has carried of it lies at its far
-end, where each child's own link goes on from there.
+The arithmetic goes from whole nanoseconds and bits to whole nanoseconds and bits. An end is rounded up to the next
+whole nanosecond, and nothing else is rounded. Nothing depends on the order in which transfers are given.
+
+A broadcast goes over the link once for all children that ask for it. From its far end each child's own link goes on.
 """
 
 import asyncio
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, KeysView, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from fedstrata.clock.calendar import WHOLE_LINK, FairLink
 from fedstrata.experiment.quantities import FASTEST
-from fedstrata.experiment.rates import AnyRate, rate_at
+from fedstrata.experiment.rates import SECOND_NS, AnyRate, end_of, rate_at
 from fedstrata.process.sleeping import Clock
+
+# A shared link keeps 256 binary places of a nanosecond, and as many of the bits of a flow. All that is cut off
+# behind them, in as many events as there may be, stays below `NOTHING`, 2 ** -128 ns. So an end that is later than a
+# whole nanosecond by no more than that is at it.
+FRACTION = 256
+NOTHING, NEVER = 1 << 128, 1 << 1024
+BIT = SECOND_NS << FRACTION  # what a flow has been given is its rate times nanoseconds
+WHOLE_LINK = -1  # in place of a flow's number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """A transfer over a shared link: when it may start, its bits, and the rate of its own link."""
+
+    start_ns: int
+    bits: int
+    rate: AnyRate
+
+
+@dataclass
+class _Group:
+    """Flows under way whose own links are equally fast. All have one rate and pass marks in the order of `target`."""
+
+    most: int  # bits a second that their own links allow
+    is_held: bool  # whether each has that rate, or the even share of what such groups leave
+    base: int  # what the group's counter was, or would have been, before any of it was the group's
+    flows: list[tuple[int, int]] = field(default_factory=list)  # targets, ascending, and the numbers of their flows
+
+    @property
+    def due(self) -> int:
+        """When, or at which level, the next mark of the group is passed."""
+        until = self.base + self.flows[0][0]
+        if not self.is_held:
+            return until
+        return -(-until // self.most) if self.most else NEVER
+
+
+@dataclass
+class _UnderWay:
+    """A flow in a shared link."""
+
+    group: _Group
+    since: int  # what the group had been given as the flow began, or would have been
+    marks: Sequence[int]  # in bits, ascending, the last its end
+    passed: int = 0  # how many of them
+
+    @property
+    def target(self) -> int:
+        """What the group will have been given when the next mark is passed."""
+        return self.since + self.marks[self.passed] * BIT
+
+
+class FairLink:
+    """A link that all flows under way share max-min fairly. Say when flows begin and end as time goes by.
+
+    A flow ends at a fraction of a nanosecond, and the shares of the others change then. Each group of flows with the
+    same own rate has that rate, or the even share of what is left. The groups with the even share have one counter for
+    all, `_level`, and the groups with their own rate have the time. So an event costs a few searches in ordered lists,
+    and does not go through all groups.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._now = 0
+        self._level = 0  # what a flow that always had the even share would have been given
+        self._rest = capacity  # bits a second that the groups with their own rates leave
+        self._sharing = 0  # how many flows share that evenly
+        self._flows: dict[int, _UnderWay] = {}
+        self._groups: dict[int, _Group] = {}
+        self._rates: list[int] = []  # of the groups, ascending
+        self._held = 0  # how many groups have their own rates: the slowest
+        # when the next mark of each group is passed: the time where it has its own rate, or else the level
+        self._queues: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+
+    def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
+        """Start a flow whose own link has this rate; `marks` are bits at which its passing is noted."""
+        group = self._group(rate)
+        self._enter(number, _UnderWay(group, self._served(group), marks))
+
+    def change(self, number: int, rate: int | None) -> None:
+        """Let the own link of a flow, if it is under way, have another rate from now on."""
+        flow = self._flows.get(number)
+        if flow is not None:
+            served = self._served(flow.group) - flow.since
+            self.drop(number)
+            flow.group = self._group(rate)
+            flow.since = self._served(flow.group) - served
+            self._enter(number, flow)
+
+    def resize(self, capacity: int) -> None:
+        """Let the link have another rate from now on."""
+        self._rest += capacity - self._capacity
+        self._capacity = capacity
+
+    def drop(self, number: int) -> None:
+        """Let a flow go before its end, if it is under way; the others share what it leaves."""
+        flow = self._flows.pop(number, None)
+        if flow is not None:
+            self._unqueue(flow.group)
+            del flow.group.flows[bisect_left(flow.group.flows, (flow.target, number))]
+            self._count(flow.group, -1)
+            self._queue(flow.group)
+
+    @property
+    def under_way(self) -> KeysView[int]:
+        """The numbers of the flows under way."""
+        return self._flows.keys()
+
+    def carried(self, number: int) -> int:
+        """Return how many whole bits of a flow under way have gone over the link."""
+        flow = self._flows[number]
+        return (self._served(flow.group) - flow.since + NOTHING) // BIT
+
+    def next_ns(self) -> int | None:
+        """Return when the next mark is passed if nothing changes before; None if no flow moves."""
+        at = self._next()
+        return None if at is None else _whole_ns(at)
+
+    def advance(self, until_ns: int) -> list[tuple[int, int]]:
+        """Let time go by, not backwards; return the flows that have passed a mark, in order, and when."""
+        passed: list[tuple[int, int]] = []
+        while (at := self._next()) is not None and _whole_ns(at) <= until_ns:
+            self._serve(at)
+            for is_held, until in ((True, self._now), (False, self._level)):
+                while self._queues[is_held] and self._queues[is_held][0][0] <= until:
+                    self._pass_marks(self._groups[self._queues[is_held][0][1]], passed)
+        self._serve(max(self._now, until_ns << FRACTION))
+        return passed
+
+    def _next(self) -> int | None:
+        """Return when the next mark is passed, to the fraction of a nanosecond."""
+        self._settle()
+        held, sharing = self._queues[True], self._queues[False]
+        times = [held[0][0]] if held and held[0][0] < NEVER else []
+        if sharing and self._rest:
+            times.append(self._now - (self._level - sharing[0][0]) * self._sharing // self._rest)
+        return min(times, default=None)
+
+    def _settle(self) -> None:
+        """Give a group its own rate if that is no more than the even share."""
+        while self._held and self._rates[self._held - 1] * self._sharing > self._rest:
+            self._hold(self._groups[self._rates[self._held - 1]], is_held=False)
+        while self._held < len(self._rates) and self._rates[self._held] * self._sharing <= self._rest:
+            self._hold(self._groups[self._rates[self._held]], is_held=True)
+
+    def _hold(self, group: _Group, *, is_held: bool) -> None:
+        self._unqueue(group)
+        self._count(group, -len(group.flows))
+        served, group.is_held = self._served(group), is_held
+        group.base = 0
+        group.base = self._served(group) - served
+        self._held += 1 if is_held else -1
+        self._count(group, len(group.flows))
+        self._queue(group)
+
+    def _serve(self, until: int) -> None:
+        if self._sharing:
+            self._level += (until - self._now) * self._rest // self._sharing
+        self._now = until
+
+    def _pass_marks(self, group: _Group, passed: list[tuple[int, int]]) -> None:
+        self._unqueue(group)
+        served, at_ns = self._served(group), _whole_ns(self._now)
+        while group.flows and group.flows[0][0] <= served:
+            _, number = group.flows.pop(0)
+            passed.append((number, at_ns))
+            flow = self._flows[number]
+            flow.passed += 1
+            if flow.passed < len(flow.marks):
+                insort(group.flows, (flow.target, number))
+            else:
+                del self._flows[number]
+                self._count(group, -1)
+        self._queue(group)
+
+    def _served(self, group: _Group) -> int:
+        """Return how much each flow of a group has been given since the group began."""
+        return (group.most * self._now if group.is_held else self._level) - group.base
+
+    def _group(self, rate: int | None) -> _Group:
+        """Return the group of flows with a rate; begin one if there is none."""
+        most = FASTEST if rate is None else rate
+        if most not in self._groups:
+            place = bisect_left(self._rates, most)
+            self._groups[most] = _Group(most, is_held=place < self._held, base=0)
+            self._rates.insert(place, most)
+            self._held += place < self._held
+        return self._groups[most]
+
+    def _enter(self, number: int, flow: _UnderWay) -> None:
+        self._unqueue(flow.group)
+        self._flows[number] = flow
+        insort(flow.group.flows, (flow.target, number))
+        self._count(flow.group, 1)
+        self._queue(flow.group)
+
+    def _count(self, group: _Group, flows: int) -> None:
+        """Add a number of flows to a group."""
+        if group.is_held:
+            self._rest -= group.most * flows
+        else:
+            self._sharing += flows
+
+    def _queue(self, group: _Group) -> None:
+        """Note when the next mark of a group is passed; forget a group without flows."""
+        if group.flows:
+            insort(self._queues[group.is_held], (group.due, group.most))
+        else:
+            self._held -= group.is_held
+            del self._groups[group.most]
+            del self._rates[bisect_left(self._rates, group.most)]
+
+    def _unqueue(self, group: _Group) -> None:
+        if group.flows:
+            queue = self._queues[group.is_held]
+            del queue[bisect_left(queue, (group.due, group.most))]
+
+
+def _whole_ns(at: int) -> int:
+    """Return the whole nanosecond at or after a time."""
+    return -((NOTHING - at) >> FRACTION)
+
+
+class ScheduledLink:
+    """A fairly shared link whose rate changes as time goes by, and so do the rates of its flows' own links."""
+
+    def __init__(self, capacity: AnyRate) -> None:
+        self._capacity = capacity
+        self._link = FairLink(0)
+        self._rates: dict[int, AnyRate] = {}  # of the flows' own links
+        self._changes: list[tuple[int, int]] = []  # a heap: when the rate of a flow, or of the link, changes
+
+    def begin(self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate) -> list[tuple[int, int]]:
+        """Start a flow at a time; return the marks that were passed until then."""
+        passed = self.advance(at_ns)
+        if not self._link.under_way:
+            self._changes.clear()
+            self._change(at_ns, WHOLE_LINK)
+        self._rates[number] = rate
+        now, next_ns = rate_at(rate, at_ns)
+        self._link.begin(number, marks, now)
+        self._await_change(next_ns, number)
+        return passed
+
+    def drop(self, number: int) -> None:
+        """Let a flow go, over or not."""
+        self._rates.pop(number, None)
+        self._link.drop(number)
+
+    def carried(self, number: int) -> int | None:
+        """Return how many whole bits of a flow have gone over the link; None if it is not under way."""
+        return self._link.carried(number) if number in self._link.under_way else None
+
+    def next_ns(self) -> int | None:
+        """Return when a mark is passed or a rate changes next; None if no flow is under way, or none ever moves."""
+        if not self._link.under_way:
+            return None
+        times = [self._link.next_ns(), self._changes[0][0] if self._changes else None]
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+
+    def advance(self, until_ns: int) -> list[tuple[int, int]]:
+        """Let time go by; return the flows that have passed a mark, in order, and when."""
+        passed: list[tuple[int, int]] = []
+        while self._changes and self._changes[0][0] <= until_ns and self._link.under_way:
+            at_ns, number = heappop(self._changes)
+            passed += self._link.advance(at_ns)
+            self._change(at_ns, number)
+        return passed + self._link.advance(until_ns)
+
+    def _change(self, at_ns: int, number: int) -> None:
+        """Give the link, or a flow that is under way, its rate from a time on."""
+        if number == WHOLE_LINK:
+            rate, next_ns = rate_at(self._capacity, at_ns)
+            self._link.resize(FASTEST if rate is None else rate)
+        elif number in self._link.under_way:
+            rate, next_ns = rate_at(self._rates[number], at_ns)
+            self._link.change(number, rate)
+        else:
+            return
+        self._await_change(next_ns, number)
+
+    def _await_change(self, at_ns: int | None, number: int) -> None:
+        if at_ns is not None:
+            heappush(self._changes, (at_ns, number))
+
+
+def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
+    """Return when each flow's last bit has left a link that all share max-min fairly; None limits nothing."""
+    if capacity is None:
+        return [end_of(flow.start_ns, flow.bits, flow.rate) for flow in flows]
+    link = ScheduledLink(capacity)
+    passed = _begin(link, flows)
+    while (next_ns := link.next_ns()) is not None:
+        passed += link.advance(next_ns)
+    ends = [flow.start_ns for flow in flows]
+    for number, at_ns in passed:
+        ends[number] = at_ns
+    return ends
+
+
+def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[tuple[int | None, int]]:
+    """Return when each flow has left a link that all share, and its bits by a time; None if it has not left by then."""
+    link = ScheduledLink(capacity)
+    over = dict(_begin(link, flows, until_ns) + link.advance(until_ns))
+    found: list[tuple[int | None, int]] = []
+    for number, flow in enumerate(flows):
+        if number in over or (not flow.bits and flow.start_ns <= until_ns):
+            found.append((over.get(number, flow.start_ns), flow.bits))
+        else:
+            found.append((None, link.carried(number) or 0))
+    return found
+
+
+def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = None) -> list[tuple[int, int]]:
+    """Start the flows that start by a time, and have bits; return those that are over before the last starts."""
+    passed: list[tuple[int, int]] = []
+    for start_ns, number in sorted((flow.start_ns, number) for number, flow in enumerate(flows) if flow.bits):
+        if until_ns is None or start_ns <= until_ns:
+            passed += link.begin(start_ns, number, (flows[number].bits,), flows[number].rate)
+    return passed
 
 
 @dataclass
 class SharedFlow:
-    """Something on its way over a shared link, and when it was at some of its bits."""
+    """A transfer on its way over a shared link, and when it passed some of its bits."""
 
     marks: Sequence[int]  # bits at which its passing is noted, ascending, the last all of them
     passed: list[int] = field(default_factory=list)  # when it was at these marks
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def come(self, at_ns: int) -> int:
-        """How many of its bits had gone over the link at a time."""
+        """Return how many of its bits had gone over the link at a time."""
         number = bisect_right(self.passed, at_ns)
         return self.marks[number - 1] if number else 0
 
     async def passed_ns(self, bits: int, check: Callable[[], None]) -> int:
-        """When so many bits have gone over the link, once they have; `check` may raise what ends the waiting."""
+        """Wait until so many bits have gone over the link, and return when; `check` may raise to end the waiting."""
         number = bisect_left(self.marks, bits)
         while len(self.passed) <= number:
             self.news.clear()
@@ -41,90 +362,52 @@ class SharedFlow:
 
 
 class SharedLink:
-    """One direction of a link that is shared: its flows go on by themselves, and whoever waits for one is told.
+    """A shared link in real time: its flows go on by themselves, and those that wait for a flow are woken.
 
-    Inside, times count as rates that change do: from `origin_ns` on.
+    Inside, times count from `origin_ns` on, as the times of rates that change do.
     """
 
     def __init__(self, capacity: AnyRate, clock: Clock) -> None:
-        self._capacity = capacity
         self._clock = clock
         self.origin_ns = clock.now_ns()
-        self._fair = FairLink(0)
-        self._under_way: dict[int, tuple[SharedFlow, AnyRate]] = {}
-        self._changes: list[tuple[int, int]] = []  # a heap: when a flow's own link changes, or the whole
+        self._link = ScheduledLink(capacity)
+        self._under_way: dict[int, SharedFlow] = {}
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, flow: SharedFlow, rate: AnyRate) -> tuple[int, int]:
-        """Let a flow begin now whose own link has a rate; gives the number by which it is dropped, and the time."""
-        start_ns, number = self._advance() if self._under_way else self._wake(), next(self._numbers)
-        self._under_way[number] = flow, rate
-        rate_now, changes_ns = rate_at(rate, start_ns)
-        self._fair.begin(number, flow.marks, rate_now)
-        self._await_change(changes_ns, number)
+        """Start a flow whose own link has a rate; return its number, by which it is dropped, and the time."""
+        start_ns, number = self._now_ns(), next(self._numbers)
+        self._under_way[number] = flow
+        self._note(self._link.begin(start_ns, number, flow.marks, rate))
         self._set_timer()
         return number, self.origin_ns + start_ns
 
     def drop(self, number: int) -> None:
         """Let a flow go, over or not."""
-        self._advance()
+        self._note(self._link.advance(self._now_ns()))
         self._under_way.pop(number, None)
-        self._fair.drop(number)
+        self._link.drop(number)
         self._set_timer()
 
-    def _wake(self) -> int:
-        """Go on from now, which is given, where nothing went over the link: what changed meanwhile counts no more, nor
-        what was to change for flows that are gone."""
-        now_ns = self._clock.now_ns() - self.origin_ns
-        self._changes.clear()
-        self._go_on(now_ns)
-        self._change(now_ns, WHOLE_LINK)
-        return now_ns
+    def _now_ns(self) -> int:
+        return self._clock.now_ns() - self.origin_ns
 
-    def _advance(self) -> int:
-        """Let the flows go on until now, which is given."""
-        now_ns = self._clock.now_ns() - self.origin_ns
-        while self._changes and self._changes[0][0] <= now_ns:
-            at_ns, number = heappop(self._changes)
-            self._go_on(at_ns)
-            self._change(at_ns, number)
-        self._go_on(now_ns)
-        return now_ns
-
-    def _go_on(self, until_ns: int) -> None:
-        for number, at_ns in self._fair.advance(until_ns):
-            flow, _ = self._under_way[number]
+    def _note(self, passed: Sequence[tuple[int, int]]) -> None:
+        """Tell flows which of their marks they have passed, and when."""
+        for number, at_ns in passed:
+            flow = self._under_way[number]
             flow.passed.append(self.origin_ns + at_ns)
             flow.news.set()
-
-    def _change(self, at_ns: int, number: int) -> None:
-        """Let the link, or a flow's own, have another rate from a time on."""
-        if number == WHOLE_LINK:
-            rate, changes_ns = rate_at(self._capacity, at_ns)
-            self._fair.resize(FASTEST if rate is None else rate)
-        elif self._fair.has(number):
-            rate, changes_ns = rate_at(self._under_way[number][1], at_ns)
-            self._fair.change(number, rate)
-        else:
-            return
-        self._await_change(changes_ns, number)
-
-    def _await_change(self, at_ns: int | None, number: int) -> None:
-        if at_ns is not None:
-            heappush(self._changes, (at_ns, number))
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if self._under_way:
-            next_ns = [self._fair.next_ns(), self._changes[0][0] if self._changes else None]
-            times = [at_ns for at_ns in next_ns if at_ns is not None]
-            self._timer = self._clock.call_at(self.origin_ns + min(times), self._ring) if times else None
+        next_ns = self._link.next_ns()
+        self._timer = None if next_ns is None else self._clock.call_at(self.origin_ns + next_ns, self._ring)
 
     def _ring(self) -> None:
-        self._advance()
+        self._note(self._link.advance(self._now_ns()))
         self._set_timer()
 
 
@@ -144,18 +427,18 @@ class Broadcast:
 
 
 class Broadcasts:
-    """The models of a parent's open round on a shared link: each goes once, whoever receives it."""
+    """The models of a parent's open round on a shared link: each goes over it once, for all children."""
 
     def __init__(self, link: SharedLink) -> None:
         self._link = link
         self._open: dict[int, Broadcast] = {}  # by the number of the model
 
     def forget(self) -> None:
-        """Another round is open, with models of its own; what is under way goes on to those who receive it."""
+        """Forget the models of the last round; broadcasts under way go on to the children that receive them."""
         self._open.clear()
 
     def has_begun(self, model: int, child: int) -> bool:
-        """Whether a child has begun to receive a model: what it has lost of it does not come again for all."""
+        """Return whether a child has begun to receive a model; a part that it has lost is not broadcast again."""
         broadcast = self._open.get(model)
         return broadcast is not None and child in broadcast.heard_by
 
@@ -171,7 +454,7 @@ class Broadcasts:
         return broadcast
 
     def leave(self, model: int, broadcast: Broadcast) -> None:
-        """A child receives it no more, all or not; one that nobody receives ends, and would have to begin again."""
+        """Let a child stop receiving; a broadcast that nobody receives any more ends."""
         broadcast.listeners -= 1
         if broadcast.listeners:
             return

@@ -1,296 +1,452 @@
-"""The virtual clock at a parent: what a round of its children takes, from bytes that were serialised and modelled work.
+"""The virtual clock: how long rounds take, worked out from bytes that were serialised and modelled work.
 
 An LPS works out its devices' part of an LPS round, the GPS the LPSs' part of a global round; both in nanoseconds since
-training began. Only a round's own transfers count: what had to be sent again after a fault does not.
+training began. Only a round's own transfers count, not what had to be sent again after a fault.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from fractions import Fraction
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from fedstrata.clock.calendar import DEVICE_LINK, DOWN, LPS_ASKED, LPS_LINK, UP, Flow
-from fedstrata.clock.round import (
-    LAST_NS,
-    Beside,
-    Child,
-    Exchanged,
-    Missed,
-    Way,
-    answers_of,
-    answers_there,
-    check_clock_at,
-    flow_of,
-    latency_of,
-    models_there,
-    round_times,
-    updates_of,
-    ways_asked,
-    ways_of,
-)
-from fedstrata.clock.tier_links import device_links, lps_links
-from fedstrata.errors import PayloadError
+from fedstrata.clock.devices import Boards
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.links import DOWN, UP, Line, Link, TierLinks, device_links, lps_links
+from fedstrata.clock.shared_link import Flow, carried_by, fair_ends
+from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.links import SharedRates
 from fedstrata.experiment.rates import end_of
-from fedstrata.methods import Moment, make_method
-from fedstrata.streams.streams import asks_in_training
 from fedstrata.v1 import rounds_pb2 as pb
 
-__all__ = ["Beside", "DeviceTimeline", "Exchanged", "LpsTimeline"]
+PARTS = ("down", "compute", "up")
+LAST_NS = 1 << 61  # 73 years: a timeline, and the sum of a round's times, ends before int64 does
 
-SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws from all others
-NOBODY = Beside()
+Sent = Mapping[str, Exchanged]  # by child
 
 
-class DeviceTimeline:
-    """How long LPS rounds take."""
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A child's part in a round: a model comes down, the child computes, and it sends an answer or an update."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self._seed = experiment.seed
-        links = device_links(experiment)
-        self.link, self.shared = links.link_of, links.shared  # of a device by its index, and of all
-        self._compute = experiment.compute
-        self._factors = self._compute.factors() if self._compute is not None else {}
-        self._per_example: dict[int, Fraction] = {}
-        self._answers_trained = asks_in_training(make_method(experiment)) is Moment.TRAINED
+    name: str
+    index: int
+    link: Link
+    exchanged: Exchanged
+    begins_ns: int  # of the round
+    free_ns: int = 0  # from when on the child receives
+    compute_ns: int
+    answer_compute_ns: int = 0  # of `compute_ns`, for the answer to the round's question
+    sends_bytes: int  # what it sends next: the update, unless `answering`
+    had_ns: int = 0  # when it has the model
+    ready_ns: int = 0  # when it begins to send
+    down_ns: int = 0  # how long it received,
+    up_ns: int = 0  # and sent
+    back_ns: int = 0  # when all that it sent has arrived, or was given up
+    unsent_bytes: int = 0
 
-    def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
-        """How long a device computes in an LPS round whose training goes through so many examples."""
-        compute = self._compute
-        if compute is None:
-            return 0
-        busy = self.training_ns(index, examples) + (compute.minimum or 0)
-        if compute.exponential is not None:
-            draws = np.random.default_rng([self._seed, EXPONENTIAL, lps_round, index])
-            busy += round(draws.exponential(compute.exponential))
-        return busy
+    def arrived(self, at_ns: int) -> "Part":
+        """Return the part of a child that has the model, and computes from then on."""
+        return replace(self, had_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
 
-    def training_ns(self, index: int, examples: int) -> int:
-        """How long a device takes to train on so many examples alone."""
-        if self._compute is None or self._compute.per_example is None:
-            return 0
-        if index not in self._per_example:
-            self._per_example[index] = self._compute.per_example * self._factor(index)
-        return round(self._per_example[index] * examples)
+    def answering(self) -> "Part":
+        """Return the part up to the answer alone, which the child sends before it goes on."""
+        return replace(
+            self,
+            compute_ns=self.answer_compute_ns,
+            ready_ns=self.had_ns + self.answer_compute_ns,
+            sends_bytes=self.exchanged.work.answer_bytes,
+        )
 
-    def answering_ns(self, index: int, lps_round: int, examples: int) -> int:
-        """How long a device takes for its answer in an LPS round that it has trained on so many examples for."""
-        if self._answers_trained:
-            return self.compute_ns(index, lps_round, examples)
-        return self.training_ns(index, examples)
+    def going_on(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
+        """Return the part of a child that has answered, and hears of the plan a latency after its parent."""
+        return replace(
+            self,
+            ready_ns=goes_on_ns + latency_ns + self.compute_ns - self.answer_compute_ns,
+            down_ns=self.down_ns + latency_ns,
+            up_ns=answered_ns - self.had_ns - self.answer_compute_ns,
+        )
 
-    def _factor(self, index: int) -> Fraction:
-        """How many times as long as the reference a device takes; to a millionth, which no machine rounds otherwise."""
-        factor = self._factors.get(index, 1.0)
-        if self._compute is not None and self._compute.spread is not None:
-            normal = np.random.default_rng([self._seed, SPREAD, index]).standard_normal()
-            factor *= float(np.exp(self._compute.spread.lognormal * normal))
-        return Fraction(round(factor * 10**6), 10**6)
+    def over(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
+        """Return the part that ends at a time."""
+        up_ns = self.up_ns + at_ns - self.ready_ns
+        return replace(self, back_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
 
-    def arrivals(
+    @property
+    def upload(self) -> Flow:
+        """The transfer that the child sends next."""
+        return Flow(start_ns=self.ready_ns, bits=8 * self.sends_bytes, rate=self.link.rate(UP))
+
+    @property
+    def flow(self) -> pb.Flow:
+        """The part as it is recorded."""
+        sent = self.exchanged
+        return pb.Flow(
+            child=self.index,
+            down_bytes=sent.down_bytes,
+            up_bytes=sent.up_bytes,
+            examples=sent.work.examples,
+            stream=sent.stream,
+            down_ns=self.down_ns,
+            compute_ns=self.compute_ns,
+            up_ns=self.up_ns,
+            away_ns=max(0, self.free_ns - self.begins_ns),
+            answer_bytes=sent.work.answer_bytes,
+            answer_examples=sent.work.answer_examples,
+            unsent_bytes=self.unsent_bytes,
+        )
+
+    def check_ends(self, at_ns: int) -> None:
+        """Raise PayloadError for work that is not done within 73 years; the child that reports it is refused."""
+        if max(at_ns, self.compute_ns + self.up_ns) >= LAST_NS:
+            examples = self.exchanged.work.examples
+            raise PayloadError(f"trained on {examples} examples, which takes more than 73 years of the virtual clock")
+
+
+class Round:
+    """One round of a parent and its children in virtual time: of devices at an LPS, or of LPSs at the GPS."""
+
+    def __init__(
         self,
-        lps_round: int,
-        begins_ns: int,
-        offered: Mapping[str, Exchanged],
-        free: Mapping[str, int],
-        indexes: Mapping[str, int],
-    ) -> dict[str, int]:
-        """When each device has an LPS round's model; `free` says from when on those listen that are still busy."""
-        children = [
-            Child(
-                name=name, link=self.link(indexes[name]), index=indexes[name], busy_ns=0, exchanged=each,
-                free_ns=free.get(name, 0),
-            )
-            for name, each in sorted(offered.items())
-        ]  # fmt: skip
-        there = models_there(children, begins_ns, self.address(lps_round), self.shared)
-        return {child.name: at_ns for child, at_ns in zip(children, there, strict=True)}
-
-    def answered_ns(
-        self,
-        lps_round: int,
-        begins_ns: int,
-        asked: Mapping[str, Exchanged],
-        indexes: Mapping[str, int],
+        links: TierLinks,
+        computing_ns: Callable[[int, pb.Work], tuple[int, int]],
         *,
+        number: int,
+        begins_ns: int,
         free: Mapping[str, int] | None = None,
-        there: Mapping[str, int] | None = None,
-    ) -> int:
-        """When the last answer in an LPS round is at the LPS; `asked` has what went to and fro for answers alone.
+    ) -> None:
+        """`computing_ns` gives the time of a child's work, and how much of it is for its answer.
+
+        `free` says from when on those children receive that are not there as the round begins.
+        """
+        self.number, self.begins_ns = number, begins_ns
+        self._links, self._computing_ns = links, computing_ns
+        self._free = free or {}
+        self._there: Mapping[str, int] | None = None
+        self._goes_on_ns: int | None = None
+
+    def send_models(self, sent: Sent) -> Mapping[str, int]:
+        """Keep and return when each child has its model, for a round whose children may drop out of it."""
+        self._there = {part.name: part.had_ns for part in self._parts(sent)}
+        return self._there
+
+    def go_on(self, goes_on_ns: int) -> None:
+        """Let children that have answered go on: their parent has heard of the plan at a time."""
+        self._goes_on_ns = goes_on_ns
+
+    def answered_ns(self, asked: Sent) -> int:
+        """Return when the last answer is at the parent.
 
         Raises:
             RunStoppedError: in more than 73 years.
         """
-        children = self.children(lps_round, asked, indexes, free)
-        address = self.address(lps_round)
-        had = self._had(children, begins_ns, address, there)
-        answered_ns = max(answers_there(children, had, address, self.shared), default=begins_ns)
+        answered_ns = max(self._answered(self._parts(asked)), default=self.begins_ns)
         check_clock_at(answered_ns)
         return answered_ns
 
-    def address(self, lps_round: int) -> list[int]:
-        """Of an LPS round's draws."""
-        return [self._seed, DEVICE_LINK, lps_round]
+    def update_alone(self, name: str, updated: Exchanged) -> Part:
+        """Return the part of one child whose update goes over its own link alone. Raises PayloadError."""
+        (part,) = self._ready(self._parts({name: updated}))
+        back_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
+        part.check_ends(back_ns)
+        return part.over(back_ns)
 
-    def children(
-        self,
-        lps_round: int,
-        exchanged: Mapping[str, Exchanged],
-        indexes: Mapping[str, int],
-        free: Mapping[str, int] | None,
-    ) -> list[Child]:
-        """The devices of a round by name."""
-        children = []
+    def answer_alone(self, name: str, answered: Exchanged) -> Part:
+        """Return the part of one child up to its answer, which no other child's delays. Raises PayloadError."""
+        (part,) = self._parts({name: answered})
+        (at_ns,) = self._answered([part])
+        part = part.answering()
+        part.check_ends(at_ns)
+        return part.over(at_ns)
+
+    def check_ends(self, name: str, updated: Exchanged) -> None:
+        """Raise PayloadError for work that is not done within 73 years, however fast the links are."""
+        (part,) = self._ready(self._parts({name: updated}))
+        part.check_ends(part.ready_ns)
+
+    def late_answers(self, answered: Sent, ends_ns: int) -> list[Part]:
+        """Return the parts of the children whose answers are not there by a time, of all that have sent one."""
+        return list(self._late([part.answering() for part in self._parts(answered)], ends_ns, is_answer=True))
+
+    def late_updates(self, updated: Sent, ends_ns: int, *, dropped: Sent) -> list[Part]:
+        """Return the parts of the children whose updates are not there by a time, of all that have one.
+
+        `dropped` are the children that answered too late; their answers were on the shared link, too.
+        """
+        parts = self._ready(self._parts(updated), self._parts(dropped))
+        return list(self._late(parts[: len(updated)], ends_ns))
+
+    def times(self, exchanged: Sent, *, ends_ns: int | None = None, dropped: Sent | None = None) -> pb.RoundTimes:
+        """Return the times of the round, which ends as the last update arrives, or at a time.
+
+        `dropped` are children that dropped out of the round but whose traffic still slowed a shared link.
+        """
+        parts = self._ready(self._parts(exchanged), self._parts(dropped or {}))
+        over = [part.over(at_ns) for part, at_ns in zip(parts, self._arrivals(parts), strict=True)][: len(exchanged)]
+        last_ns = max((part.back_ns for part in over), default=self.begins_ns)
+        ends_ns = last_ns if ends_ns is None else ends_ns
+        # A child's claims of an answer need not show in when the round ends.
+        said_ns = sum(part.compute_ns + part.up_ns for part in parts[: len(exchanged)])
+        check_clock_at(max(ends_ns, (ends_ns - self.begins_ns) * len(over), said_ns))
+        slowest = next((part.name for part in over if part.back_ns == last_ns), "")
+        return times_of(self.begins_ns, ends_ns, [part.flow for part in over], slowest)
+
+    def _parts(self, exchanged: Sent) -> list[Part]:
+        """Return the parts of children, by name, as they have the round's model."""
+        parts = []
         for name, each in sorted(exchanged.items()):
-            index, work = indexes[name], each.work
-            busy_ns = self.compute_ns(index, lps_round, work.examples)
-            first_ns = self.answering_ns(index, lps_round, work.answer_examples)
-            child = Child(
-                name=name, link=self.link(index), index=index, busy_ns=busy_ns, exchanged=each,
-                free_ns=(free or {}).get(name, 0), first_ns=first_ns,
-            )  # fmt: skip
-            children.append(child)
-        return children
+            index = self._links.number_of(name)
+            compute_ns, answer_ns = self._computing_ns(index, each.work)
+            part = Part(
+                name=name,
+                index=index,
+                link=self._links.link_of(index),
+                exchanged=each,
+                begins_ns=self.begins_ns,
+                free_ns=self._free.get(name, 0),
+                compute_ns=compute_ns,
+                answer_compute_ns=answer_ns,
+                sends_bytes=each.up_bytes,
+            )
+            parts.append(part)
+        there = self._there
+        had = self._models_there(parts) if there is None else [there[part.name] for part in parts]
+        return [part.arrived(at_ns) for part, at_ns in zip(parts, had, strict=True)]
 
-    def _had(
-        self, children: Sequence[Child], begins_ns: int, address: Sequence[int], there: Mapping[str, int] | None
-    ) -> list[int]:
-        """When each child has its model, unless `there` says so."""
-        if there is None:
-            return models_there(children, begins_ns, address, self.shared)
-        return [there[child.name] for child in children]
+    def _models_there(self, parts: Sequence[Part]) -> list[int]:
+        """Return when each child has its model; a broadcast is over for all at once.
 
-    def missed(
-        self,
-        lps_round: int,
-        begins_ns: int,
-        index: int,
-        exchanged: Exchanged,
-        *,
-        free_ns: int,
-        there_ns: int,
-        goes_on_ns: int | None = None,
-    ) -> Missed:
-        """When an update is back, by its device's own link, and what its way was: of one that may miss a deadline.
-
-        Raises:
-            PayloadError: in more than 73 years; whoever says so is refused.
+        A broadcast begins with the first child that receives. A later child is also limited by its own link.
         """
-        children = self.children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
-        (child,), address = children, self.address(lps_round)
-        (way,) = self.ways(children, begins_ns, [there_ns], address, goes_on_ns)
-        latency_ns = latency_of(child.link, way.ready_ns, address, index, UP)
-        back_ns = end_of(way.ready_ns, 8 * exchanged.up_bytes, child.link.course("up")) + latency_ns
-        check_ever(max(back_ns, child.busy_ns + way.up_ns), exchanged.work)
-        flow = flow_of(child, begins_ns, way.down_ns, way.up_ns + back_ns - way.ready_ns)
-        return Missed(busy_ns=back_ns, flow=flow)
+        shared, flows = self._links.shared, []
+        for part in parts:
+            start_ns = max(self.begins_ns, part.free_ns)
+            flows.append(Flow(start_ns=start_ns, bits=8 * part.exchanged.down_bytes, rate=part.link.rate(DOWN)))
+        ends = fair_ends(flows, None if shared.is_broadcast else shared.down)
+        if shared.is_broadcast:
+            streams: dict[int, Flow] = {}
+            for part, flow in zip(parts, flows, strict=True):
+                one = streams.setdefault(part.exchanged.stream, flow)
+                start_ns, bits = min(one.start_ns, flow.start_ns), max(one.bits, flow.bits)
+                streams[part.exchanged.stream] = Flow(start_ns=start_ns, bits=bits, rate=None)
+            over = dict(zip(streams, fair_ends(list(streams.values()), shared.down), strict=True))
+            ends = [max(end, over[part.exchanged.stream]) for part, end in zip(parts, ends, strict=True)]
+        latencies = [
+            self._links.latency_ns(self.number, part.index, DOWN, flow.start_ns) if part.exchanged.down_bytes else 0
+            for part, flow in zip(parts, flows, strict=True)
+        ]
+        return [end + latency_ns for end, latency_ns in zip(ends, latencies, strict=True)]
 
-    def missed_answer(
-        self, lps_round: int, begins_ns: int, index: int, exchanged: Exchanged, *, free_ns: int, there_ns: int
-    ) -> Missed:
-        """The same of an answer; `exchanged` has what went to and fro for it alone. Raises PayloadError likewise."""
-        children = self.children(lps_round, {"": exchanged}, {"": index}, {"": free_ns})
-        (child,) = children
-        (at_ns,) = answers_there(children, [there_ns], self.address(lps_round), self.shared)
-        check_ever(at_ns, exchanged.work)
-        only = replace(child, busy_ns=child.first_ns)
-        flow = flow_of(only, begins_ns, there_ns - begins_ns, at_ns - there_ns - child.first_ns)
-        return Missed(busy_ns=at_ns, flow=flow)
+    def _answered(self, parts: Sequence[Part]) -> list[int]:
+        """Return when the answer of each child is at the parent."""
+        return self._arrivals([part.answering() for part in parts], is_answer=True)
 
-    def ways(
-        self,
-        children: Sequence[Child],
-        begins_ns: int,
-        had: Sequence[int],
-        address: Sequence[int],
-        goes_on_ns: int | None,
-        *,
-        beside: Sequence[Flow] = (),
-    ) -> list[Way]:
-        """Of devices that have the model, as they are about to send their updates; `beside` are others' answers."""
+    def _ready(self, parts: Sequence[Part], dropped: Sequence[Part] = ()) -> list[Part]:
+        """Return the parts, then the dropped ones, as their children are about to send updates."""
+        every, goes_on_ns = [*parts, *dropped], self._goes_on_ns
         if goes_on_ns is None:
-            return ways_of(children, begins_ns, had)
-        answered = answers_there(children, had, address, self.shared, beside=beside)
-        return ways_asked(children, begins_ns, had, answered, address=address, goes_on_ns=goes_on_ns)
+            return every
+        return [
+            part.going_on(
+                answered_ns,
+                goes_on_ns,
+                self._links.latency_ns(self.number, part.index, DOWN, goes_on_ns, is_answer=True),
+            )
+            for part, answered_ns in zip(every, self._answered(every), strict=True)
+        ]
 
-    def round(
-        self,
-        lps_round: int,
-        begins_ns: int,
-        exchanged: Mapping[str, Exchanged],
-        indexes: Mapping[str, int],
-        *,
-        free: Mapping[str, int] | None = None,
-        there: Mapping[str, int] | None = None,
-        ends_ns: int | None = None,
-        goes_on_ns: int | None = None,
-        beside: Beside = NOBODY,
-    ) -> pb.RoundTimes:
-        """An LPS round, of what went between the LPS and its devices; `indexes` are theirs.
+    def _arrivals(self, parts: Sequence[Part], *, is_answer: bool = False) -> list[int]:
+        """Return when what each child sends next is at the parent."""
+        ends = fair_ends([part.upload for part in parts], self._links.shared.up)
+        return [end + self._up_latency_ns(part, is_answer=is_answer) for part, end in zip(parts, ends, strict=True)]
 
-        `free` says from when on those listen that are not there as it begins. With a deadline `there` says when each
-        had the model, and `ends_ns` when the round ended for those who are late. With a question `goes_on_ns` says when
-        the LPS has heard of the plan. `beside` are those who were on a shared link up, and for whom `there` is said.
-        """
-        mine, address = self.children(lps_round, exchanged, indexes, free), self.address(lps_round)
-        others = self.children(lps_round, beside.updates, indexes, free)
-        asked = self.children(lps_round, beside.answers, indexes, free)
-        had, had_beside, had_asked = (self._had(each, begins_ns, address, there) for each in (mine, others, asked))
-        ways = self.ways(
-            [*mine, *others], begins_ns, [*had, *had_beside], address, goes_on_ns, beside=answers_of(asked, had_asked)
-        )
-        uploads = updates_of(others, ways[len(mine) :])
-        return round_times(mine, begins_ns, ways[: len(mine)], address, self.shared, ends_ns=ends_ns, beside=uploads)
+    def _late(self, parts: Sequence[Part], ends_ns: int, *, is_answer: bool = False) -> Iterator[Part]:
+        """Yield the parts that a deadline breaks off, with the bytes that had not left the shared link by then."""
+        carried = carried_by([part.upload for part in parts], self._links.shared.up, ends_ns)
+        for part, (end_ns, bits) in zip(parts, carried, strict=True):
+            if end_ns is None or end_ns + self._up_latency_ns(part, is_answer=is_answer) > ends_ns:
+                yield part.over(max(ends_ns, part.ready_ns), (part.upload.bits - bits + 7) // 8)
+
+    def _up_latency_ns(self, part: Part, *, is_answer: bool = False) -> int:
+        return self._links.latency_ns(self.number, part.index, UP, part.ready_ns, is_answer=is_answer)
+
+
+class DeviceTimeline:
+    """The LPS rounds of an experiment."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.links, self._boards = device_links(experiment), Boards(experiment)
+
+    def round(self, lps_round: int, begins_ns: int, free: Mapping[str, int] | None = None) -> Round:
+        """Return an LPS round that begins at a time."""
+
+        def computing_ns(index: int, work: pb.Work) -> tuple[int, int]:
+            answering_ns = self._boards.answering_ns(index, lps_round, work.answer_examples)
+            return self._boards.compute_ns(index, lps_round, work.examples), answering_ns
+
+        return Round(self.links, computing_ns, number=lps_round, begins_ns=begins_ns, free=free)
 
 
 class LpsTimeline:
-    """How long global rounds take, and when a model is at an LPS."""
+    """The global rounds of an experiment, and when a model is at an LPS."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._seed = experiment.seed
-        self._link = lps_links(experiment).link_of
+        self._links = lps_links(experiment)
 
-    def arrival_ns(self, cluster_id: str, global_round: int, begins_ns: int, payload_bytes: int) -> int:
-        """When the model of a global round that begins at a time is at the LPS of a cluster."""
-        number = _number(cluster_id)
-        link, address = self._link(number), [self._seed, LPS_LINK, global_round]
-        sent = end_of(begins_ns, 8 * payload_bytes, link.course("down"))
-        return sent + latency_of(link, begins_ns, address, number, DOWN)
+    def round(self, global_round: int, begins_ns: int) -> Round:
+        """Return a global round that begins at a time."""
+        return Round(self._links, lambda _, work: (work.busy_ns, 0), number=global_round, begins_ns=begins_ns)
 
-    def bundled_ns(self, cluster_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
-        """When the answers of an LPS's devices are at the GPS, the last of which is at the LPS at a time."""
-        number = _number(cluster_id)
-        link, address = self._link(number), [self._seed, LPS_ASKED, global_round]
-        sent = end_of(answered_ns, 8 * bundle_bytes, link.course("up"))
-        return sent + latency_of(link, answered_ns, address, number, UP)
+    def arrival_ns(self, lps_id: str, global_round: int, begins_ns: int, payload_bytes: int) -> int:
+        """Return when the model of a global round that begins at a time is at an LPS."""
+        number = self._links.number_of(lps_id)
+        sent_ns = end_of(begins_ns, 8 * payload_bytes, self._links.link_of(number).rate(DOWN))
+        return sent_ns + self._links.latency_ns(global_round, number, DOWN, begins_ns)
 
-    def told_ns(self, cluster_id: str, global_round: int, planned_ns: int) -> int:
-        """When an LPS has heard of the plan that is made of the answers in a global round: a latency later."""
-        number = _number(cluster_id)
-        address = [self._seed, LPS_ASKED, global_round]
-        return planned_ns + latency_of(self._link(number), planned_ns, address, number, DOWN)
+    def bundled_ns(self, lps_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
+        """Return when the answers of an LPS's devices are at the GPS, the last of which is at the LPS at a time."""
+        number = self._links.number_of(lps_id)
+        sent_ns = end_of(answered_ns, 8 * bundle_bytes, self._links.link_of(number).rate(UP))
+        return sent_ns + self._links.latency_ns(global_round, number, UP, answered_ns, is_answer=True)
 
-    def round(self, global_round: int, begins_ns: int, exchanged: Mapping[str, Exchanged]) -> pb.RoundTimes:
-        """A global round, of what went between the GPS and the LPSs, by cluster."""
-        children = [
-            Child(
-                name=name, link=self._link(number := _number(name)), index=number, busy_ns=each.work.busy_ns,
-                exchanged=each,
+    def told_ns(self, lps_id: str, global_round: int, planned_ns: int) -> int:
+        """Return when an LPS has heard of the plan that is made of the answers in a global round: a latency later."""
+        number = self._links.number_of(lps_id)
+        return planned_ns + self._links.latency_ns(global_round, number, DOWN, planned_ns, is_answer=True)
+
+
+class Driver:
+    """Works out the rounds of all LPSs as the tiers do together, for programs that run no tiers."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._devices, self.uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
+
+    def lps_rounds(
+        self, global_round: int, first: int, begins: Mapping[str, int], sent: Mapping[str, Sequence[Sent]], *,
+        is_asking: bool,
+    ) -> dict[str, list[pb.RoundTimes]]:  # fmt: skip
+        """Return by LPS the times of LPS rounds that follow each other, the first of which begin at these times.
+
+        `is_asking`: devices are asked in the first, and all LPSs wait for the plan that is made of the answers.
+        """
+        opened = {name: self._devices.round(first, begins[name]) for name in sent}
+        if is_asking:
+            self._ask(global_round, opened, {name: children for name, (children, *_) in sent.items()})
+        found: dict[str, list[pb.RoundTimes]] = {name: [] for name in sent}
+        for name, rounds in sent.items():
+            times, current = found[name], opened[name]
+            for number, children in enumerate(rounds, first + 1):
+                times.append(current.times(children))
+                current = self._devices.round(number, times[-1].ends_ns)
+        return found
+
+    def _ask(self, global_round: int, opened: Mapping[str, Round], sent: Mapping[str, Sent]) -> None:
+        """Have devices answer, and the rounds go on when each LPS has heard of the plan."""
+        planned_ns = max(
+            self.uplinks.bundled_ns(
+                name,
+                global_round,
+                opened[name].answered_ns(children),
+                sum(each.work.answer_bytes for each in children.values()),
             )
-            for name, each in sorted(exchanged.items())
-        ]  # fmt: skip
-        address, shared = [self._seed, LPS_LINK, global_round], SharedRates()
-        ways = ways_of(children, begins_ns, models_there(children, begins_ns, address, shared))
-        return round_times(children, begins_ns, ways, address, shared)
+            for name, children in sent.items()
+        )
+        for name, each in opened.items():
+            each.go_on(self.uplinks.told_ns(name, global_round, planned_ns))
 
 
-def check_ever(back_ns: int, work: pb.Work) -> None:
-    """Raise PayloadError where work is not done before the clock ends."""
-    if back_ns >= LAST_NS:
-        raise PayloadError(f"trained on {work.examples} examples, which takes more than 73 years of the virtual clock")
+# --- before training ----------------------------------------------------------------------------------------
 
 
-def _number(cluster_id: str) -> int:
-    return int(cluster_id.rpartition("-")[2])
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question before training: by device, bytes of the answer and examples trained on for it."""
+
+    answer_bytes: Mapping[int, int]
+    examples: Mapping[int, int]
+    relayed: Sequence[int] = ()  # the devices whose answers all others receive, in this order
+
+
+@dataclass
+class _Asking:
+    """A device before training: the time it has reached, and what it has done so far, in the fields of pb.Flow."""
+
+    now_ns: int = 0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    examples: int = 0
+    down_ns: int = 0
+    compute_ns: int = 0
+    up_ns: int = 0
+
+    def answer(self, computing_ns: int, examples: int, size: int, line: Line, latency_ns: int) -> None:
+        """Train on examples for an answer of so many bytes, and send it."""
+        start_ns = self.now_ns + computing_ns
+        self.now_ns = line.carry(start_ns, 8 * size) + latency_ns
+        self.compute_ns += computing_ns
+        self.examples += examples
+        self.up_bytes += size
+        self.up_ns += self.now_ns - start_ns
+
+    def receive(self, answers: Sequence[tuple[int, int]], line: Line, latency_ns: int) -> None:
+        """Receive others' answers, given as the time each is at the GPS and its bytes, one after the other."""
+        ready_ns = 0
+        for at_ns, size in answers:
+            ready_ns = max(ready_ns, at_ns)
+            begins_ns = max(ready_ns, line.free_ns)
+            self.down_ns += line.carry(ready_ns, 8 * size) - begins_ns
+            self.down_bytes += size
+        self.down_ns += latency_ns
+        self.now_ns = max(self.now_ns, line.free_ns + latency_ns)
+
+
+def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundTimes:
+    """Return the time from the first question to the last answer; parts are sums over the devices that answered.
+
+    A device goes on to the next question once its answer is at the GPS and it has received the relayed answers.
+
+    Raises:
+        RunStoppedError: that takes more than 73 years.
+    """
+    links, boards = device_links(experiment, to_gps=True), Boards(experiment)
+    devices = {index: _Asking() for question in asked for index in sorted(question.answer_bytes)}
+    for number, question in enumerate(asked):
+        for index, size in question.answer_bytes.items():
+            examples, line = question.examples[index], Line(links.link_of(index).rate(UP))
+            latency_ns = links.latency_ns(number, index, UP, 0)
+            devices[index].answer(boards.training_ns(index, examples), examples, size, line, latency_ns)
+        arrived = {index: (devices[index].now_ns, size) for index, size in question.answer_bytes.items()}
+        for index, device in devices.items():
+            others = [arrived[other] for other in question.relayed if other != index and other in arrived]
+            if others:
+                line = Line(links.link_of(index).rate(DOWN), free_ns=device.now_ns)
+                device.receive(others, line, links.latency_ns(number, index, DOWN, 0))
+    ends_ns = max((device.now_ns for device in devices.values()), default=0)
+    check_clock_at(ends_ns * len(devices))
+    names = experiment.device_ids()
+    slowest = next((names[index] for index, device in sorted(devices.items()) if device.now_ns == ends_ns), "")
+    flows = [
+        pb.Flow(child=index, **{name: at for name, at in vars(device).items() if name != "now_ns"})
+        for index, device in sorted(devices.items())
+    ]
+    return times_of(0, ends_ns, flows, slowest)
+
+
+def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: str) -> pb.RoundTimes:
+    """Return the times of a round: what its children do not spend on receiving, computing or sending, they wait."""
+    parts = {f"{part}_ns": sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS}
+    return pb.RoundTimes(
+        begins_ns=begins_ns,
+        ends_ns=ends_ns,
+        ready_ns=ends_ns,
+        **parts,
+        waiting_ns=(ends_ns - begins_ns) * len(flows) - sum(parts.values()),
+        children=len(flows),
+        slowest=slowest,
+        flows=flows,
+    )
+
+
+def check_clock_at(now_ns: int) -> None:
+    """Raise RunStoppedError if the clock, or the waits of a round together, pass what int64 holds of sums."""
+    if now_ns >= LAST_NS:
+        raise RunStoppedError(
+            "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"
+        )

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedstrata.clock.calendar import DOWN, UP, Line, drawn_latency
+from fedstrata.clock.links import DOWN, UP, Line, TierLinks
 from fedstrata.clock.shared_link import Broadcasts, SharedFlow, SharedLink
-from fedstrata.clock.tier_links import TierLinks
-from fedstrata.errors import SupersededError, UnknownChildError
+from fedstrata.errors import SupersededError
 from fedstrata.experiment.links import WAYS
-from fedstrata.experiment.rates import SECOND_NS, AnyRate, Course, bits_between, end_of
-from fedstrata.process.quoting import quoted
+from fedstrata.experiment.rates import AnyRate, bits_between, end_of
 from fedstrata.process.sleeping import Clock, RealTime
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -87,12 +85,10 @@ class Transfer:
         return own if self.flow is None else min(own, self.flow.come(left_ns))
 
     def _come_on_own_link(self, left_ns: int) -> int:
-        if self.rate is None or left_ns < self.start_ns:
-            return self.bits if left_ns >= self.start_ns else 0
-        if isinstance(self.rate, Course):
-            left = bits_between(self.start_ns - self.origin_ns, left_ns - self.origin_ns, self.rate)
-            return self.bits if left is None else min(self.bits, left)
-        return min(self.bits, (left_ns - self.start_ns) * self.rate // SECOND_NS)
+        if left_ns < self.start_ns:
+            return 0
+        carried = bits_between(self.start_ns - self.origin_ns, left_ns - self.origin_ns, self.rate)
+        return self.bits if carried is None or self.rate is None else min(self.bits, carried)
 
     async def _left_ns(self, bits: int) -> int:
         """When so many bits have left the links."""
@@ -144,10 +140,10 @@ class Transfers:
         self._origin_ns = self._clock.now_ns()
         self._shared: dict[int, SharedLink] = {}
         for way in (DOWN, UP):
-            capacity = links.capacity(way)
+            capacity = links.shared.rate(way)
             if capacity is not None:
                 self._shared[way] = SharedLink(capacity, self._clock)
-        self._broadcasts = Broadcasts(self._shared[DOWN]) if links.shared.broadcast else None
+        self._broadcasts = Broadcasts(self._shared[DOWN]) if links.shared.is_broadcast else None
         self._newest: dict[tuple[int, int], Transfer] = {}  # by child and direction
         self._lead = Lead()
         # by round, child and direction, and whether it belongs to a question in the round
@@ -169,15 +165,9 @@ class Transfers:
         for shared in self._shared.values():
             shared.origin_ns = self._origin_ns
 
-    def _index(self, child_id: str) -> int:
-        index = self.links.index_of(child_id)
-        if index is None:
-            raise UnknownChildError(f"{quoted(child_id)} is not of this run")
-        return index
-
     def piece_bytes(self, child_id: str, way: int) -> int:
         """How large the pieces of a child's payloads are. Raises UnknownChildError."""
-        return self.links.piece_bytes(self._index(child_id), way)
+        return self.links.piece_bytes(self.links.number_of(child_id), way)
 
     @contextmanager
     def under_way(
@@ -193,7 +183,7 @@ class Transfers:
         Raises:
             UnknownChildError: there is no such child.
         """
-        index = self._index(child_id)
+        index = self.links.number_of(child_id)
         superseded = self._newest.get((index, way))
         if superseded is not None:
             superseded.supersede()
@@ -237,28 +227,25 @@ class Transfers:
         return [*range(before + step + offset, bits, step), bits]
 
     def _transfer(self, index: int, way: int, number: int, bits: int, *, is_answer: bool) -> Transfer:
-        start_ns, course = self._clock.now_ns(), self.links.link_of(index)
-        rate = course.course(WAYS[way])
+        start_ns = self._clock.now_ns()
         return Transfer(
             clock=self._clock,
             start_ns=start_ns,
             bits=bits,
             latency_ns=self._latency_ns(number, index, way, start_ns, is_answer=is_answer),
-            rate=rate,
-            origin_ns=self._origin_ns if isinstance(rate, Course) else 0,
+            rate=self.links.link_of(index).rate(way),
+            origin_ns=self._origin_ns,
             lead=self._lead if way == DOWN else None,
         )
 
     def _latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
-        """The latency of what starts at a time."""
-        links, link = self.links, self.links.link_of(index).at(start_ns - self._origin_ns)
-        tier = links.asked_tier if is_answer else links.tier
-        return drawn_latency(link.latency, link.jitter, [links.seed, tier, number, index, way])
+        """Return the latency of a transfer that starts at a time."""
+        return self.links.latency_ns(number, index, way, start_ns - self._origin_ns, is_answer=is_answer)
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
         """Wait until a child has heard how a round goes on that it has answered in, which was said at a time: a latency
         later. Raises UnknownChildError."""
-        index = self._index(child_id)
+        index = self.links.number_of(child_id)
         latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)
         if self._clock.now_ns() >= said_ns + latency_ns:
             return  # it asks late
@@ -268,9 +255,9 @@ class Transfers:
 
     def relay(self, child_id: str, number: int) -> "Relay":
         """What carries one message after the other down to a child. Raises UnknownChildError."""
-        index, now_ns = self._index(child_id), self._clock.now_ns()
-        course, latency_ns = self.links.link_of(index), self._latency_ns(number, index, DOWN, now_ns)
-        return Relay(self._clock, course.course("down"), latency_ns, self._origin_ns)
+        index, now_ns = self.links.number_of(child_id), self._clock.now_ns()
+        rate, latency_ns = self.links.link_of(index).rate(DOWN), self._latency_ns(number, index, DOWN, now_ns)
+        return Relay(self._clock, rate, latency_ns, self._origin_ns)
 
     def _note(self, achieved: pb.Carried, number: int, index: int, way: int, *, is_answer: bool) -> None:
         achieved.link, achieved.direction, achieved.child = self.links.name, WAYS[way], index

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedstrata.experiment.presets import BOARDS, LINK_PRESETS
 from fedstrata.experiment.quantities import RATE_UNITS, DeviceList, Duration, Rate
-from fedstrata.experiment.rates import AnyRate, Trace, course_of
+from fedstrata.experiment.rates import Trace
 from fedstrata.experiment.sections import Encoding, Settings
 from fedstrata.experiment.traces import TRACE_PRESETS, Generated, Traces, TraceSettings, trace_called, written
 
@@ -36,10 +36,6 @@ class LinkTimes:
     down_trace: Trace | Generated | None = None
     up_trace: Trace | Generated | None = None
 
-    def at(self, now_ns: int) -> Self:
-        """The link as it is at any time."""
-        return self
-
     def rate(self, direction: str) -> int | None:
         """The rate in a direction but for a trace, at most what TCP reaches at this loss (Mathis et al. 1997)."""
         rate, reached = (self.down_rate if direction == "down" else self.up_rate), self._reached
@@ -51,10 +47,6 @@ class LinkTimes:
         if isinstance(trace, Generated):
             raise TypeError("a generated trace has not been drawn")
         return self.rate(direction) if trace is None else trace if reached is None else trace.limited(reached)
-
-    def course(self, direction: str) -> AnyRate:
-        """The rate in a direction as time goes by."""
-        return course_of([(0, self.source(direction))])
 
     def trace(self, direction: str) -> Trace | Generated | None:
         """The trace in a direction."""

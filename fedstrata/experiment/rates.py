@@ -1,6 +1,6 @@
 """Rates of links that change over time: exact, in whole nanoseconds and whole bits a second.
 
-A rate is a number, None where nothing limits it, or a `Course`: one rate after the other. Zero carries nothing.
+A rate is a number, None where nothing limits it, or a `RateSchedule`. Zero carries nothing.
 """
 
 from bisect import bisect_right
@@ -39,7 +39,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Course:
+class RateSchedule:
     """Rates or traces from times on, the first from zero on; the last stays."""
 
     starts: tuple[int, ...]
@@ -69,16 +69,16 @@ class Course:
         return self.starts[number + 1] if number + 1 < len(self.starts) else None
 
 
-AnyRate = int | None | Course
+AnyRate = int | None | RateSchedule
 
 
 def rate_at(rate: AnyRate, now_ns: int) -> tuple[int | None, int | None]:
-    """A rate at a time, and when it changes next; None where it does not."""
-    return rate.at(now_ns) if isinstance(rate, Course) else (rate, None)
+    """Return a rate at a time, and when it changes next; None if it does not."""
+    return rate.at(now_ns) if isinstance(rate, RateSchedule) else (rate, None)
 
 
-def course_of(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
-    """One rate after the other, each from a time on, the first from zero on; none from a cut's begin to its end."""
+def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
+    """Return the rate of parts, each from a time on, the first from zero on; it is 0 from a cut's begin to its end."""
     if len(parts) == 1 and not cuts and not isinstance(parts[0][1], Trace):
         return parts[0][1]
     starts = sorted({start for start, _ in parts} | {at_ns for cut in cuts for at_ns in cut})
@@ -86,39 +86,39 @@ def course_of(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[
     for start in starts:
         is_cut = any(begin <= start < end for begin, end in cuts)
         sources.append(0 if is_cut else [source for begin, source in parts if begin <= start][-1])
-    return Course(tuple(starts), tuple(sources))
+    return RateSchedule(tuple(starts), tuple(sources))
 
 
 def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
-    """When the last bit has left that began at `start_ns` on a link of its own; None limits nothing."""
-    if isinstance(rate, Course):
+    """Return when the last bit has left a link of its own, of a transfer that starts at a time; None limits nothing."""
+    if isinstance(rate, RateSchedule):
         return _end_on(rate, start_ns, bits * SECOND_NS)
     return start_ns if rate is None else start_ns - (-bits * SECOND_NS // rate)
 
 
-def bits_between(start_ns: int, now_ns: int, course: Course) -> int | None:
-    """How many bits a link of its own carries between two times; None where nothing limits it in between."""
+def bits_between(start_ns: int, now_ns: int, rate: AnyRate) -> int | None:
+    """Return how many bits a link of its own carries between two times; None if nothing limits it in between."""
     worth = 0
     while start_ns < now_ns:
-        rate, until = course.at(start_ns)
-        if rate is None:
+        bits, until = rate_at(rate, start_ns)
+        if bits is None:
             return None
         ends_ns = now_ns if until is None else min(until, now_ns)
-        worth, start_ns = worth + rate * (ends_ns - start_ns), ends_ns
+        worth, start_ns = worth + bits * (ends_ns - start_ns), ends_ns
     return worth // SECOND_NS
 
 
 def fastest(rate: AnyRate) -> int | None:
-    """The largest rate that there ever is; None where nothing limits it at some time."""
-    if not isinstance(rate, Course):
+    """Return the largest rate that there ever is; None if nothing limits it at some time."""
+    if not isinstance(rate, RateSchedule):
         return rate
     rates = [max(source.rates) if isinstance(source, Trace) else source for source in rate.sources]
     return None if None in rates else max(each for each in rates if each is not None)
 
 
 def longest_ns(bits: int, rate: AnyRate) -> int:
-    """At most how long so many bits take, whenever they begin."""
-    if not isinstance(rate, Course):
+    """Return the longest that so many bits can take, whenever they begin."""
+    if not isinstance(rate, RateSchedule):
         return end_of(0, bits, rate)
     stops = zip(rate.starts, (*rate.starts[1:], rate.starts[-1]), strict=True)
     cut_ns = sum(end - start for (start, end), source in zip(stops, rate.sources, strict=True) if source == 0)
@@ -134,12 +134,12 @@ def _longest_on(source: "int | Trace", bits: int) -> int:
     return (bits * SECOND_NS // source.period_worth + 2) * source.period_ns
 
 
-def _end_on(course: Course, now_ns: int, left: int) -> int:
+def _end_on(schedule: RateSchedule, now_ns: int, left: int) -> int:
     """When so many bits, times the nanoseconds of a second, have left on a link whose rate changes."""
     while left:
-        skipped_ns, carried = course.whole_periods(now_ns, left - 1)
+        skipped_ns, carried = schedule.whole_periods(now_ns, left - 1)
         now_ns, left = now_ns + skipped_ns, left - carried
-        rate, until = course.at(now_ns)
+        rate, until = schedule.at(now_ns)
         if rate is None:
             return now_ns
         if until is None or rate * (until - now_ns) >= left:

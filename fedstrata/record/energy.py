@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedstrata.clock.energy import JOULE_FJ, NONE, DeviceEnergy, Energy, counts_energy, summed
-from fedstrata.clock.round import PARTS
+from fedstrata.clock.timeline import PARTS
 from fedstrata.experiment import Experiment
 from fedstrata.record.tables import BEFORE, Amount, OfRound, Table, of_lps_round
 from fedstrata.record.timeline import RunTimes

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from fedstrata.clock.before import Asked
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.timeline import Asked
 from fedstrata.record.tables import BEFORE, Amount, OfRound, Table, as_seconds, of_global_round, of_lps_round
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import ExcludedError, RunStoppedError, UnknownChildError
 from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 from numpy.typing import NDArray
 
-from fedstrata.clock.between import ChildClock
+from fedstrata.clock.round_side import ChildClock
 from fedstrata.process.sleeping import HOLD_S
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, Self
 
-from fedstrata.clock.between import ParentClock
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.round_side import ParentClock
 from fedstrata.errors import OffsetError, PayloadError
 from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog

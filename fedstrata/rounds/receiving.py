@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedstrata.clock.between import ChildClock
+from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import PayloadError
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog

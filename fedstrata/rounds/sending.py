@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 
-from fedstrata.clock.between import ChildClock
+from fedstrata.clock.round_side import ChildClock
 from fedstrata.process.fault_points import reach
 from fedstrata.rounds.exchanged import Identity, Update
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole

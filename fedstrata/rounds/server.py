@@ -5,7 +5,7 @@ The LPS uses one for each cluster with devices as children, the GPS one with clu
 
 from collections.abc import Mapping
 
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.process.fault_points import reach
 from fedstrata.process.sleeping import wait_until
 from fedstrata.rounds.child_calls import ChildCalls

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from fedstrata.clock.deadline import Deadline
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach

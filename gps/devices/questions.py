@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from fedstrata.clock.between import ParentClock
+from fedstrata.clock.round_side import ParentClock
 from fedstrata.errors import ExcludedError, PayloadError, SupersededError
 from fedstrata.methods import Arrays, Candidate, Method, Moment, Question
 from fedstrata.process.fault_points import reach

@@ -7,8 +7,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.gps_side import GpsClock
-from fedstrata.clock.round import Exchanged
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import Intake, OpenRound, RoundResult, RoundServer
 from fedstrata.store import AnyModel

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from device.enrolment import GpsLink
-from fedstrata.clock.between import ChildClock
+from fedstrata.clock.round_side import ChildClock
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import (
     DuplicateDeviceError,

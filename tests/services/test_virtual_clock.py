@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from emulator.estimates.retime import retime, write_retimed
 from emulator.results.record import load_record
 from emulator.results.waits import picture
-from fedstrata.clock.round import PARTS
+from fedstrata.clock.timeline import PARTS
 from fedstrata.errors import DataError, ExperimentError
 from tests.support.programs import Program
 from tests.support.tiers import SMALL, outcome, run_in_process, small

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fedstrata.clock.clocks import clock_of
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.experiment import Experiment, LinkSettings
 from fedstrata.methods import Question
 from fedstrata.process.logs import EventLog
@@ -44,7 +44,7 @@ class LpsRounds:
         question: Question | None = None,
     ) -> None:  # fmt: skip
         """Open a round whose models have so many bytes, a model for each of the clusters."""
-        self.deadline, self.taken = self.clock.opens(self.report, 0, self.members), {}
+        self.deadline, self.taken = self.clock.opens(self.report, 0, number, self.members), {}
         self.opened = OpenRound(
             number=number,
             global_round=0,

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 from grpc.aio import Metadata
 
 from fedstrata.clock.deadline import Deadline, SharedUplink
-from fedstrata.clock.timeline import DeviceTimeline
+from fedstrata.clock.links import device_links
+from fedstrata.clock.timeline import Round
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
@@ -118,7 +120,9 @@ def announced(children: Iterable[str], *late: str) -> SharedUplink:
         ],
     )  # fmt: skip
     free = dict.fromkeys(indexes, 0)
-    return SharedUplink(DeviceTimeline(experiment), begins_ns=0, deadline_ns=10**9, free=free, indexes=indexes)
+    links = replace(device_links(experiment), index_of=indexes.get)
+    timed = Round(links, lambda index, work: (0, 0), number=0, begins_ns=0)
+    return SharedUplink(timed, deadline_ns=10**9, free=free, indexes=indexes)
 
 
 def asking_of(server: RoundServer) -> Asking:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedstrata.clock.deadline import SharedUplink
-from fedstrata.clock.round import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import TierDeadline
 from fedstrata.process import sleeping as link_module

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_transfers import MS, SetTime, arrivals, carry, paced, transfers
 
-from fedstrata.clock.between import HeldBack
-from fedstrata.clock.calendar import DOWN
-from fedstrata.clock.timeline import DeviceTimeline, Exchanged
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.links import DOWN
+from fedstrata.clock.round_side import HeldBack
+from fedstrata.clock.timeline import DeviceTimeline
 from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import SupersededError
 from fedstrata.experiment import LinkSettings, TierDeadline
@@ -174,9 +175,8 @@ async def test_it_is_the_virtual_clocks_broadcast(
         f"device-00{index}": Exchanged(down_bytes=sizes[model], up_bytes=0, work=pb.Work(), stream=model)
         for index, (model, _, _) in enumerate(devices)
     }
-    indexes = {name: index for index, name in enumerate(offered)}
-    expected = DeviceTimeline(paced(*said)).arrivals(0, 0, offered, free, indexes)
-    for name, index in indexes.items():
+    expected = DeviceTimeline(paced(*said)).round(0, 0, free).send_models(offered)
+    for index, name in enumerate(offered):
         assert found[index][0] == expected[name]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fedstrata.clock.timeline import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Question
@@ -43,7 +43,7 @@ class AskedRound(LpsRounds):
             self.asking.keep(name, ANSWER)
         answers = self.asking.answers
         there = {name: Exchanged.of_answer(answers[name]) for name in self.opened.intake.missing}
-        return self.clock.answered_ns(self.report, 0, lambda: there, self.members)
+        return self.clock.answered_ns(lambda: there)
 
     def train(self, sizes: Sequence[int]) -> list[str]:
         """Have those go on at 5 s who are in it, with updates of so many bytes; gives who was in time."""

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.clock.calendar import FairLink, Flow, Line, drawn_latency, fair_ends
+from fedstrata.clock.links import Line, drawn_latency
+from fedstrata.clock.shared_link import FairLink, Flow, fair_ends
 from fedstrata.experiment.rates import SECOND_NS, end_of
 
 FLOWS = st.lists(

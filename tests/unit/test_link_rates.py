@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedstrata.clock.calendar import Flow, fair_ends
-from fedstrata.experiment.rates import SECOND_NS, AnyRate, Course, Trace, course_of, end_of, rate_at
+from fedstrata.clock.shared_link import Flow, fair_ends
+from fedstrata.experiment.rates import SECOND_NS, AnyRate, RateSchedule, Trace, end_of, rate_at, rate_schedule
 
 S = SECOND_NS
 STEPS = st.lists(st.tuples(st.integers(1, 4 * S), st.integers(0, 3_000)), min_size=1, max_size=4)
@@ -19,7 +19,7 @@ def course_from(steps: list[tuple[int, int]], last: int | None) -> AnyRate:
     starts = [0]
     for length, _ in steps:
         starts.append(starts[-1] + length)
-    return course_of(list(zip(starts, [*(rate for _, rate in steps), last], strict=True)))
+    return rate_schedule(list(zip(starts, [*(rate for _, rate in steps), last], strict=True)))
 
 
 def carried(rate: AnyRate, begin_ns: int, end_ns: int) -> Fraction:
@@ -34,30 +34,30 @@ def carried(rate: AnyRate, begin_ns: int, end_ns: int) -> Fraction:
 
 
 def test_a_transfer_goes_on_at_the_rate_that_the_link_has_then() -> None:
-    rate = course_of([(0, 1_000), (2 * S, 500)])
+    rate = rate_schedule([(0, 1_000), (2 * S, 500)])
     assert end_of(S, 1_000, rate) == 2 * S
     assert end_of(S, 2_000, rate) == 4 * S  # one second at 1,000 bit/s, two at 500
     assert end_of(0, 0, rate) == 0
-    assert end_of(S, 2_000, course_of([(0, 1_000), (2 * S, None)])) == 2 * S
+    assert end_of(S, 2_000, rate_schedule([(0, 1_000), (2 * S, None)])) == 2 * S
 
 
 def test_a_cut_link_carries_nothing_and_goes_on_afterwards() -> None:
-    rate = course_of([(0, 1_000)], cuts=[(S, 3 * S), (2 * S, 4 * S)])
+    rate = rate_schedule([(0, 1_000)], cuts=[(S, 3 * S), (2 * S, 4 * S)])
     assert end_of(0, 1_500, rate) == 4 * S + S // 2
     assert end_of(2 * S, 1_000, rate) == 5 * S
-    assert end_of(3 * S, 8, course_of([(0, None)], cuts=[(S, 4 * S)])) == 4 * S
+    assert end_of(3 * S, 8, rate_schedule([(0, None)], cuts=[(S, 4 * S)])) == 4 * S
 
 
 def test_a_trace_begins_again_after_its_period_or_its_last_rate_stays() -> None:
-    again = course_of([(0, Trace((0, S), (1_000, 0), 2 * S))])
+    again = rate_schedule([(0, Trace((0, S), (1_000, 0), 2 * S))])
     assert [rate_at(again, at) for at in (0, S, 2 * S)] == [(1_000, S), (0, 2 * S), (1_000, 3 * S)]
     assert end_of(0, 3_000, again) == 5 * S  # at work in the first, third and fifth second
-    stays = course_of([(0, Trace((0, S), (1_000, 10), None))])
+    stays = rate_schedule([(0, Trace((0, S), (1_000, 10), None))])
     assert end_of(0, 1_010, stays) == 2 * S
 
 
 def test_a_year_of_a_trace_is_not_gone_through_step_by_step() -> None:
-    rate = course_of([(0, Trace((0, 1), (1, 0), S))])  # one bit and a nanosecond's worth a second
+    rate = rate_schedule([(0, Trace((0, 1), (1, 0), S))])  # one bit and a nanosecond's worth a second
     assert end_of(0, 3, rate) == end_of(0, 2, rate) + S * S  # a bit takes a thousand million periods
 
 
@@ -82,13 +82,13 @@ def test_whole_periods_of_a_trace_are_passed_over_to_the_same_end(
     for length, _ in steps:
         starts.append(starts[-1] + length)
     trace = Trace(tuple(starts[:-1]), tuple(rate for _, rate in steps), starts[-1])
-    end = end_of(start_ns, bits, course_of([(0, trace)]))
+    end = end_of(start_ns, bits, rate_schedule([(0, trace)]))
     periods, rest = divmod(end - start_ns, starts[-1])
     whole = Fraction(trace.period_worth, S) * periods
     begin = start_ns + periods * starts[-1]
-    assert whole + carried(course_of([(0, trace)]), begin, begin + rest) >= bits
+    assert whole + carried(rate_schedule([(0, trace)]), begin, begin + rest) >= bits
     if rest:
-        assert whole + carried(course_of([(0, trace)]), begin, begin + rest - 1) < bits
+        assert whole + carried(rate_schedule([(0, trace)]), begin, begin + rest - 1) < bits
 
 
 # --- shared links -------------------------------------------------------------------------------------------
@@ -160,14 +160,14 @@ def test_shared_links_are_max_min_fair_while_rates_change(flows: list[Flow], cap
 
 @given(FLOWS)
 def test_a_link_that_changes_to_what_it_is_changes_nothing(flows: list[Flow]) -> None:
-    same = course_of([(0, 2_000), (S, 2_000), (3 * S, 2_000)])
-    assert isinstance(same, Course)
+    same = rate_schedule([(0, 2_000), (S, 2_000), (3 * S, 2_000)])
+    assert isinstance(same, RateSchedule)
     for one, other in zip(fair_ends(flows, same), fair_ends(flows, 2_000), strict=True):
         assert one == other
 
 
 def test_of_two_on_a_shared_link_one_goes_on_alone_while_the_other_is_cut() -> None:
-    cut = course_of([(0, None)], cuts=[(S, 3 * S)])
+    cut = rate_schedule([(0, None)], cuts=[(S, 3 * S)])
     ends = fair_ends([Flow(start_ns=0, bits=2_000, rate=cut), Flow(start_ns=0, bits=2_000, rate=None)], 1_000)
     # 500 each in the first second; then the other's 1,500 at 1,000 bit/s until 2.5 s, and from 3 s on what is left
     assert ends == [3 * S + 3 * S // 2, 2 * S + S // 2]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.lps_side import LpsClock
-from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
@@ -51,6 +51,7 @@ def test_lps_rounds_follow_each_other_and_the_next_model_is_there_a_link_later()
     times, members, report = clock_at(experiment), members_of(experiment), ReportHeader()
     for number in (0, 1):
         report.lps_rounds.add(lps_round=number, global_round=0)
+        times.opens(report, 0, number, members)
         times.of_round(report, sent, members)
     assert [(row.times.begins_ns, row.times.ends_ns) for row in report.lps_rounds] == [(0, S), (S, 2 * S)]
     assert times.work(report, 0) == pb.Work(busy_ns=2 * S)
@@ -59,6 +60,7 @@ def test_lps_rounds_follow_each_other_and_the_next_model_is_there_a_link_later()
         assert report.now_ns == 5 * S + 2 * S + S
         assert [row.times.ready_ns for row in report.lps_rounds] == [S, 8 * S]
     report.lps_rounds.add(lps_round=2, global_round=1)
+    times.opens(report, 1, 2, members)
     times.of_round(report, sent, members)
     assert times.work(report, 1) == pb.Work(busy_ns=S)
 

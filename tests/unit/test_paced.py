@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_transfers import MS, SetTime, transfers
 
-from fedstrata.clock.between import HeldBack
+from fedstrata.clock.round_side import HeldBack
 from fedstrata.errors import SupersededError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog

@@ -10,12 +10,13 @@ import pytest
 from test_transfers import MS, TEXT, S, SetTime
 
 from fedstrata.clock import device_side, lps_side
-from fedstrata.clock.between import HeldBack
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.device_side import Done
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.gps_side import RealGpsClock
-from fedstrata.clock.tier_links import device_links
-from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.clock.links import device_links
+from fedstrata.clock.round_side import HeldBack
+from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.clock.transfers import Transfers
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import PayloadError
@@ -95,18 +96,18 @@ async def test_answers_share_links_as_updates_do_and_a_latency_later_devices_go_
     server = asked(clock)
     answers = [sketch(1_000), sketch(300), sketch(900)]
     there = await together(clock, *(send(server, clock, child, answer) for child, answer in enumerate(answers)))
-    timeline, offered = DeviceTimeline(real()), {}
+    timed, offered = DeviceTimeline(real()).round(2, 0), {}
     for name, answer in zip(IDS, answers, strict=True):
         work = pb.Work(answer_bytes=answer.ByteSize())
         offered[name] = Exchanged(down_bytes=0, up_bytes=0, work=work)
-    indexes = {name: index for index, name in enumerate(IDS)}
-    assert abs(max(there) - timeline.answered_ns(2, 0, offered, indexes)) <= 100  # of rounding
+    assert abs(max(there) - timed.answered_ns(offered)) <= 100  # of rounding
     assert set(await asking_of(server).gathered()) == set(IDS)
 
     went_on = clock.now
     server.go_on(dict.fromkeys(IDS, 0), OneSum(LAYOUT.size, dict.fromkeys(IDS, 1)))
     heard = await together(clock, *(told(server, clock, child) for child in range(3)))
-    times = timeline.round(2, 0, offered, indexes, goes_on_ns=went_on)
+    timed.go_on(went_on)
+    times = timed.times(offered)
     assert [at - went_on for at in heard] == [flow.down_ns for flow in times.flows]
     assert len(set(heard)) == 3  # each by its own draw
     # and whoever asks later, as after it was killed, waits for nothing

@@ -2,9 +2,10 @@
 
 import pytest
 
-from fedstrata.clock.course import LinkCourses
-from fedstrata.clock.presence import Homes, Presence
-from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.clock.devices import Homes, Presence
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.links import ScheduledLinks, device_links
+from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.errors import ExperimentError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.rates import end_of
@@ -35,21 +36,21 @@ def test_a_link_has_other_values_from_a_time_on() -> None:
     experiment = scheduled(
         "{at: 10s, set: {devices: 1, up_rate: 4kbit/s, latency: 1s}}", "{at: 5s, set: {up_rate: 2kbit/s}}"
     )
-    timeline = DeviceTimeline(experiment)
-    assert [timeline.link(1).at(at * S).rate("up") for at in (0, 5, 10)] == [8_000, 2_000, 4_000]
-    assert [timeline.link(0).at(at * S).rate("up") for at in (0, 5, 10)] == [8_000, 2_000, 2_000]
-    assert [timeline.link(1).at(at * S).latency for at in (9, 10)] == [0, S]
+    links = device_links(experiment)
+    assert [links.link_of(1).at(at * S).rate("up") for at in (0, 5, 10)] == [8_000, 2_000, 4_000]
+    assert [links.link_of(0).at(at * S).rate("up") for at in (0, 5, 10)] == [8_000, 2_000, 2_000]
+    assert [links.link_of(1).at(at * S).latency for at in (9, 10)] == [0, S]
 
 
 def test_a_preset_replaces_all_and_a_key_beside_it_that_one() -> None:
-    link = DeviceTimeline(scheduled("{at: 3s, set: {preset: nb-iot, latency: 2s}}")).link(0).at(3 * S)
+    link = device_links(scheduled("{at: 3s, set: {preset: nb-iot, latency: 2s}}")).link_of(0).at(3 * S)
     assert (link.rate("up"), link.rate("down"), link.latency) == (66_000, 26_000, 2 * S)
 
 
 def test_a_round_goes_on_at_the_rates_of_its_time() -> None:
     experiment = scheduled("{at: 2s, cut: {devices: [0], for: 3s}}", overrides=("links.shared=null",))
     work = {"device-000": Exchanged(down_bytes=0, up_bytes=4_000, work=pb.Work())}
-    times = DeviceTimeline(experiment).round(0, S, work, {"device-000": 0})
+    times = DeviceTimeline(experiment).round(0, S).times(work)
     assert times.ends_ns == 8 * S  # one second before the cut, three after it
 
 
@@ -59,9 +60,9 @@ def test_the_links_of_named_lpss_alone_are_cut() -> None:
 
 
 def test_a_shared_link_changes_too() -> None:
-    shared = LinkCourses(scheduled("{at: 1s, set: {link: shared, up_rate: 4kbit/s}}")).shared()
-    assert end_of(0, 16_000, shared.up_rate) == 3 * S
-    assert shared.down_rate is None
+    shared = ScheduledLinks(scheduled("{at: 1s, set: {link: shared, up_rate: 4kbit/s}}")).shared()
+    assert end_of(0, 16_000, shared.up) == 3 * S
+    assert shared.down is None
 
 
 # --- who is there -------------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ def test_where_all_are_away_the_round_is_of_whoever_is_back_first() -> None:
     experiment = scheduled("{at: 1s, leave: {devices: [0, 2], for: 3s}}")
     work = {"device-000": Exchanged(down_bytes=0, up_bytes=1_000, work=pb.Work())}
     back = members_of(experiment).back_ns(0, 2 * S)
-    times = DeviceTimeline(experiment).round(0, 2 * S, work, {"device-000": 0}, free=back)
+    times = DeviceTimeline(experiment).round(0, 2 * S, back).times(work)
     assert (times.begins_ns, times.down_ns, times.ends_ns) == (2 * S, 2 * S, 5 * S)
 
 

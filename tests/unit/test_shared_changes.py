@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from test_link_rates import course_from
 from test_transfers import MS, TEXT, S, SetTime, arrivals, carry
 
-from fedstrata.clock.calendar import DOWN, Flow, fair_ends
-from fedstrata.clock.shared_link import SharedFlow, SharedLink
-from fedstrata.clock.tier_links import HEADER_BYTES, device_links
+from fedstrata.clock.links import DOWN, HEADER_BYTES, device_links
+from fedstrata.clock.shared_link import Flow, SharedFlow, SharedLink, fair_ends
 from fedstrata.clock.transfers import Transfers
-from fedstrata.experiment.rates import AnyRate, Course, Trace
+from fedstrata.experiment.rates import AnyRate, RateSchedule, Trace
 from fedstrata.experiment_file import parse_experiment
 
 STEPS = st.lists(st.tuples(st.integers(1, 300 * MS), st.integers(0, 10**6)), max_size=4)
@@ -109,7 +108,7 @@ async def test_shares_are_those_of_the_virtual_clock(
         assert job.result() == ends_ns
 
 
-class Counted(Course):
+class Counted(RateSchedule):
     """A rate that counts how often it is asked for."""
 
     asked = 0
@@ -144,8 +143,8 @@ async def test_a_link_that_nothing_has_gone_over_for_long_does_not_go_through_al
 
 async def test_what_is_to_change_for_flows_that_are_gone_is_not_kept() -> None:
     clock = SetTime()
-    link, slows_down = SharedLink(10**6, clock), Course((0, 10 * 3600 * S), (10**6, 10**5))
+    link, slows_down = SharedLink(10**6, clock), RateSchedule((0, 10 * 3600 * S), (10**6, 10**5))
     for _ in range(100):
         number, _ = link.begin(SharedFlow([1_000]), slows_down)
         link.drop(number)
-    assert len(link._changes) <= 1
+    assert len(link._link._changes) <= 1

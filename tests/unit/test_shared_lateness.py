@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from fedstrata.clock.timeline import Exchanged
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods import Moment, Question
 from fedstrata.process.sleeping import Changes
@@ -136,8 +136,7 @@ def test_a_model_of_their_own_is_broadcast_from_when_the_first_of_its_devices_li
         name: Exchanged(down_bytes=2_000, up_bytes=0, work=pb.Work(), stream=stream)
         for name, stream in zip(NAMES, (0, 1, 1), strict=True)
     }
-    indexes = {name: index for index, name in enumerate(NAMES)}
-    there = devices.arrivals(0, 0, offered, {NAMES[1]: 5 * S, NAMES[2]: 4 * S}, indexes)
+    there = devices.round(0, 0, {NAMES[1]: 5 * S, NAMES[2]: 4 * S}).send_models(offered)
     assert there == {NAMES[0]: S, NAMES[1]: 5 * S, NAMES[2]: 5 * S}
 
 
@@ -179,7 +178,7 @@ def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline(
     assert (late.answer_bytes, late.unsent_bytes, late.up_ns) == (2_000, 400, S * 6 // 5)
     answers = {name: ANSWERS[name] for name in NAMES[:2]}
     went = {name: Exchanged.of_answer(answer) for name, answer in answers.items()}
-    assert rounds.clock.answered_ns(rounds.report, 0, lambda: went, rounds.members) == S * 6 // 5
+    assert rounds.clock.answered_ns(lambda: went) == S * 6 // 5
     rounds.clock.goes_on(0, 2 * S)
     # the first is over at 3 s, when both have sent 12,000 bits; the second alone until 3.2 s: 16,800 of 24,000 bits
     assert rounds.end((1_500, 3_000, 1), answers=ANSWERS) == ["device-001"]

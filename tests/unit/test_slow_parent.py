@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from device.enrolment import GpsLink
-from fedstrata.clock.between import ChildClock
+from fedstrata.clock.round_side import ChildClock
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstrata.clock.presence import Presence
+from fedstrata.clock.devices import Presence
 from fedstrata.errors import NotReadyError, StateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog

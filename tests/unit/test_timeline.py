@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_link_rates import fluid_ends
 
-from fedstrata.clock.before import Asked, before_training
-from fedstrata.clock.calendar import Flow
-from fedstrata.clock.timeline import DeviceTimeline, Exchanged, LpsTimeline
+from fedstrata.clock.devices import Boards
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.shared_link import Flow
+from fedstrata.clock.timeline import Asked, DeviceTimeline, LpsTimeline, before_training
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
@@ -35,8 +36,7 @@ def sent(down: int = 1_000, up: int = 1_000, examples: int = 10, busy_ns: int = 
 def lps_round(
     experiment: Experiment, exchanged: Mapping[str, Exchanged], number: int = 0, begins: int = 0
 ) -> pb.RoundTimes:
-    indexes = {name: int(name.rpartition("-")[2]) for name in exchanged}
-    return DeviceTimeline(experiment).round(number, begins, exchanged, indexes)
+    return DeviceTimeline(experiment).round(number, begins).times(exchanged)
 
 
 # --- by hand ------------------------------------------------------------------------------------------------
@@ -44,12 +44,12 @@ def lps_round(
 
 def test_a_round_is_its_slowest_device() -> None:
     experiment = timed(SLOW_LINK, "compute={per_example: 50ms, profiles: {old: 3}, devices: {old: [1]}}")
-    times = lps_round(experiment, {"device-0": sent(), "device-1": sent()}, begins=7 * S)
+    times = lps_round(experiment, {"device-000": sent(), "device-001": sent()}, begins=7 * S)
     # down 1,000 bytes at 8 kbit/s and 100 ms; up at 4 kbit/s and 100 ms; 10 examples of 50 ms, of the second 150 ms
     assert times == pb.RoundTimes(
         begins_ns=7 * S, ends_ns=7 * S + 1_100 * MS + 1_500 * MS + 2_100 * MS, ready_ns=7 * S + 4_700 * MS,
         down_ns=2 * 1_100 * MS, compute_ns=2_000 * MS, up_ns=2 * 2_100 * MS, waiting_ns=1_000 * MS, children=2,
-        slowest="device-1",
+        slowest="device-001",
         flows=[
             pb.Flow(
                 child=index, down_bytes=1_000, up_bytes=1_000, examples=10, down_ns=1_100 * MS,
@@ -62,10 +62,10 @@ def test_a_round_is_its_slowest_device() -> None:
 
 def test_a_shared_link_is_divided() -> None:
     experiment = timed("links={device-lps: {up_rate: 80kbit/s}, shared: {device-lps: {up_rate: 80kbit/s}}}")
-    exchanged = {"device-0": sent(up=1_000), "device-1": sent(up=3_000)}
+    exchanged = {"device-000": sent(up=1_000), "device-001": sent(up=3_000)}
     times = lps_round(experiment, exchanged)
     assert times.ends_ns == 400 * MS  # 32,000 bits at 80 kbit/s: the first has 40 until 200 ms, the second the rest
-    assert (times.up_ns, times.waiting_ns, times.slowest) == (600 * MS, 200 * MS, "device-1")
+    assert (times.up_ns, times.waiting_ns, times.slowest) == (600 * MS, 200 * MS, "device-001")
 
 
 @given(
@@ -81,7 +81,7 @@ def test_rounds_over_shared_links_follow_each_other_as_exact_fractions_say(
     own = [f"{{devices: [{n}], up_rate: {rate}bit/s, down_rate: {rate}bit/s}}" for n, (*_, rate) in enumerate(devices)]
     shared = f"{{device-lps: {{up_rate: {up_rate}bit/s, down_rate: {down_rate}bit/s}}}}"
     experiment = timed(f"links={{overrides: [{', '.join(own)}], shared: {shared}}}")
-    exchanged = {f"device-{n}": sent(down, up) for n, (down, up, _) in enumerate(devices)}
+    exchanged = {f"device-{n:03d}": sent(down, up) for n, (down, up, _) in enumerate(devices)}
     begins = 0
     for number in range(4):
         models = [Flow(start_ns=begins, bits=8 * down, rate=rate) for down, _, rate in devices]
@@ -94,7 +94,7 @@ def test_rounds_over_shared_links_follow_each_other_as_exact_fractions_say(
 
 def test_a_broadcast_carries_each_model_once() -> None:
     shared = "links={shared: {device-lps: {down_rate: 24kbit/s, broadcast: BROADCAST}}}"
-    streams = {"device-0": 0, "device-1": 1, "device-2": 1}
+    streams = {"device-000": 0, "device-001": 1, "device-002": 1}
     exchanged = {name: replace(sent(down=3_000, up=0), stream=stream) for name, stream in streams.items()}
     one_each, once = (lps_round(timed(shared.replace("BROADCAST", said)), exchanged) for said in ("false", "true"))
     assert (one_each.ends_ns, once.ends_ns) == (3 * S, 2 * S)
@@ -104,7 +104,7 @@ def test_a_broadcast_carries_each_model_once() -> None:
 
 def test_an_override_is_of_its_devices_alone() -> None:
     experiment = timed(SLOW_LINK, "links.overrides=[{devices: [1-2], up_rate: 8kbit/s}]")
-    ends = [lps_round(experiment, {f"device-{n}": sent()}).ends_ns for n in range(4)]
+    ends = [lps_round(experiment, {f"device-{n:03d}": sent()}).ends_ns for n in range(4)]
     assert ends == [3_200 * MS, 2_200 * MS, 2_200 * MS, 3_200 * MS]
 
 
@@ -112,7 +112,7 @@ def test_a_global_round_is_its_slowest_lps() -> None:
     experiment = timed("links.lps-gps={down_rate: 8kbit/s, up_rate: 4kbit/s, latency: 100ms}")
     timeline = LpsTimeline(experiment)
     assert timeline.arrival_ns("lps-1", 3, 5 * S, 1_000) == 5 * S + 1_100 * MS
-    times = timeline.round(3, 5 * S, {"lps-0": sent(busy_ns=S), "lps-1": sent(busy_ns=4 * S)})
+    times = timeline.round(3, 5 * S).times({"lps-0": sent(busy_ns=S), "lps-1": sent(busy_ns=4 * S)})
     assert times.ends_ns == 5 * S + 1_100 * MS + 4 * S + 2_100 * MS
     assert (times.compute_ns, times.waiting_ns, times.slowest) == (5 * S, 3 * S, "lps-1")
 
@@ -120,7 +120,7 @@ def test_a_global_round_is_its_slowest_lps() -> None:
 @given(st.integers(0, 9), st.integers(0, 50), st.integers(0, 3 * S), st.integers(1, 10**5))
 def test_an_lps_and_the_gps_agree_when_a_model_arrives(number: int, global_round: int, begins: int, size: int) -> None:
     timeline = LpsTimeline(timed("links.lps-gps={preset: lte, jitter: 20ms}", seed=3))
-    times = timeline.round(global_round, begins, {f"lps-{number}": sent(down=size)})
+    times = timeline.round(global_round, begins).times({f"lps-{number}": sent(down=size)})
     assert times.begins_ns + times.down_ns == timeline.arrival_ns(f"lps-{number}", global_round, begins, size)
 
 
@@ -136,13 +136,14 @@ def asked(examples: int, answer_examples: int = 0) -> Exchanged:
 
 
 def test_a_device_answers_what_it_received_and_trains_once_the_plan_is_made() -> None:
-    timeline, indexes = DeviceTimeline(timed("method=ifca", *ASKED)), {"device-0": 0, "device-1": 1}
-    exchanged = dict.fromkeys(indexes, asked(examples=10))
+    opened = DeviceTimeline(timed("method=ifca", *ASKED)).round(0, 7 * S)
+    exchanged = dict.fromkeys(("device-000", "device-001"), asked(examples=10))
     # 1.1 s down; 800 bits at 4 kbit/s and 100 ms, of the second at 8
-    assert timeline.answered_ns(0, 7 * S, exchanged, indexes) == 7 * S + 1_100 * MS + 300 * MS
-    times = timeline.round(0, 7 * S, exchanged, indexes, goes_on_ns=12 * S)
+    assert opened.answered_ns(exchanged) == 7 * S + 1_100 * MS + 300 * MS
+    opened.go_on(12 * S)
+    times = opened.times(exchanged)
     # told after 100 ms, 10 examples of 50 ms and T_min, 2.1 s up, of the second 1.1 s
-    assert (times.ends_ns, times.slowest) == (12 * S + 100 * MS + 1_500 * MS + 2_100 * MS, "device-0")
+    assert (times.ends_ns, times.slowest) == (12 * S + 100 * MS + 1_500 * MS + 2_100 * MS, "device-000")
     assert [(flow.down_ns, flow.compute_ns, flow.up_ns) for flow in times.flows] == [
         (1_200 * MS, 1_500 * MS, 300 * MS + 2_100 * MS),
         (1_200 * MS, 1_500 * MS, 200 * MS + 1_100 * MS),
@@ -153,21 +154,20 @@ def test_a_device_answers_what_it_received_and_trains_once_the_plan_is_made() ->
 
 
 def test_a_device_that_is_asked_what_it_has_trained_computes_before_it_answers() -> None:
-    timeline, indexes = (
-        DeviceTimeline(timed("method=cfl", "training.lps_rounds_per_global_round=1", *ASKED)),
-        {"device-0": 0},
-    )
-    exchanged = {"device-0": asked(examples=10, answer_examples=10)}
-    assert timeline.answered_ns(0, 0, exchanged, indexes) == 1_100 * MS + 1_500 * MS + 300 * MS
-    times = timeline.round(0, 0, exchanged, indexes, goes_on_ns=5 * S)
+    opened = DeviceTimeline(timed("method=cfl", "training.lps_rounds_per_global_round=1", *ASKED)).round(0, 0)
+    exchanged = {"device-000": asked(examples=10, answer_examples=10)}
+    assert opened.answered_ns(exchanged) == 1_100 * MS + 1_500 * MS + 300 * MS
+    opened.go_on(5 * S)
+    times = opened.times(exchanged)
     assert times.ends_ns == 5 * S + 100 * MS + 2_100 * MS
 
 
 def test_what_is_trained_for_an_answer_comes_before_it_and_the_rest_after() -> None:
-    timeline, indexes = DeviceTimeline(timed("method=ifca", *ASKED)), {"device-0": 0}
-    exchanged = {"device-0": asked(examples=10, answer_examples=4)}
-    assert timeline.answered_ns(0, 0, exchanged, indexes) == 1_100 * MS + 200 * MS + 300 * MS
-    times = timeline.round(0, 0, exchanged, indexes, goes_on_ns=5 * S)
+    opened = DeviceTimeline(timed("method=ifca", *ASKED)).round(0, 0)
+    exchanged = {"device-000": asked(examples=10, answer_examples=4)}
+    assert opened.answered_ns(exchanged) == 1_100 * MS + 200 * MS + 300 * MS
+    opened.go_on(5 * S)
+    times = opened.times(exchanged)
     assert times.ends_ns == 5 * S + 100 * MS + 1_300 * MS + 2_100 * MS
     assert times.compute_ns == 1_500 * MS
 
@@ -186,7 +186,7 @@ MIXED = (
     "compute={per_example: 2ms, devices: {pi4: [0-9]}, spread: {lognormal: 0.78}, minimum: 10ms, exponential: 300ms}",
 )
 ROUNDS = st.dictionaries(
-    st.integers(0, 19).map(lambda n: f"device-{n}"),
+    st.integers(0, 19).map(lambda n: f"device-{n:03d}"),
     st.builds(sent, st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**4)),
     min_size=1,
 )
@@ -210,26 +210,23 @@ def test_the_order_of_arrival_changes_nothing(exchanged: dict[str, Exchanged], r
 
 
 def test_another_seed_draws_other_times() -> None:
-    ends = {
-        DeviceTimeline(timed(*MIXED, seed=seed)).round(0, 0, {"device-0": sent()}, {"device-0": 0}).ends_ns
-        for seed in range(5)
-    }
+    ends = {lps_round(timed(*MIXED, seed=seed), {"device-000": sent()}).ends_ns for seed in range(5)}
     assert len(ends) == 5
 
 
 def test_a_device_has_one_factor_and_a_draw_for_every_round() -> None:
-    timeline = DeviceTimeline(timed("compute={per_example: 1ms, spread: {lognormal: 0.5}}"))
+    timeline = Boards(timed("compute={per_example: 1ms, spread: {lognormal: 0.5}}"))
     factors = {timeline.compute_ns(index, 0, 1_000) for index in range(20)}
     assert len(factors) == 20
     assert timeline.compute_ns(7, 5, 1_000) == timeline.compute_ns(7, 0, 1_000) == 2 * timeline.compute_ns(7, 0, 500)
-    drawn = DeviceTimeline(timed("compute.exponential=1s"))
+    drawn = Boards(timed("compute.exponential=1s"))
     assert len({drawn.compute_ns(0, number, 10) for number in range(20)}) == 20
 
 
 def test_the_mean_round_of_the_exponential_model_is_that_of_the_slowest_of_m() -> None:
     devices, rounds = 20, 200
     experiment = timed("compute={minimum: 1s, exponential: 1s}")
-    exchanged = {f"device-{n}": sent() for n in range(devices)}
+    exchanged = {f"device-{n:03d}": sent() for n in range(devices)}
     mean_s = fmean(lps_round(experiment, exchanged, number).ends_ns / S for number in range(rounds))
     expected_s = 1 + math.fsum(1 / n for n in range(1, devices + 1))  # T_min + H_m / μ
     assert abs(mean_s / expected_s - 1) < 0.03
@@ -237,15 +234,17 @@ def test_the_mean_round_of_the_exponential_model_is_that_of_the_slowest_of_m() -
 
 def test_a_timeline_that_int64_does_not_hold_ends_the_run() -> None:
     with pytest.raises(RunStoppedError, match="the virtual clock passes 73 years"):
-        lps_round(timed("links.device-lps.up_rate=1bit/s"), {"device-0": sent(up=10**9)})
+        lps_round(timed("links.device-lps.up_rate=1bit/s"), {"device-000": sent(up=10**9)})
 
 
 @pytest.mark.parametrize("work", [pb.Work(answer_bytes=2**52), pb.Work(examples=2**40 - 1, answer_examples=2**40 - 1)])
 def test_so_does_what_is_said_of_an_answer_which_the_end_of_its_round_does_not_show(work: pb.Work) -> None:
-    timeline = DeviceTimeline(timed("method=ifca", "links.device-lps.up_rate=8kbit/s", "compute.per_example=1h"))
-    exchanged = {"device-0": Exchanged(down_bytes=0, up_bytes=0, work=work)}
+    experiment = timed("method=ifca", "links.device-lps.up_rate=8kbit/s", "compute.per_example=1h")
+    opened = DeviceTimeline(experiment).round(0, 0)
+    opened.go_on(5 * S)
+    exchanged = {"device-000": Exchanged(down_bytes=0, up_bytes=0, work=work)}
     with pytest.raises(RunStoppedError, match="the virtual clock passes 73 years"):
-        timeline.round(0, 0, exchanged, {"device-0": 0}, goes_on_ns=5 * S)
+        opened.times(exchanged)
 
 
 # --- before training ----------------------------------------------------------------------------------------

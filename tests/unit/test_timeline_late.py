@@ -7,11 +7,10 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.clock.calendar import Flow, carried_by, fair_ends
-from fedstrata.clock.deadline import SharedRound
-from fedstrata.clock.round import Missed
-from fedstrata.clock.timeline import Beside, DeviceTimeline, Exchanged
-from fedstrata.experiment.rates import AnyRate, Course
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.shared_link import Flow, carried_by, fair_ends
+from fedstrata.clock.timeline import DeviceTimeline, Part, Round
+from fedstrata.experiment.rates import AnyRate, RateSchedule
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.shared_deadline import NAMES, S, shared_experiment
 
@@ -22,20 +21,15 @@ SENT = {
 }
 
 
-def shared_round(*overrides: str, there: Mapping[str, int] | None = None) -> SharedRound:
-    """A round that begins at zero, in which all have the model then."""
-    return SharedRound(
-        devices=DeviceTimeline(shared_experiment(*overrides)),
-        lps_round=0,
-        begins_ns=0,
-        free=dict.fromkeys(NAMES, 0),
-        there=there or dict.fromkeys(NAMES, 0),
-        indexes={name: index for index, name in enumerate(NAMES)},
-    )
+def shared_round(*overrides: str, there: Mapping[str, int] | None = None) -> Round:
+    """Return a round that begins at zero, in which all have the model then, or listen from a time on."""
+    opened = DeviceTimeline(shared_experiment(*overrides)).round(0, 0, there)
+    opened.send_models(dict.fromkeys(NAMES, Exchanged()))
+    return opened
 
 
-def late_by(ends_ns: int, sent: Mapping[str, Exchanged] = SENT, *overrides: str) -> dict[str, Missed]:
-    return shared_round(*overrides).missed_updates(sent, ends_ns, None)
+def late_by(ends_ns: int, sent: Mapping[str, Exchanged] = SENT, *overrides: str) -> dict[str, Part]:
+    return {part.name: part for part in shared_round(*overrides).late_updates(sent, ends_ns, dropped={})}
 
 
 def test_a_late_ones_share_of_the_link_is_its_own_until_the_deadline() -> None:
@@ -52,7 +46,7 @@ def test_a_late_ones_share_of_the_link_is_its_own_until_the_deadline() -> None:
 def test_what_is_on_its_way_is_broken_off_and_its_sender_is_free() -> None:
     missed = late_by(S)["device-002"]
     # half a second of computing, then 2,000 bits in 0.25 s and 6,000 in 0.25 s: 1,000 of 2,000 bytes
-    assert missed.busy_ns == S
+    assert missed.back_ns == S
     assert missed.flow == pb.Flow(
         child=2, up_bytes=2_000, examples=50, compute_ns=S // 2, up_ns=S // 2, unsent_bytes=1_000
     )
@@ -66,19 +60,17 @@ def test_a_part_of_a_byte_that_has_left_is_none() -> None:
 
 def test_who_is_still_computing_is_busy_until_it_has_computed_and_sends_nothing() -> None:
     missed = late_by(S // 4)
-    assert missed["device-002"].busy_ns == S // 2
+    assert missed["device-002"].back_ns == S // 2
     assert missed["device-002"].flow == pb.Flow(
         child=2, up_bytes=2_000, examples=50, compute_ns=S // 2, unsent_bytes=2_000
     )
-    assert missed["device-000"].busy_ns == S // 4
+    assert missed["device-000"].back_ns == S // 4
 
 
 def test_who_is_still_receiving_is_busy_until_it_has_received_and_computed() -> None:
-    there = {**dict.fromkeys(NAMES, 0), "device-002": 2 * S}
-    missed = shared_round(there=there).missed_updates(SENT, S, None)
-    assert set(missed) == {"device-002"}
-    assert missed["device-002"].busy_ns == 2 * S + S // 2
-    assert (missed["device-002"].flow.down_ns, missed["device-002"].flow.up_ns) == (2 * S, 0)
+    (missed,) = shared_round(there={"device-002": 2 * S}).late_updates(SENT, S, dropped={})
+    assert (missed.name, missed.back_ns) == ("device-002", 2 * S + S // 2)
+    assert (missed.flow.down_ns, missed.flow.up_ns) == (2 * S, 0)
 
 
 def test_a_latency_after_the_last_bit_counts_and_the_link_is_free_meanwhile() -> None:
@@ -87,7 +79,7 @@ def test_a_latency_after_the_last_bit_counts_and_the_link_is_free_meanwhile() ->
     missed = late_by(S * 8 // 10, SENT, links)
     assert set(missed) == set(NAMES)
     # all bytes have left by then, and it is free although they are not there yet
-    assert (missed["device-000"].flow.unsent_bytes, missed["device-000"].busy_ns) == (0, S * 8 // 10)
+    assert (missed["device-000"].flow.unsent_bytes, missed["device-000"].back_ns) == (0, S * 8 // 10)
 
 
 def test_a_link_that_slows_down_under_way_makes_late() -> None:
@@ -104,23 +96,19 @@ def test_answers_share_the_link_until_their_deadline() -> None:
     asked = {name: Exchanged(down_bytes=0, up_bytes=0, work=each.work) for name, each in SENT.items()}
     for name, size in zip(NAMES, (1_000, 1_000, 2_000), strict=True):
         asked[name].work.answer_bytes, asked[name].work.answer_examples = size, asked[name].work.examples
-    late = shared_round().missed_answers(asked, S)
+    late = {part.name: part for part in shared_round().late_answers(asked, S)}
     assert set(late) == {"device-002"}
-    assert late["device-002"].busy_ns == S
+    assert late["device-002"].back_ns == S
     flow = late["device-002"].flow
     assert (flow.answer_bytes, flow.up_bytes, flow.unsent_bytes, flow.up_ns) == (2_000, 0, 1_000, S // 2)
 
 
 def test_a_round_row_has_the_others_as_the_late_one_let_them_through() -> None:
-    experiment = shared_experiment()
-    devices, indexes = DeviceTimeline(experiment), {name: index for index, name in enumerate(NAMES)}
     taken = {name: SENT[name] for name in NAMES[:2]}
-    beside = Beside(updates={NAMES[2]: SENT[NAMES[2]]})
-    there = dict.fromkeys(NAMES, 0)
-    times = devices.round(0, 0, taken, indexes, there=there, ends_ns=S, beside=beside)
+    times = shared_round().times(taken, ends_ns=S, dropped={NAMES[2]: SENT[NAMES[2]]})
     assert [flow.up_ns for flow in times.flows] == [S * 3 // 4, S * 3 // 4]
     assert (times.ends_ns, times.children, times.waiting_ns) == (S, 2, S // 2)
-    alone = devices.round(0, 0, taken, indexes, there=there, ends_ns=S)
+    alone = shared_round().times(taken, ends_ns=S)
     assert [flow.up_ns for flow in alone.flows] == [666_666_667, 666_666_667]
 
 
@@ -142,7 +130,7 @@ def exactly(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> tuple[li
     sent, over = [Fraction(0)] * len(flows), list[Fraction | None]([None] * len(flows))
     changes = {flow.start_ns for flow in flows} | {until_ns}
     for rate in (capacity, *(flow.rate for flow in flows)):
-        changes |= set(rate.starts) if isinstance(rate, Course) else set()
+        changes |= set(rate.starts) if isinstance(rate, RateSchedule) else set()
     now = Fraction(0)
     while now < until_ns:
         under_way = [n for n, flow in enumerate(flows) if flow.start_ns <= now and over[n] is None]
@@ -160,27 +148,27 @@ def exactly(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> tuple[li
 
 def at(rate: AnyRate, now: Fraction) -> Fraction:
     """Bits a nanosecond."""
-    found = rate.at(math.floor(now))[0] if isinstance(rate, Course) else rate
+    found = rate.at(math.floor(now))[0] if isinstance(rate, RateSchedule) else rate
     return Fraction(10**12 if found is None else found, S)
 
 
 RATES = st.integers(1_000, 50_000)
-COURSES = st.builds(
-    lambda second, rates: Course((0, second), rates),
+SCHEDULES = st.builds(
+    lambda second, rates: RateSchedule((0, second), rates),
     st.integers(1, 3 * S),
     st.tuples(st.sampled_from([0, 9_000]), RATES),
 )
 FLOWS = st.lists(
     st.builds(
         lambda start, size, rate: Flow(start_ns=start, bits=8 * size, rate=rate),
-        st.integers(0, 2 * S), st.integers(1, 3_000), st.one_of(st.none(), RATES, COURSES),
+        st.integers(0, 2 * S), st.integers(1, 3_000), st.one_of(st.none(), RATES, SCHEDULES),
     ),
     min_size=1,
     max_size=6,
 )  # fmt: skip
 
 
-@given(flows=FLOWS, capacity=st.one_of(RATES, COURSES), until_ns=st.integers(0, 4 * S))
+@given(flows=FLOWS, capacity=st.one_of(RATES, SCHEDULES), until_ns=st.integers(0, 4 * S))
 def test_what_a_link_has_carried_by_a_time_is_what_exact_fractions_say(
     flows: list[Flow], capacity: AnyRate, until_ns: int
 ) -> None:

@@ -7,8 +7,9 @@ from statistics import fmean, median, stdev
 import numpy as np
 import pytest
 
-from fedstrata.clock.tier_links import device_links
-from fedstrata.clock.timeline import DeviceTimeline, Exchanged
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.links import DOWN, UP, device_links
+from fedstrata.clock.timeline import DeviceTimeline
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.rates import Trace, end_of
@@ -124,7 +125,7 @@ def test_a_trace_that_there_is_not_is_named(links: str, message: str) -> None:
 def test_the_real_clock_has_the_virtual_ones_traces() -> None:
     links = "device-lps: {down_trace: lte-driving}, shared: {device-lps: {up_rate: 1Mbit/s}}"
     traced = parse_experiment(TEXT, overrides=["clock=real", f"links={{{links}}}"])
-    assert device_links(traced).link_of(0) == DeviceTimeline(traced).link(0)  # the same draws on both clocks
+    assert device_links(traced).link_of(0) == DeviceTimeline(traced).links.link_of(0)  # the same draws on both clocks
 
 
 # --- generated ----------------------------------------------------------------------------------------------
@@ -162,10 +163,10 @@ def test_outages_are_as_often_and_as_long_as_said() -> None:
 def test_every_device_and_direction_has_a_trace_of_its_own_and_the_same_every_time() -> None:
     links = "links={device-lps: {down_trace: lte-driving, up_trace: lte-driving}}"
     experiment = parse_experiment(TEXT, overrides=[links])
-    one, other = DeviceTimeline(experiment), DeviceTimeline(experiment)
-    ends = {(i, way): end_of(0, 10**9, one.link(i).course(way)) for i in range(3) for way in ("down", "up")}
+    one, other = device_links(experiment), device_links(experiment)
+    ends = {(i, way): end_of(0, 10**9, one.link_of(i).rate(way)) for i in range(3) for way in (DOWN, UP)}
     assert len(set(ends.values())) == 6
-    assert ends == {(i, way): end_of(0, 10**9, other.link(i).course(way)) for i, way in ends}
+    assert ends == {(i, way): end_of(0, 10**9, other.link_of(i).rate(way)) for i, way in ends}
     assert parse_experiment(TEXT, overrides=[links], seed=1).digest != experiment.digest
 
 
@@ -173,13 +174,13 @@ def test_a_round_follows_the_trace(tmp_path: Path) -> None:
     timeline = DeviceTimeline(traced(tmp_path, "seconds,kbit/s\n0,8\n1,0\n2,16\n", "csv"))
     work = {"device-000": Exchanged(down_bytes=2_500, up_bytes=0, work=pb.Work())}
     # 8,000 bits in the first second, none in the second, 12,000 more in three quarters of the third
-    assert timeline.round(0, 0, work, {"device-000": 0}).ends_ns == 2_750_000_000
-    assert math.isclose(timeline.round(0, 3 * S, work, {"device-000": 0}).ends_ns, 5_750_000_000)
+    assert timeline.round(0, 0).times(work).ends_ns == 2_750_000_000
+    assert math.isclose(timeline.round(0, 3 * S).times(work).ends_ns, 5_750_000_000)
 
 
 def test_a_schedule_puts_a_rate_in_place_of_a_trace_and_the_other_way_round() -> None:
     set_ = "schedule=[{at: 5s, set: {down_rate: 8kbit/s}}, {at: 9s, set: {up_trace: lte-driving}}]"
     links = "links={device-lps: {down_trace: lte-driving, up_rate: 1kbit/s}}"
-    link = DeviceTimeline(parse_experiment(TEXT, overrides=[links, set_])).link(1)
+    link = device_links(parse_experiment(TEXT, overrides=[links, set_])).link_of(1)
     assert (link.at(5 * S).down_rate, link.at(5 * S).down_trace) == (8_000, None)
     assert (link.at(9 * S).up_rate, isinstance(link.at(9 * S).up_trace, Trace)) == (None, True)

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from fedstrata.clock.calendar import DOWN, UP, Flow, fair_ends
-from fedstrata.clock.tier_links import HEADER_BYTES, device_links, lps_links
+from fedstrata.clock.links import DOWN, HEADER_BYTES, UP, Link, device_links, lps_links
+from fedstrata.clock.shared_link import Flow, fair_ends
 from fedstrata.clock.transfers import LEAD_STEP_NS, MOST_LEAD_NS, Lead, Transfers
 from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment import Experiment
@@ -155,7 +155,8 @@ def test_calls_are_given_the_time_of_the_slowest_part_and_of_the_cuts() -> None:
 
 
 async def test_rates_follow_a_trace_again_and_again() -> None:
-    clock, bus = SetTime(), LinkTimes(up_trace=Trace((0, S), (10**6, 0), 2 * S))  # a megabit, nothing, a megabit, …
+    clock, changing = SetTime(), Trace((0, S), (10**6, 0), 2 * S)  # a megabit, nothing, a megabit, …
+    bus = Link(((0, LinkTimes(up_trace=changing)),))
     held = Transfers(replace(device_links(paced("device-lps: {up_rate: 1Mbit/s}")), link_of=lambda index: bus), clock)
     [times] = await arrivals(clock, carry(held, clock, 0, 187_500, at=(10**6,)))
     assert times == [S, 2 * S + 500 * MS]

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fedstrata.clock.tier_links import upload_wait
+from fedstrata.clock.links import upload_wait
 from fedstrata.errors import StalledError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.metrics import LinkMeter

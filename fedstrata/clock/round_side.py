@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from typing import Any, Protocol, Self
 
-from fedstrata.clock.calendar import DOWN, UP
-from fedstrata.clock.round import Exchanged
-from fedstrata.clock.tier_links import TierLinks
+from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.links import DOWN, UP, TierLinks
 from fedstrata.clock.transfers import Relayed, Transfer, Transfers
 from fedstrata.errors import OffsetError
 from fedstrata.process.fault_points import reach

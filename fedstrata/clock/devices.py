@@ -1,0 +1,118 @@
+"""Devices by themselves: how long they compute, when the schedule has them away, and on which LPS they hang."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.schedule import ScheduleEntry
+from fedstrata.methods import Moment, make_method
+from fedstrata.streams.streams import asks_in_training
+
+SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws from all others
+
+
+class Boards:
+    """How long devices compute, in nanoseconds."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._seed, self._compute = experiment.seed, experiment.compute
+        self._factors = self._compute.factors() if self._compute is not None else {}
+        self._per_example: dict[int, Fraction] = {}
+        self._answers_trained = asks_in_training(make_method(experiment)) is Moment.TRAINED
+
+    def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
+        """Return how long a device computes in an LPS round whose training goes through so many examples."""
+        compute = self._compute
+        if compute is None:
+            return 0
+        busy = self.training_ns(index, examples) + (compute.minimum or 0)
+        if compute.exponential is not None:
+            draws = np.random.default_rng([self._seed, EXPONENTIAL, lps_round, index])
+            busy += round(draws.exponential(compute.exponential))
+        return busy
+
+    def training_ns(self, index: int, examples: int) -> int:
+        """Return how long a device takes to train on so many examples alone."""
+        if self._compute is None or self._compute.per_example is None:
+            return 0
+        if index not in self._per_example:
+            self._per_example[index] = self._compute.per_example * self._factor(index)
+        return round(self._per_example[index] * examples)
+
+    def answering_ns(self, index: int, lps_round: int, examples: int) -> int:
+        """Return how long a device computes for its answer in an LPS round, if it trains on so many examples for it."""
+        if self._answers_trained:
+            return self.compute_ns(index, lps_round, examples)
+        return self.training_ns(index, examples)
+
+    def _factor(self, index: int) -> Fraction:
+        """Return a device's time over the reference's, rounded to a millionth so that all machines agree."""
+        factor = self._factors.get(index, 1.0)
+        if self._compute is not None and self._compute.spread is not None:
+            normal = np.random.default_rng([self._seed, SPREAD, index]).standard_normal()
+            factor *= float(np.exp(self._compute.spread.lognormal * normal))
+        return Fraction(round(factor * 10**6), 10**6)
+
+
+class Presence:
+    """When devices are away, as the schedule says."""
+
+    def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
+        self._away: dict[int, list[tuple[int, int | None]]] = {}  # from when on, and until when; None: for good
+        for entry in sorted(schedule, key=lambda entry: entry.at):
+            if entry.leave is not None:
+                until = None if entry.leave.for_ is None else entry.at + entry.leave.for_
+                for index in entry.leave.devices:
+                    self._away.setdefault(index, []).append((entry.at, until))
+
+    def back_ns(self, index: int, now_ns: int) -> int | None:
+        """Return from when on a device is there; None if it is gone for good."""
+        for begin, until in self._away.get(index, ()):
+            if begin <= now_ns and (until is None or now_ns < until):
+                if until is None:
+                    return None
+                now_ns = until
+        return now_ns
+
+    def there(self, indexes: Iterable[int], now_ns: int) -> dict[int, int]:
+        """Return the devices of a round that begins at a time, and from when on they are there.
+
+        These are all that are there, or else the first to be back; none if all are gone for good.
+        """
+        back = {index: at_ns for index in indexes if (at_ns := self.back_ns(index, now_ns)) is not None}
+        first_ns = min(back.values(), default=now_ns)
+        return {index: at_ns for index, at_ns in back.items() if at_ns == first_ns}
+
+
+class Homes:
+    """The LPSs of the devices that the schedule moves."""
+
+    def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
+        self._moves = sorted((entry for entry in schedule if entry.move is not None), key=lambda entry: entry.at)
+
+    @property
+    def moving(self) -> frozenset[int]:
+        """The devices that are moved at some time."""
+        return frozenset(index for entry in self._moves for index in entry.devices)
+
+    def at(self, now_ns: int) -> Mapping[int, int]:
+        """Return the number of the LPS of each device that has been moved by a time."""
+        return {
+            index: entry.move.home
+            for entry in self._moves
+            if entry.move is not None and entry.at <= now_ns
+            for index in entry.devices
+        }
+
+    @property
+    def times(self) -> list[int]:
+        """When devices are moved, ascending."""
+        return sorted({entry.at for entry in self._moves})
+
+
+def devices_come_to_others(experiment: Experiment) -> bool:
+    """Return whether an LPS gets devices in training that it did not have before: moved by the clock, or newcomers."""
+    is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
+    return is_moving or experiment.newcomers is not None

@@ -1,0 +1,51 @@
+"""The bytes that a parent and a child send each other in a round, and the work that the child says it has done."""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchanged:
+    """What went between a parent and one child in a round, in bytes, and what the child says that it has done."""
+
+    down_bytes: int = 0
+    up_bytes: int = 0
+    work: pb.Work = field(default_factory=pb.Work)
+    stream: int = 0  # which of the round's models the child was sent
+
+    @classmethod
+    def of_update(cls, header: pb.UpdateHeader) -> Self:
+        """Return what goes up: payload and header, without what depends on real time or on resumption."""
+        own = pb.UpdateHeader(
+            run_id=header.run_id,
+            child_id=header.child_id,
+            cluster_id=header.cluster_id,
+            round=header.round,
+            payload=header.payload,
+            train_loss=header.train_loss,
+            evaluations=header.evaluations,
+            base_digest=header.base_digest,
+            num_examples=header.num_examples,
+        )
+        work = pb.Work()  # apart from its message
+        work.CopyFrom(header.work)
+        return cls(up_bytes=own.ByteSize() + header.payload.payload_bytes, work=work)
+
+    @classmethod
+    def of_answer(cls, answer: answers_pb2.Answer) -> Self:
+        """Return what goes up for an answer in a round, as its sender's work says it later, without the update."""
+        for_it = answer.trained_examples
+        return cls(work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))
+
+    @classmethod
+    def of_flow(cls, flow: pb.Flow) -> Self:
+        """Return what was sent for an answer, from its record."""
+        said = pb.Work(examples=flow.examples, answer_bytes=flow.answer_bytes, answer_examples=flow.answer_examples)
+        return cls(down_bytes=flow.down_bytes, work=said, stream=flow.stream)
+
+    def after(self, sent: "Exchanged") -> "Exchanged":
+        """Return what goes up together with what its sender had been sent."""
+        return replace(self, down_bytes=sent.down_bytes, stream=sent.stream)

@@ -1,0 +1,274 @@
+"""The links of an experiment while it trains: which child has which, their rates and latencies as its schedule says.
+
+A new kind of link is a setting of `fedstrata.experiment.links` that becomes a rate schedule in `Link.rate`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+
+from fedstrata.errors import UnknownChildError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.links import WAYS, LinkTimes, SharedRates
+from fedstrata.experiment.rates import AnyRate, end_of, fastest, longest_ns, rate_schedule
+from fedstrata.experiment.schedule import CutLink, ScheduleEntry, SetLink
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import payload_timeout_s
+from fedstrata.rpc.uploads import LATER_S, UploadWait
+from fedstrata.tensors import CHUNK_BYTES
+
+DOWN, UP = 0, 1
+JITTER = 0x6A697474  # "jitt": tells these draws from all others
+# The second number in the address of a draw: the round it belongs to, or a question before training or in a round.
+DEVICE_LINK, LPS_LINK, BEFORE, DEVICE_ASKED, LPS_ASKED = 0, 1, 2, 3, 4
+PIECE_NS = 10_000_000  # of link time: the length of a piece of a payload that is not small
+SHARED_PIECE_NS = 2_500_000  # the same on a shared link, where the pieces of several children come together
+LEAST_PIECE_BYTES = 1 << 10
+LPS_NAME = re.compile(r"lps-(\d{1,9})")
+HEADER_BYTES = 4 << 10  # more than the headers of a message have
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link as time goes by: its settings from times on, the first from zero on, and when it carries nothing."""
+
+    parts: tuple[tuple[int, LinkTimes], ...]
+    cuts: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def _rates(self) -> tuple[AnyRate, ...]:
+        return tuple(
+            rate_schedule([(at_ns, link.source(way)) for at_ns, link in self.parts], self.cuts) for way in WAYS
+        )
+
+    def rate(self, way: int) -> AnyRate:
+        """Return the rate in a direction, `DOWN` or `UP`."""
+        return self._rates[way]
+
+    def drawn(self, address: Sequence[int]) -> "Link":
+        """Return the link with its generated traces drawn."""
+        return replace(self, parts=tuple((at_ns, link.drawn(address)) for at_ns, link in self.parts))
+
+    def at(self, now_ns: int) -> LinkTimes:
+        """Return the link's settings at a time."""
+        return [link for start_ns, link in self.parts if start_ns <= max(0, now_ns)][-1]
+
+    @property
+    def longest_latency_ns(self) -> int:
+        """The largest latency that a transfer may ever have."""
+        return max(link.latency + link.jitter for _, link in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedCapacity:
+    """The rates that all children of a parent share; None where nothing limits them together."""
+
+    down: AnyRate = None
+    up: AnyRate = None
+    is_broadcast: bool = False  # a model goes down once for all children that receive it
+
+    def rate(self, way: int) -> AnyRate:
+        """Return the rate in a direction, `DOWN` or `UP`."""
+        return self.down if way == DOWN else self.up
+
+
+class ScheduledLinks:
+    """The links of an experiment with the changes that its schedule makes."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._links = experiment.links
+        entries = sorted(experiment.schedule, key=lambda entry: entry.at)
+        self._entries = [entry for entry in entries if entry.set_ is not None or entry.cut is not None]
+
+    def of_devices(self) -> tuple[Link, dict[int, Link]]:
+        """Return the link that most devices have, and by index the links of the others."""
+        common, own = self._links.common(), self._links.of_devices()
+        entries = self._about("device-lps")
+        named = sorted({*own, *(index for entry in entries for index in _change(entry).devices or ())})
+        return self._changed(common, [each for each in entries if _change(each).devices is None]), {
+            index: self._changed(
+                own.get(index, common), [each for each in entries if _is_for(_change(each).devices, index)]
+            )
+            for index in named
+        }
+
+    def of_lps(self, number: int) -> Link:
+        """Return the link of an LPS."""
+        entries = [entry for entry in self._about("lps-gps") if _is_for(_change(entry).lps, number)]
+        return self._changed(self._links.uplink(), entries)
+
+    def shared(self) -> SharedCapacity:
+        """Return the capacity that the devices of an LPS share."""
+        rates = self._links.shared.device_lps if self._links.shared is not None else SharedRates()
+        link = self._changed(LinkTimes(down_rate=rates.down_rate, up_rate=rates.up_rate), self._about("shared"))
+        return SharedCapacity(
+            down=None if rates.down_rate is None else link.rate(DOWN),
+            up=None if rates.up_rate is None else link.rate(UP),
+            is_broadcast=rates.broadcast,
+        )
+
+    def all_parts(self) -> Iterable[tuple[str, LinkTimes]]:
+        """Yield a name and the settings of every link that the schedule changes, as they are from each change on."""
+        common, own = self.of_devices()
+        named = {"device-lps": common, **{f"device-lps of device {index}": link for index, link in own.items()}}
+        numbers = {number for entry in self._about("lps-gps") for number in _change(entry).lps or ()}
+        named |= {"lps-gps": self.of_lps(-1), **{f"lps-gps of lps-{number}": self.of_lps(number) for number in numbers}}
+        for where, link in named.items():
+            yield from ((where, part) for _, part in link.parts)
+
+    def _changed(self, link: LinkTimes, entries: Sequence[ScheduleEntry]) -> Link:
+        """Return a link as entries, in the order of time, change it."""
+        parts = [(0, link)]
+        for entry in entries:
+            if entry.set_ is not None:
+                parts.append((entry.at, entry.set_.resolved(parts[-1][1], self._links.traces)))
+        cuts = tuple((entry.at, entry.at + entry.cut.for_) for entry in entries if entry.cut is not None)
+        return Link(tuple(parts), cuts)
+
+    def _about(self, link: str) -> list[ScheduleEntry]:
+        return [entry for entry in self._entries if _change(entry).link == link]
+
+
+def _change(entry: ScheduleEntry) -> SetLink | CutLink:
+    found = entry.set_ or entry.cut
+    if found is None:
+        raise TypeError("the entry changes no link")
+    return found
+
+
+def _is_for(named: Sequence[int] | None, number: int) -> bool:
+    return named is None or number in named
+
+
+def drawn_latency(latency_ns: int, jitter_ns: int, address: Sequence[int]) -> int:
+    """Return a transfer's latency, evenly drawn by the address of seed, tier, round, child and direction."""
+    if not jitter_ns:
+        return latency_ns
+    draw = np.random.default_rng([address[0], JITTER, *address[1:]]).integers(-jitter_ns, jitter_ns, endpoint=True)
+    return latency_ns + int(draw)
+
+
+@dataclass
+class Line:
+    """One direction of a link, which carries one transfer after the other."""
+
+    rate: AnyRate
+    free_ns: int = 0
+
+    def carry(self, now_ns: int, bits: int) -> int:
+        """Return when the last bit of a transfer leaves that may start now."""
+        self.free_ns = end_of(max(now_ns, self.free_ns), bits, self.rate)
+        return self.free_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierLinks:
+    """The links between a parent and its children, and the address of their draws."""
+
+    name: str
+    seed: int
+    tier: int  # in the address of draws,
+    asked_tier: int  # and in the address of draws of questions in rounds
+    index_of: Callable[[str], int | None]  # of a child; None if there is no such child
+    link_of: Callable[[int], Link]  # by index; times count from the start of training
+    shared: SharedCapacity
+
+    def number_of(self, child_id: str) -> int:
+        """Return the index of a child. Raises UnknownChildError."""
+        index = self.index_of(child_id)
+        if index is None:
+            raise UnknownChildError(f"{quoted(child_id)} is not of this run")
+        return index
+
+    def latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
+        """Return the latency of a transfer in a round, by its link as it starts."""
+        link = self.link_of(index).at(start_ns)
+        tier = self.asked_tier if is_answer else self.tier
+        return drawn_latency(link.latency, link.jitter, [self.seed, tier, number, index, way])
+
+    def piece_bytes(self, index: int | None, way: int) -> int:
+        """Return the size of the pieces of a payload: at most 10 ms of the child's own link, 2.5 ms of a shared one.
+
+        Without an index, they are the pieces of a broadcast, at most 10 ms of the shared link.
+        """
+        own = fastest(self.link_of(index).rate(way)) if index is not None else None
+        shared_ns = PIECE_NS if self.shared.is_broadcast and way == DOWN else SHARED_PIECE_NS
+        rates = ((own, PIECE_NS), (fastest(self.shared.rate(way)), shared_ns))
+        limits = [rate * length for rate, length in rates if rate]
+        if not limits:
+            return CHUNK_BYTES
+        wanted = min(limits) // (8 * 10**9)
+        return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
+
+    def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
+        """Return the longest time of a payload, down and up, if so many children use the shared link."""
+        link, bits, took_ns = self.link_of(index), 8 * (payload_bytes + HEADER_BYTES), 0
+        for way in (DOWN, UP):
+            together_ns = longest_ns(bits * max(1, children), self.shared.rate(way))
+            took_ns += max(longest_ns(bits, link.rate(way)), together_ns)
+        return (took_ns + 2 * link.longest_latency_ns) / 1e9
+
+
+def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
+    """Return the links of devices to their LPS, or, before training, to the GPS."""
+    links = ScheduledLinks(experiment.model_copy(update={"schedule": ()}) if to_gps else experiment)
+    common, own = links.of_devices()
+
+    @cache
+    def link_of(index: int) -> Link:
+        return own.get(index, common).drawn([experiment.seed, DEVICE_LINK, index])
+
+    indexes: Mapping[str, int] = {name: index for index, name in enumerate(experiment.device_ids())}
+    return TierLinks(
+        name="device-gps" if to_gps else "device-lps",
+        seed=experiment.seed,
+        tier=BEFORE if to_gps else DEVICE_LINK,
+        asked_tier=DEVICE_ASKED,
+        index_of=indexes.get,
+        link_of=link_of,
+        shared=SharedCapacity() if to_gps else links.shared(),
+    )
+
+
+def lps_links(experiment: Experiment) -> TierLinks:
+    """Return the links of LPSs to the GPS."""
+    links = ScheduledLinks(experiment)
+
+    @cache
+    def link_of(number: int) -> Link:
+        return links.of_lps(number).drawn([experiment.seed, LPS_LINK, number])
+
+    return TierLinks(
+        name="lps-gps",
+        seed=experiment.seed,
+        tier=LPS_LINK,
+        asked_tier=LPS_ASKED,
+        index_of=_lps_number,
+        link_of=link_of,
+        shared=SharedCapacity(),
+    )
+
+
+def upload_wait(experiment: Experiment, payload_bytes: int) -> UploadWait:
+    """Return how long a parent waits for the start of an upload: longer than its children wait for the answer.
+
+    Where links take real time, their slowest transfer is added.
+    """
+    wait = UploadWait(first_s=payload_timeout_s(max(payload_bytes, CHUNK_BYTES)) + LATER_S)
+    if not experiment.is_paced:
+        return wait
+    devices = experiment.device_count
+    slowest_s = max(
+        links.slowest_s(number, payload_bytes, devices)
+        for links in (device_links(experiment), lps_links(experiment))
+        for number in range(devices)
+    )
+    return replace(wait, first_s=wait.first_s + slowest_s)
+
+
+def _lps_number(name: str) -> int | None:
+    found = LPS_NAME.fullmatch(name)
+    return int(found[1]) if found else None

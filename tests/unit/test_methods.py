@@ -59,7 +59,14 @@ def candidates(count: int, tasks: str = "") -> list[Candidate]:
 def test_every_named_method_is_made_with_options_of_its_own(name: str) -> None:
     made = method_of(
         method_settings({"name": name, **NEEDED.get(name, {})}),
-        Facts(device_count=4, true_groups=2, public_examples=100, training=ONE_ROUND, make_model=small_model),
+        Facts(
+            device_count=4,
+            num_classes=2,
+            true_groups=2,
+            public_examples=100,
+            training=ONE_ROUND,
+            make_model=small_model,
+        ),
     )
     assert made.options.name == name
     assert type(made.options) is type(made).Options
@@ -75,7 +82,7 @@ def test_a_name_alone_is_a_method_and_no_name_is_the_default() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "oracle"])
 def test_a_method_has_no_state_so_that_two_of_them_are_as_one(name: str) -> None:
     settings = method_settings({"name": name, **NEEDED.get(name, {})})
-    facts = Facts(device_count=4, public_examples=100, training=ONE_ROUND, make_model=small_model)
+    facts = Facts(device_count=4, num_classes=2, public_examples=100, training=ONE_ROUND, make_model=small_model)
     made = method_of(settings, facts)
     before = dict(vars(made))
     made.questions()

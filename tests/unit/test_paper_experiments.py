@@ -72,7 +72,6 @@ def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no
 LISTS = {
     "adaptive": (10 * 2 * 5, {"local", "adaptive"}),
     "grouping": (5 * 10 * 5, {"one_shot", "pacfl"}),
-    "label_means": (11 * 16 * 10, {"one_shot", "pacfl", "label_means"}),
     "rivals": (17 * 5, set(NAMES) - {"scores"}),  # which exchanges no weights, and needs public labels
 }
 

@@ -94,7 +94,7 @@ protos: setup ## generate fedstrata/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
 reference: setup ## pages of docs/reference, from what the code declares
-	$(BIN)/python -m scripts.combinations
+	$(BIN)/python -m scripts.reference
 
 clean: ## remove what builds and runs left
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -42,7 +42,6 @@ from fedstrata.rounds import (
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
-from fedstrata.streams.streams import UPDATE_PART as PART
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name, Peer
@@ -73,7 +72,7 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve all rounds; print the address first and the times last."""
     layout, log, metrics = layout_of(options), EventLog("echo"), ProcessMetrics("lps")
     executor = ThreadPoolExecutor(1)
-    exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
+    exchange = RoundTerms(run_id=RUN, layout=layout, link=LinkSettings(), wait=TierDeadline())
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()
     guard = guard_of(None, Everywhere(), metrics.refused)
@@ -119,7 +118,7 @@ async def attend(options: argparse.Namespace) -> None:
         fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate, exchange=session.exchange
     )
     identity = Identity(run_id=RUN, child_id=f"device-{options.index:03d}", cluster_id=CLUSTER)
-    client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), part=PART, log=EventLog("echo"))
+    client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), log=EventLog("echo"))
     offer = await client.fetch(-1)
     while isinstance(offer, ReceivedModel):
         offer = await client.exchange(returned(offer, client))

@@ -39,7 +39,6 @@ from fedstrata.rounds import Update as RoundUpdate
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import ModelFile, write_model
-from fedstrata.streams.streams import UPDATE_PART as PART
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
@@ -58,7 +57,7 @@ def layout_of(size: int) -> Layout:
 async def serve(size: int, rounds: int) -> None:
     """A server of both: the rounds of an LPS, and the raw stream."""
     layout, metrics, executor = layout_of(size), ProcessMetrics("lps"), ThreadPoolExecutor(1)
-    exchange = RoundTerms(run_id=RUN, layout=layout, part=PART, link=LinkSettings(), wait=TierDeadline())
+    exchange = RoundTerms(run_id=RUN, layout=layout, link=LinkSettings(), wait=TierDeadline())
     served, known = RoundServer(exchange, metrics, EventLog("fold"), executor), asyncio.Event()
     known.set()
     server = RpcServer(metrics.links)
@@ -108,7 +107,7 @@ async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[fl
     session = ParentStream(stub.Attend)
     calls = ParentCalls(fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate)
     identity = Identity(run_id=RUN, child_id="device-0", cluster_id=CLUSTER)
-    client = RoundClient(calls, identity, layout_of(size), link=LinkSettings(), part=PART, log=EventLog("fold"))
+    client = RoundClient(calls, identity, layout_of(size), link=LinkSettings(), log=EventLog("fold"))
     flat = np.random.default_rng(0).normal(0, 0.1, size).astype(np.float32)
     ours, raw = [], []
     async with grpc.aio.insecure_channel(addresses[1]) as plain:

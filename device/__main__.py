@@ -31,7 +31,14 @@ from fedstrata.process.heap import keep_for_training  # noqa: E402
 from fedstrata.process.http import StatusServer  # noqa: E402
 from fedstrata.process.logs import EventLog  # noqa: E402
 from fedstrata.process.metrics import ProcessMetrics  # noqa: E402
-from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded  # noqa: E402
+from fedstrata.process.process import (  # noqa: E402
+    Arguments,
+    first_of,
+    run_process,
+    say_listening,
+    service_arguments,
+    spare_what_is_loaded,
+)
 from fedstrata.streams.architectures import Architectures  # noqa: E402
 from fedstrata.trust.files import load_tls  # noqa: E402
 from fedstrata.trust.names import Name  # noqa: E402
@@ -39,15 +46,15 @@ from fedstrata.trust.names import Name  # noqa: E402
 log = EventLog("device")
 
 
-def parse() -> argparse.Namespace:
-    """The options of a device process."""
+def options_of_process() -> Arguments:
+    """Return the options of a device process."""
     arguments = service_arguments("device", "Devices: they hold data and train when their LPS asks.")
     arguments.option("gps", "host:port of the GPS", required=True)
     arguments.option("devices", "indexes of the devices in this process, for instance 0-4,7")
     arguments.option("device-name", "the one device of this process, by its name in partition.names")
     arguments.option("state", "folder for what devices keep for themselves; without one it is gone with the process")
     arguments.add_argument("--stay", action="store_true", help="idle, ready, when the run is over or has failed")
-    return arguments.parse_args()
+    return arguments
 
 
 def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, state: Path | None) -> DeviceProcess:
@@ -141,5 +148,5 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
 
 if __name__ == "__main__":
-    parsed = parse()
+    parsed = options_of_process().parse_args()
     run_process(parsed, lambda stop: main(parsed, stop))

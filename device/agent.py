@@ -1,61 +1,39 @@
 """One device: answers what it is asked, then trains for its LPS until the run is over."""
 
-import hashlib
-from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any
 
 from device.enrolment import GpsLink
-from device.round_job import RoundJob
-from device.served import Served
+from device.rounds import DeviceRounds, Served
 from device.work import DeviceProcess, DeviceWork, answered
 from fedstrata.clock.device_side import Done
 from fedstrata.errors import (
     HandshakeError,
     NotServedError,
     ParentAwayError,
-    PayloadError,
     RosterError,
-    RunStoppedError,
     UnknownChildError,
 )
-from fedstrata.experiment import Encoding
 from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
 from fedstrata.process.logs import EventLog
-from fedstrata.process.quoting import shown
-from fedstrata.process.sleeping import PATIENCE_S, Backoff, hold_s, payload_timeout_s
-from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
-from fedstrata.rounds.exchanged import Offered
-from fedstrata.rounds.offer import MODEL_PART
-from fedstrata.rpc.answers import largest_bytes
-from fedstrata.rpc.client import call_until_answered
-from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.streams.streams import UPDATE_PART, is_offered
-from fedstrata.tensors import SMALL_BYTES, PayloadCodec
-from fedstrata.v1 import answers_pb2, rounds_pb2
+from fedstrata.process.sleeping import Backoff
 from fedstrata.v1 import gps_service_pb2 as gps_pb
-from fedstrata.v1 import lps_service_pb2 as pb
 
 REFUSALS = 3  # of greetings in a row, before a process believes that an LPS will never take it
-LPS_PATIENCE = 7  # tries, about five seconds, before the GPS is asked where the LPS is now
 
 
 class DeviceAgent:
     """One device of a process."""
 
-    def __init__(self, host: DeviceProcess, device_index: int) -> None:
+    def __init__(self, host: DeviceProcess, device_index: int, rounds: type[DeviceRounds] = DeviceRounds) -> None:
         self._host = host
         self._index = device_index
         self.device_id = host.experiment.device_ids()[device_index]
         self._log = EventLog("device", device=self.device_id)
         self._store = host.store_of(self.device_id)
-        self._masks = host.masks_of(self.device_id)
         self._made: dict[str, Any] = {}  # what a method computes once
-        self._sent: Update | None = None
-        self._answered: tuple[int, answers_pb2.Answer] | None = None  # the last answer in a round
-        self._job: RoundJob | None = None  # what the round now open is about
-        self._received_of: set[str] = set()  # clusters whose model it has been sent
+        self._rounds = rounds(host, device_index, self._store, self._made, self._log)
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
@@ -86,7 +64,7 @@ class DeviceAgent:
             self._log.info("assigned", cluster=assignment.cluster_id, lps=assignment.lps_address)
             served = Served(assignment, lambda: self._assignment(link, data), self._silence_s, backoff)
             try:
-                return await self._train(served, data)
+                return await self._rounds.take_part(served, data)
             except ParentAwayError as error:  # it may have come up again somewhere else, or another serves the cluster
                 self._log.info("lps_away", lps=assignment.lps_address, reason=str(error))
                 silent = assignment
@@ -120,7 +98,7 @@ class DeviceAgent:
             self._store.mark_born()
         who = (len(data.train), len(data.test), self._host.pod_name)
         enrolled = await link.enroll(*who)
-        if enrolled.is_known and self._host.keeps_state and not was_born and self._job is None:
+        if enrolled.is_known and self._host.keeps_state and not was_born and not self._rounds.have_begun:
             self._log.warning("state_lost", reason="what this device had kept for itself is gone; it begins anew")
             await link.enroll(*who, has_lost_state=True)
         self._log.info("enrolled", is_late=enrolled.is_late)
@@ -153,177 +131,3 @@ class DeviceAgent:
                 self._log.info("answered", question=question.name)
             if question.relayed:
                 heard = await link.hear(question, partial(method.hear, question, work))
-
-    async def _train(self, served: Served, data: DeviceData) -> None:
-        lps = self._host.channels.lps(served.by.lps_id, served.by.lps_address)
-        session = ParentStream(lps.Attend)
-        try:
-            await self._rounds(served, lps, session, data)
-        finally:
-            session.close()
-
-    async def _rounds(self, served: Served, lps: Any, session: ParentStream, data: DeviceData) -> None:
-        client = self._client(lps, session, served.by.cluster_id)
-        goes_up: Update | answers_pb2.Answer | None = None  # before the next is asked for
-        is_announced = False  # whether an update that goes up is to be said what it is first
-        while True:
-            held = self._held(served.by.cluster_id)
-            client.held_round = held.round if held else None
-            with self._host.bench.listening(served.by.cluster_id):
-                offer = await served.hear(self._exchange(client, goes_up, is_announced=is_announced))
-            self._host.channels.lps_reached(served.by.lps_id, served.by.lps_address)
-            goes_up, is_announced = None, self._host.clock.announces
-            if isinstance(offer, ReceivedModel):
-                self._host.held[served.by.cluster_id] = offer
-                self._received_of.add(served.by.cluster_id)
-                self._job = self._round_job(client, offer, data)
-            match offer:
-                case rounds_pb2.Finished():
-                    if offer.reason:
-                        raise RunStoppedError(f"the run has stopped: {offer.reason}")
-                    return self._log.info("finished")
-                case rounds_pb2.SendAgain():
-                    goes_up, is_announced = self._sent_for(offer.round), offer.announce
-                case rounds_pb2.SendModel() if held is not None:
-                    self._log.info("model_sent", round=held.round)
-                    await served.hear(self._send_held(lps, client, held))
-                case ReceivedModel() if offer.evaluate_only:
-                    await served.hear(self._measure(lps, client))
-                case ReceivedModel() if self._job is not None:
-                    goes_up = await self._job.begin()
-                case rounds_pb2.GoOn() if self._job is not None and self._job.received.round == offer.round:
-                    goes_up = await self._job.go_on(offer.cluster)
-                case _:
-                    raise PayloadError("asked to send or go on with what was never sent or received")
-            self._note(goes_up)
-
-    def _held(self, cluster_id: str) -> ReceivedModel | None:
-        """The newest model of a cluster that the devices of this process have, if this one has had any: what it says
-        would else depend on who came first."""
-        return self._host.held.get(cluster_id) if cluster_id in self._received_of else None
-
-    async def _exchange(
-        self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None, *, is_announced: bool
-    ) -> Offered:
-        """Send what there is to send, and wait for what comes next."""
-        if isinstance(goes_up, Update):
-            if self._masks is not None:
-                goes_up = await self._host.bench.compute(partial(self._masks.masked, goes_up))
-            return await (client.announce(goes_up) if is_announced else client.exchange(goes_up))
-        if goes_up is not None and self._job is not None:
-            return await client.answer(self._job.received.round, goes_up)
-        return await client.fetch(*self._sent_of)
-
-    def _note(self, goes_up: Update | answers_pb2.Answer | None) -> None:
-        """Keep what goes up: it may be asked for again."""
-        if isinstance(goes_up, Update):
-            self._sent = goes_up
-        elif goes_up is not None and self._job is not None:
-            self._answered = self._job.received.round, goes_up
-
-    def _sent_for(self, lps_round: int) -> Update | answers_pb2.Answer:
-        """What was sent in a round. Raises PayloadError where nothing was."""
-        self._log.info("sent_again", round=lps_round)
-        if self._sent is not None and self._sent.round == lps_round:
-            return self._sent
-        if self._answered is not None and self._answered[0] == lps_round:
-            return self._answered[1]
-        raise PayloadError("asked to send what was never sent")
-
-    def _round_job(self, client: RoundClient, received: ReceivedModel, data: DeviceData) -> RoundJob:
-        return RoundJob(
-            self._host,
-            data,
-            received,
-            device_index=self._index,
-            device_id=self.device_id,
-            client=client,
-            store=self._store,
-            made=self._made,
-        )
-
-    @property
-    def _sent_of(self) -> tuple[int, bytes]:
-        """The round and the model that the last update is against."""
-        return (self._sent.round, self._sent.base_digest) if self._sent else (-1, b"")
-
-    async def _send_held(self, lps: Any, client: RoundClient, held: ReceivedModel) -> None:
-        """Send the model last received to an LPS that has taken the cluster over, or lost its state."""
-        codec = PayloadCodec(client.layout, "float32")
-        chunks = partial(codec.chunks, lambda start, stop: held.flat[start:stop])
-        digest = await self._host.bench.compute(lambda: _sha256(chunks()))
-        header = pb.HeldModelHeader(
-            run_id=client.identity.run_id,
-            device_id=self.device_id,
-            cluster_id=client.identity.cluster_id,
-            round=held.round,
-            payload=payload_header(codec, name=MODEL_PART),
-            sha256=digest,
-        )
-
-        async def parts() -> AsyncIterator[pb.HeldModelPart]:
-            yield pb.HeldModelPart(header=header)
-            for chunk in chunks():
-                yield pb.HeldModelPart(data=bytes(chunk))
-
-        timeout_s = payload_timeout_s(codec.payload_bytes)
-        await call_until_answered(
-            lambda: lps.SubmitModel(parts(), timeout=timeout_s), self._log, "SubmitModel", attempts=LPS_PATIENCE
-        )
-
-    def _client(self, lps: Any, session: ParentStream, cluster_id: str) -> RoundClient:
-        host = self._host
-        identity = Identity(run_id=host.experiment.run_id, child_id=self.device_id, cluster_id=cluster_id)
-        calls = ParentCalls(
-            fetch=session.fetch,
-            submit=lps.SubmitUpdate,
-            locate=lps.LocateUpdate,
-            exchange=session.exchange,
-            held_s=hold_s(host.experiment.device_count),
-            patience=LPS_PATIENCE,
-        )
-        link = host.experiment.links.device_lps
-        layout = host.streams.travelling
-        largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
-        asked = [question for question in host.method.questions() if question.moment is not Moment.BEFORE]
-        if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
-            largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
-        clock = host.clock.to_lps(self.device_id, largest)
-        client = RoundClient(calls, identity, layout, link=link, part=UPDATE_PART, log=self._log, clock=clock)
-        if self._masks is not None:
-            client.mask_by(self._masks)
-        client.accepts_model = partial(_acceptance, host, link.down)
-        return client
-
-    async def _measure(self, lps: Any, client: RoundClient) -> None:
-        """Measure the final model and say so."""
-        if self._job is None:
-            raise PayloadError("asked to measure a model that was never received")
-        who, evaluation = client.identity, await self._job.measured()
-        request = pb.SubmitEvaluationRequest(run_id=who.run_id, cluster_id=who.cluster_id, evaluation=evaluation)
-        await call_until_answered(
-            lambda: lps.SubmitEvaluation(request, timeout=PATIENCE_S),
-            self._log,
-            "SubmitEvaluation",
-            attempts=LPS_PATIENCE,
-        )
-
-
-def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
-    """What a model from an LPS has to be: one, or the streams of all clusters, or of those that it names."""
-    streams, clusters = host.streams.without(header.withdrawn), min(header.clusters, host.experiment.device_count)
-    if not clusters:
-        return Acceptance(streams.travelling, encoding, MODEL_PART)
-    offered = tuple(header.offered)
-    if offered and not is_offered(header.cluster, offered, clusters):
-        raise PayloadError(
-            f"offered the models of clusters {shown(offered)} of {clusters}, in cluster {header.cluster}"
-        )
-    return Acceptance(streams.layout(offered or clusters), encoding, streams.parts(offered or clusters))
-
-
-def _sha256(chunks: Iterable[bytes | memoryview]) -> str:
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()

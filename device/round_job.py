@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from device.personal import Arrays, KeptInMemory, PersonalStore
-from device.work import DeviceProcess, DeviceWork, answered, put_into, put_together
+from device.work import Beginning, DeviceProcess, DeviceWork, answered, put_into, put_together
 from fedstrata.clock.device_side import Done
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
@@ -22,6 +22,77 @@ from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 OWN_LAYERS = "own layers"  # of the kept arrays, those of channels that never leave; others are the method's
+
+
+class Kept:
+    """What a device has kept for itself as an LPS round begins, and what it keeps for the next."""
+
+    def __init__(
+        self,
+        host: DeviceProcess,
+        store: PersonalStore | KeptInMemory,
+        device_index: int,
+        received: ReceivedModel,
+    ) -> None:
+        self._host = host
+        self._store = store
+        self._round = received.round
+        self._architecture = host.architectures.at(device_index, received.global_round)
+        self.streams = self._architecture.streams.without(received.withdrawn)
+        found = store.at(received.round) if host.keeps_state else None
+        self.arrays: Arrays = found[1] if found else {}
+        rounds = host.experiment.training.lps_rounds_per_global_round
+        trained_in = (found[0] - 1) // rounds if found else received.global_round
+        self._kept_of = host.architectures.at(device_index, trained_in)
+
+    @property
+    def personal(self) -> Arrays:
+        """Return what the method has kept."""
+        return {name: array for name, array in self.arrays.items() if name != OWN_LAYERS}
+
+    def own_layers(self) -> Flat | None:
+        """Return the tensors that never leave this device, as they were kept or are at first; None if none."""
+        streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
+        if not streams.own.size:
+            return None
+        was = self._layout(self._kept_of)
+        if kept is not None and self._kept_of is self._architecture:
+            return taken(kept, was.slices_of(streams.own))
+        own = taken(self._initial(), streams.whole.slices_of(streams.own)).copy()
+        if kept is not None:  # another model than before begins anew; the device's own tables go on
+            tables = streams.own.select(streams.tables.names)
+            put_into(own, streams.own.slices_of(tables), taken(kept, was.slices_of(tables)))
+        return own
+
+    def _initial(self) -> Flat:
+        return self.streams.with_tables(self._host.method.initial(self._architecture.model, 0))
+
+    def _layout(self, architecture: Architecture) -> Layout:
+        """Return the layout of own layers as they are kept: if layers can be withdrawn, of the whole model."""
+        streams = architecture.streams
+        return streams.whole if self._host.method.withdraws else streams.own
+
+    async def keep(self, outcome: Outcome) -> None:
+        """Keep what the next round begins with, before anything of this one leaves the device."""
+        host = self._host
+        if outcome.personal and not host.method.has_personal_state:
+            raise PluginError(
+                f"method {host.experiment.method.name} keeps personal state: say has_personal_state = True"
+            )
+        if not host.keeps_state:
+            return
+        kept: dict[str, np.ndarray] = dict(outcome.personal)
+        layout, streams = self._layout(self._architecture), self._architecture.streams
+        if layout.size:
+            whole = streams.with_tables(outcome.weights, outcome.tables)
+            kept[OWN_LAYERS] = taken(whole, streams.whole.slices_of(layout))
+        await asyncio.to_thread(self._save, kept)
+
+    def _save(self, kept: Mapping[str, np.ndarray]) -> None:
+        number, rounds = self._round, self._host.experiment.training.lps_rounds_per_global_round
+        self._store.save(number + 1, kept, durable=False)
+        if number % rounds == 0:  # both tiers above may go back one global round
+            self._store.prune(number - rounds)
 
 
 class RoundJob:
@@ -42,67 +113,34 @@ class RoundJob:
         self._host = host
         self._device_id = device_id
         self._client = client
-        self._store = store
         self.received = received
         self._began_ns = host.clock.now_ns()
-        self._architecture = host.architectures.at(device_index, received.global_round)
-        self._streams = self._architecture.streams.without(received.withdrawn)
-        kept = store.at(received.round) if host.keeps_state else None
-        self._kept: Arrays = kept[1] if kept else {}
-        rounds = host.experiment.training.lps_rounds_per_global_round
-        trained_in = (kept[0] - 1) // rounds if kept else received.global_round
-        self._kept_of = host.architectures.at(device_index, trained_in)
+        self._kept = Kept(host, store, device_index, received)
         self._travelling = self._by_cluster()
-        own, size = self._own_layers(), self._streams.model.size
-        wholes = [put_together(self._streams, flat, own) for flat in self._travelling]
-        self.work = DeviceWork(
-            host,
-            data,
-            device_index,
-            group=client.identity.cluster_id,
-            made=made,
-            received=[whole[:size] for whole in wholes],
-            tables=[self._streams.tables.views(whole[size:]) for whole in wholes],
-            offered=received.offered,
-            cluster=received.cluster,
-            told=told(host.method, received),
-            personal={name: array for name, array in self._kept.items() if name != OWN_LAYERS},
+        streams, own = self._kept.streams, self._kept.own_layers()
+        wholes, size = [put_together(streams, flat, own) for flat in self._travelling], streams.model.size
+        begins = Beginning(
             lps_round=received.round,
             global_round=received.global_round,
+            cluster=received.cluster,
+            received=[whole[:size] for whole in wholes],
+            offered=received.offered,
+            tables=[streams.tables.views(whole[size:]) for whole in wholes],
+            personal=self._kept.personal,
+            told=told(host.method, received),
         )
+        self.work = DeviceWork(host, data, device_index, group=client.identity.cluster_id, made=made, begins=begins)
         self._outcome: Outcome | None = None
         self._said: answers_pb2.Answer | None = None  # where devices are asked in the round
         self._answering_ns = 0  # on the real clock, how long it took
 
     def _by_cluster(self) -> list[Flat]:
         """What was received of each cluster, or of its own alone."""
-        received, streams = self.received, self._streams
+        received, streams = self.received, self._kept.streams
         if not received.clusters:
             return [received.flat]
         there = received.offered or range(received.clusters)
         return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
-
-    def _own_layers(self) -> Flat | None:
-        """The tensors that never leave this device, as they are at first or were kept; None where there are none."""
-        streams, kept = self._streams, self._kept.get(OWN_LAYERS)
-        if not streams.own.size:
-            return None
-        was = self._kept_layout(self._kept_of)
-        if kept is not None and self._kept_of is self._architecture:
-            return taken(kept, was.slices_of(streams.own))
-        own = taken(self._initial(), streams.whole.slices_of(streams.own)).copy()
-        if kept is not None:  # another model than before begins anew; the device's own tables go on
-            tables = streams.own.select(streams.tables.names)
-            put_into(own, streams.own.slices_of(tables), taken(kept, was.slices_of(tables)))
-        return own
-
-    def _initial(self) -> Flat:
-        return self._streams.with_tables(self._host.method.initial(self._architecture.model, 0))
-
-    def _kept_layout(self, architecture: Architecture) -> Layout:
-        """Of the own layers as they are kept: with layers to be withdrawn, of the whole model."""
-        streams = architecture.streams
-        return streams.whole if self._host.method.withdraws else streams.own
 
     def _base(self) -> Flat:
         """What the update is relative to."""
@@ -124,7 +162,7 @@ class RoundJob:
         if cluster not in known:
             raise PayloadError(f"told to go on in cluster {cluster}, which there is not")
         if not is_one:
-            self.work.cluster = cluster
+            self.work.go_on(cluster)
         if self._outcome is None:
             self._outcome = await self._local()
         return await self._update(self._outcome)
@@ -149,7 +187,7 @@ class RoundJob:
         self._outcome = outcome = await self._local()
         if not self._asks(Moment.TRAINED):
             return await self._update(outcome)
-        self.work.trained, self.work.update = outcome.weights, self._difference(outcome)
+        self.work.note_training(outcome.weights, self._difference(outcome))
         return await self._answer()
 
     async def _answer(self) -> answers_pb2.Answer:
@@ -164,19 +202,19 @@ class RoundJob:
 
     def _difference(self, outcome: Outcome) -> Flat:
         """The update: trained minus received, of what travels."""
-        streams = self._streams
+        streams = self._kept.streams
         whole = streams.with_tables(outcome.weights, outcome.tables)
         difference: Flat = taken(whole, streams.whole.slices_of(streams.travelling)) - self._base()
         return difference
 
     async def _update(self, outcome: Outcome) -> Update:
-        await self._keep(outcome)
+        await self._kept.keep(outcome)
         update, received = await self._released(self._difference(outcome)), self.received
         measured = _evaluation(self._device_id, received.round, outcome.measured, outcome.measured_received)
         return Update(
             round=received.round,
             num_examples=weight_of(self._host.experiment, len(self.work.examples)),
-            codec=self._client.codec_for(update, self._streams.travelling),
+            codec=self._client.codec_for(update, self._kept.streams.travelling),
             read=lambda start, stop: update[start:stop],
             train_loss=outcome.train_loss,
             evaluations=(measured,) if measured is not None else (),
@@ -207,30 +245,6 @@ class RoundJob:
             began_ns=began_ns, device_index=work.device_index, lps_round=work.lps_round, examples=work.trained_examples
         )
 
-    # --- what stays ---------------------------------------------------------------------------
-
-    async def _keep(self, outcome: Outcome) -> None:
-        """Keep what the next round begins with, before anything of this one leaves the device."""
-        host = self._host
-        if outcome.personal and not host.method.has_personal_state:
-            raise PluginError(
-                f"method {host.experiment.method.name} keeps personal state: say has_personal_state = True"
-            )
-        if not host.keeps_state:
-            return
-        kept: dict[str, np.ndarray] = dict(outcome.personal)
-        layout, streams = self._kept_layout(self._architecture), self._architecture.streams
-        if layout.size:
-            whole = streams.with_tables(outcome.weights, outcome.tables)
-            kept[OWN_LAYERS] = taken(whole, streams.whole.slices_of(layout))
-        await asyncio.to_thread(self._save, kept)
-
-    def _save(self, kept: Mapping[str, np.ndarray]) -> None:
-        number, rounds = self.received.round, self._host.experiment.training.lps_rounds_per_global_round
-        self._store.save(number + 1, kept, durable=False)
-        if number % rounds == 0:  # both tiers above may go back one global round
-            self._store.prune(number - rounds)
-
     # --- the end ------------------------------------------------------------------------------
 
     async def measured(self) -> pb.Evaluation:
@@ -240,7 +254,7 @@ class RoundJob:
         if evaluation is None:
             raise PluginError("a method measures something at the end of a run")
         if self._host.keeps_state:
-            evaluation.personal_sha256 = _digest_of(self._kept)
+            evaluation.personal_sha256 = _digest_of(self._kept.arrays)
         return evaluation
 
 

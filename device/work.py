@@ -124,6 +124,20 @@ async def answered(
     return answer_to_proto(question, arrays)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """What a device has as an LPS round begins; by default, what it has before training."""
+
+    lps_round: int = -1
+    global_round: int = 0
+    cluster: int = 0
+    received: Sequence[Flat] = ()  # whole models: its own cluster's, or those of the clusters in `offered`
+    offered: Sequence[int] = ()  # empty: all clusters
+    tables: Sequence[Arrays] = ()  # for each received model
+    personal: Arrays = field(default_factory=dict)  # what the method has kept on this device
+    told: Arrays = field(default_factory=dict)  # what the GPS tells all devices
+
+
 class DeviceWork:
     """`fedstrata.methods.Work` of one device in one LPS round, or before training."""
 
@@ -135,36 +149,41 @@ class DeviceWork:
         *,
         group: str = "",
         made: dict[str, Any] | None = None,
-        received: Sequence[Flat] = (),
-        offered: Sequence[int] = (),
-        cluster: int = 0,
-        personal: Arrays | None = None,
-        tables: Sequence[Arrays] = (),
-        told: Arrays | None = None,
-        lps_round: int = -1,
-        global_round: int = 0,
+        begins: Beginning | None = None,
     ) -> None:
-        """`group` is that of devices which train at about the same time; `made` keeps what `once` has made."""
+        """`group` is shared by devices that train at about the same time; `made` keeps what `once` has made.
+
+        `begins` is what an LPS round begins with; None before training.
+        """
+        begins = begins or Beginning()
         self._host = host
         self._group = group
         self._made = made if made is not None else {}
-        self.model = host.architectures.at(device_index, global_round).model
+        self.model = host.architectures.at(device_index, begins.global_round).model
         self.examples: Examples | Pixels = data.train
         self.held_out: Examples | Pixels = data.test
         self.device_index = device_index
         self.seed = host.experiment.seed
-        self.lps_round = lps_round
-        self.global_round = global_round
-        self.received = received
-        self.offered = offered or range(len(received))
+        self.lps_round = begins.lps_round
+        self.global_round = begins.global_round
+        self.received = begins.received
+        self.offered = begins.offered or range(len(begins.received))
         self.noted: dict[str, Any] = {}
-        self.cluster = cluster
-        self.told: Arrays = told or {}
+        self.cluster = begins.cluster
+        self.told = begins.told
         self.trained: Flat = np.empty(0, np.float32)
         self.update: Flat = np.empty(0, np.float32)
-        self.personal: Arrays = personal or {}
-        self._tables = tables
+        self.personal = begins.personal
+        self._tables = begins.tables
         self.trained_examples = 0  # how many examples all its training has gone through
+
+    def go_on(self, cluster: int) -> None:
+        """Go on in a cluster, as the plan of this round says."""
+        self.cluster = cluster
+
+    def note_training(self, weights: Flat, update: Flat) -> None:
+        """Let an answer see what training came to: the weights, and the update."""
+        self.trained, self.update = weights, update
 
     @property
     def start(self) -> Flat:

@@ -1,8 +1,10 @@
 """Every error the project raises on purpose: what a caller is told, its gRPC status and its exit code.
 
 This is the one error table. A servicer raises one of these and `fedstrata.rpc` answers with `.status`;
-a command raises one and ends with `.exit_code`. The exit codes are documented in docs/cli.md.
+a command raises one and ends with `.exit_code`. The exit codes are documented in docs/reference/errors.md.
 """
+
+from collections.abc import Mapping
 
 import grpc
 
@@ -14,6 +16,17 @@ EXIT_OUTPUT = 5  # the output folder is in the way, or cannot be written
 EXIT_NETWORK = 6  # an address that cannot be bound or a server that cannot be reached
 EXIT_HANDSHAKE = 7  # a server that is there, and with which no connection comes about
 EXIT_INTERRUPTED = 130  # Ctrl-C or SIGTERM
+EXIT_CODES: Mapping[int, str] = {
+    EXIT_OK: "The command is done.",
+    1: "Fedstrata itself is at fault, or the reader of standard output has gone.",
+    EXIT_USAGE: "An argument, a certificate or the experiment file is wrong, or a certificate does not allow the call.",
+    EXIT_DATA: "Data are missing, damaged, or fewer than the partition asks for; or a folder holds no run record.",
+    EXIT_RUN_FAILED: "The run ended without a result: no quorum, or a process that could not be kept alive.",
+    EXIT_OUTPUT: "The output folder is not empty, or cannot be written.",
+    EXIT_NETWORK: "An address cannot be bound, or a server does not answer.",
+    EXIT_HANDSHAKE: "A server answers, but one side does not trust the other.",
+    EXIT_INTERRUPTED: "Ctrl-C or SIGTERM interrupted the command.",
+}
 
 
 class FedstrataError(Exception):

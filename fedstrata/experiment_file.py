@@ -172,6 +172,6 @@ def _options(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
     found = method_class(name).Options.model_json_schema(by_alias=True)
     definitions.update(found.pop("$defs", {}))
     found["title"] = name
-    found["properties"]["name"] = {"const": name}
+    found["properties"]["name"] = {"const": name, "description": "The method's name."}
     found["required"] = [key for key in found.get("required", ()) if (key, name) != ("name", DEFAULT)]
     return found

@@ -13,7 +13,14 @@ from fedstrata.page import PageApp
 from fedstrata.process.http import StatusServer
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.process import first_of, run_process, say_listening, service_arguments, spare_what_is_loaded
+from fedstrata.process.process import (
+    Arguments,
+    first_of,
+    run_process,
+    say_listening,
+    service_arguments,
+    spare_what_is_loaded,
+)
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.trust.files import GPS, load_tls
@@ -27,14 +34,14 @@ from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 
 
-def parse() -> argparse.Namespace:
-    """The options of the GPS."""
+def options_of_process() -> Arguments:
+    """Return the options of the GPS."""
     arguments = service_arguments("gps", "The global parameter server: groups devices, averages shared layers.")
     arguments.option("listen", "host:port to serve devices and LPSs on", default="127.0.0.1:0")
     arguments.option("state", "folder of its state and of the run's record", required=True)
     arguments.option("again", "a word that begins a failed run anew, once for each word", default="")
     arguments.option("lps-backend", "local, or kubernetes to scale the LPSs' StatefulSet", default="local")
-    return arguments.parse_args()
+    return arguments
 
 
 def make_backend(name: str, log: EventLog) -> Backend:
@@ -110,5 +117,5 @@ def _import_clustering() -> None:
 
 
 if __name__ == "__main__":
-    parsed = parse()
+    parsed = options_of_process().parse_args()
     run_process(parsed, lambda stop: main(parsed, stop))

@@ -17,6 +17,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
 from fedstrata.record.timeline import RunTimes
 from fedstrata.record.timing import Timing
+from fedstrata.rounds import Refusals
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
 from fedstrata.trust.files import TlsFiles
@@ -105,9 +106,8 @@ class Run:
         self.rounds = GlobalRounds(
             self.experiment, keeper=keeper, plans=self.plan, asking=self.asking, folder=state, journal=self.journal,
             keep_counts=self.reports.keep_link_bytes, tell=self.tell, metrics=self._metrics, log=self._log,
-            clock=self.clock,
+            clock=self.clock, refused=Refusals(self._log, self._refuse_lps),
         )  # fmt: skip
-        self.rounds.server.refused.on_ban = self._refuse_lps
         self._adoption = Adoption(
             self.experiment, serving=self.serving, rounds=self.rounds, journal=self.journal, operator=self._operator,
             changes=self.changes, tell=self.tell, log=self._log,

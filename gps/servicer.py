@@ -8,7 +8,7 @@ from typing import Any
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import hold_s
-from fedstrata.rounds.child_stream import ChildStream
+from fedstrata.rounds.child_calls import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
@@ -214,8 +214,10 @@ class GpsServicer(GpsServiceServicer):
         return pb.ReportFailureResponse()
 
 
-async def _asks_nothing(answer: rounds_pb2.RoundAnswer) -> None:
-    """Refuse an answer in a stream of aggregates. Raises PayloadError."""
+async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeader) -> None:
+    """Refuse an answer or an announcement in a stream of aggregates. Raises PayloadError."""
+    if isinstance(message, rounds_pb2.UpdateHeader):
+        raise PayloadError("updates are not announced here; send them")
     raise PayloadError("an LPS sends its devices' answers by SubmitAnswers")
 
 

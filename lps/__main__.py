@@ -15,6 +15,7 @@ from fedstrata.process.http import StatusServer
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.process import (
+    Arguments,
     first_of,
     folder,
     run_process,
@@ -34,8 +35,8 @@ from lps.servicer import LpsServicer
 SERVICE = "fedstrata.v1.LpsService"
 
 
-def parse() -> argparse.Namespace:
-    """The options of one LPS."""
+def options_of_process() -> Arguments:
+    """Return the options of one LPS."""
     arguments = service_arguments("lps", "A local parameter server: FedAvg over the devices of its clusters.")
     arguments.option("gps", "host:port of the GPS", required=True)
     arguments.option("lps-id", "lps-0, lps-1, …; in a StatefulSet worked out from FEDSTRATA_POD_NAME")
@@ -44,7 +45,7 @@ def parse() -> argparse.Namespace:
         "advertise", "host:port that devices are told, host:port+ to count up by LPS; by default where it listens"
     )
     arguments.option("state", "folder of its state", required=True)
-    return arguments.parse_args()
+    return arguments
 
 
 def lps_id(options: argparse.Namespace) -> str:
@@ -113,5 +114,5 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
 
 if __name__ == "__main__":
-    parsed = parse()
+    parsed = options_of_process().parse_args()
     run_process(parsed, lambda stop: main(parsed, stop))

@@ -22,7 +22,7 @@ from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
-from fedstrata.streams.streams import UPDATE_PART, streams_of
+from fedstrata.streams.streams import streams_of
 from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.table import Claim
@@ -32,7 +32,7 @@ from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from lps.kept.cluster import ClusterSession, LpsParts
 from lps.kept.state import newest_reports
 from lps.kept.takeover import ModelSearch
-from lps.spanning.session import SpanningSession
+from lps.spanning.session import SpanningSession, model_of_plan
 from lps.upward import bundle, report_parts
 from lps.waits import Waits
 
@@ -295,6 +295,7 @@ class LpsAgent:
         identity = Identity(
             run_id=self._experiment.run_id, child_id=name, cluster_id=name, lps_id=self._lps_id, term=cluster.term
         )
+        largest = 2 * self._around.streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
         attended = ParentStream(self._gps.Attend)
         calls = ParentCalls(
             fetch=attended.fetch,
@@ -302,15 +303,18 @@ class LpsAgent:
             locate=self._gps.LocateUpdate,
             exchange=attended.exchange,
             close=attended.close,
+            clock=clock_of(self._experiment).uplink(name, largest),
         )
         link = self._experiment.links.lps_gps
-        largest = 2 * self._around.streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
-        clock = clock_of(self._experiment).uplink(name, largest)
-        uplink = RoundClient(
-            calls, identity, self._around.streams.everywhere, link=link, part=UPDATE_PART, log=log, clock=clock
+        return RoundClient(
+            calls,
+            identity,
+            self._around.streams.everywhere,
+            link=link,
+            log=log,
+            accepts_model=partial(model_of_plan, self._around) if self._around.streams.spans else None,
+            link_bytes=lambda: link_bytes_to_proto(self._metrics.links.snapshot()),
         )
-        uplink.link_bytes = lambda: link_bytes_to_proto(self._metrics.links.snapshot())
-        return uplink
 
     async def _submit_answers(
         self, uplink: RoundClient, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int

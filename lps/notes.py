@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import RoundResult, RoundServer, Update
+from fedstrata.rounds import Refusals, RoundResult, Update
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -14,14 +14,13 @@ from lps.round_rows import add_evaluations
 class Notes:
     """Keeps what has not been told to the GPS yet."""
 
-    def __init__(self, cluster_id: str, server: RoundServer, metrics: ProcessMetrics, log: EventLog) -> None:
+    def __init__(self, cluster_id: str, metrics: ProcessMetrics, log: EventLog) -> None:
         self._cluster_id = cluster_id
-        self._server = server
+        self.refused = Refusals(log, self._note_ban)
         self._metrics = metrics
         self._log = log
         self._bytes_before = (0, 0)
         self.exclusions: list[pb.Exclusion] = []
-        server.refused.on_ban = self._note_ban
 
     def go_on_from(self, report: gps_pb.ReportHeader) -> None:
         """Take up what an earlier life had noted."""
@@ -91,7 +90,7 @@ class Notes:
 
     def _note_missing(self, gathered: RoundResult, stage: str) -> None:
         for device_id in gathered.missing:
-            if not self._server.has_refused(device_id):
+            if device_id not in self.refused:
                 self._exclude(device_id, stage, "missed the deadline")
 
     def _note_ban(self, device_id: str, reason: str) -> None:

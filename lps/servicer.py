@@ -8,7 +8,7 @@ from fedstrata.errors import NotReadyError, NotServedError
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, wait_until
 from fedstrata.rounds import RoundServer
-from fedstrata.rounds.child_stream import ChildStream
+from fedstrata.rounds.child_calls import ChildStream
 from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb
@@ -54,16 +54,11 @@ class LpsServicer(LpsServiceServicer):
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer a device's asking and its updates, one after the other, for as long as it stays."""
-        stream = ChildStream(
-            self.FetchModel, self.SubmitUpdate, self._take_answer, self._uploads, take_announced=self._take_announced
-        )
+        stream = ChildStream(self.FetchModel, self.SubmitUpdate, self._hear, self._uploads)
         await stream.answer(requests, context)
 
-    async def _take_answer(self, answer: pb.RoundAnswer) -> None:
-        await (await self._cluster(answer.cluster_id)).answer(answer)
-
-    async def _take_announced(self, header: pb.UpdateHeader) -> None:
-        (await self._cluster(header.cluster_id)).announce(header)
+    async def _hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
+        await (await self._cluster(message.cluster_id)).hear(message)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""

@@ -34,7 +34,7 @@ NONCE = bytes(16)  # and the counter before it: a key is used for one round alon
 
 
 class Masks:
-    """Of one device, for as long as its process lives."""
+    """The masks of one device, with a key for each global round in which it takes part."""
 
     def __init__(self, experiment: Experiment, device_id: str, proofs: Proofs) -> None:
         """Draws the device's key from the system's entropy."""
@@ -45,10 +45,13 @@ class Masks:
         most_devices = min(experiment.device_count, MOST_MASKED)  # of a round, with those that drop out of it
         self._most_examples = most_devices * weight_of(experiment, experiment.most_examples)
         self._proofs = proofs
-        self._secret = X25519PrivateKey.generate()
-        self._public_key = self._secret.public_key().public_bytes_raw()
+        self._rounds_per_global = experiment.training.lps_rounds_per_global_round
+        self._next_key_after = -1  # the newest round after which this device has made a key
+        self._secrets: dict[bytes, X25519PrivateKey] = {}  # by public key: the newest, and the one before it
+        self._public_key = b""  # by which the roster known has this device
+        self._renew_key()
         _ = self.key  # a certificate that cannot vouch for it is told now
-        self._shared: dict[bytes, bytes] = {}  # secrets by others' keys
+        self._shared: dict[bytes, bytes] = {}  # by others' keys: secrets with the key in the roster known
         self._others: dict[str, bytes] = {}  # keys by device
         self._hidden: dict[bytes, bytes] = {}  # the digest of what was masked, by what its masks are of
         deadline = experiment.deadlines.lps
@@ -60,8 +63,13 @@ class Masks:
 
     @property
     def key(self) -> pb.MaskKey:
-        """The key by which others mask for this device, vouched for by the certificate that its process has now."""
-        return self._proofs.key_of(self._device_id, self._public_key)
+        """Return the newest key by which others mask for this device, signed with its process's newest certificate."""
+        return self._proofs.key_of(self._device_id, next(reversed(self._secrets)))
+
+    def _renew_key(self) -> None:
+        """Make a key for the next global round. The key before it is forgotten once a roster has the new one."""
+        secret = X25519PrivateKey.generate()
+        self._secrets[secret.public_key().public_bytes_raw()] = secret
 
     def take(self, roster: pb.Roster) -> None:
         """Mask for those of a roster from now on.
@@ -83,7 +91,8 @@ class Masks:
                 f"asked to mask an update for a sum over {roster.max_examples} examples, where the devices of a round "
                 f"have at most {self._most_examples}: this LPS lies"
             )
-        if keys.pop(self._device_id, None) != self._public_key:
+        own = keys.pop(self._device_id, b"")
+        if own not in self._secrets:
             raise PayloadError(f"asked to mask an update among {len(roster.members)} devices without this one's key")
         for member in roster.members:
             if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
@@ -96,7 +105,10 @@ class Masks:
                 raise RosterError(f"{error}; this device waits for a roster without it") from None
         self._devices = sha256("\n".join(sorted((*keys, self._device_id))).encode()).digest()
         self._others, self._max_examples, self.digest = keys, roster.max_examples, roster_digest(roster)
-        self._shared = {key: self._shared[key] for key in keys.values() if key in self._shared}
+        known = self._shared if own == self._public_key else {}
+        self._shared, self._public_key = {key: known[key] for key in keys.values() if key in known}, own
+        newest = next(reversed(self._secrets))
+        self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
 
     def masked(self, update: Update) -> Update:
         """An update as it goes up: on the grid, times its examples, masked; or with why it cannot be.
@@ -111,6 +123,9 @@ class Masks:
                 f"asked to mask the update of round {update.round + 1} for other devices than before, where "
                 "deadlines.lps lets none be left out: the two sums would tell it; this device waits for the others"
             )
+        if self._next_key_after < update.round and (update.round + 1) % self._rounds_per_global == 0:
+            self._next_key_after = update.round
+            self._renew_key()  # shown as the next round is asked for
         codec = PayloadCodec(update.codec.layout, "exact")
         total = ExactSum(codec.layout.size, self._max_examples)
         try:
@@ -142,7 +157,8 @@ class Masks:
         """The key that this device and another have in common for one round and roster."""
         shared = self._shared.get(public_key)
         if shared is None:
-            shared = self._shared[public_key] = self._secret.exchange(X25519PublicKey.from_public_bytes(public_key))
+            secret = self._secrets[self._public_key]
+            shared = self._shared[public_key] = secret.exchange(X25519PublicKey.from_public_bytes(public_key))
         return HKDF(SHA256(), 32, salt=self.digest, info=b"fedstrata masks\0" + about).derive(shared)
 
 

@@ -120,12 +120,24 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     tell(f"{'upgraded' if is_there else 'installed'} {release.name} in namespace {release.namespace}: "
          f"run {request.experiment.run_id}")  # fmt: skip
     cluster.wait_ready(request.timeout_s, tell)
-    if helm.values().get("experiment") != values["experiment"]:
-        raise AddressError(
-            f"release {release.name} was given another experiment while its pods were waited for: run "
-            f"{request.experiment.run_id} was replaced. Two fedstrata up need two releases; give one another --release"
-        )
+    _check_not_overtaken(release, helm.values(), values, request.experiment)
     tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+
+
+def _check_not_overtaken(
+    release: Release, found: Mapping[str, Any], asked: Mapping[str, Any], experiment: Experiment
+) -> None:
+    """Raise AddressError if somebody has upgraded the release to other values while its pods were waited for."""
+    changed = sorted(key for key in {*found, *asked} if found.get(key) != asked.get(key))
+    if not changed:
+        return
+    outcome = (
+        f"run {experiment.run_id} was replaced" if "experiment" in changed else "the values of this up do not hold"
+    )
+    raise AddressError(
+        f"release {release.name} was given other values of {', '.join(changed)} while its pods were waited for: "
+        f"{outcome}. Run fedstrata up again, or give one of the two another --release"
+    )
 
 
 def _values(

@@ -1,7 +1,7 @@
 """The features of an experiment that do not go together, and why: one table.
 
-`check_combinations` refuses by it, and `scripts/combinations.py` writes docs/reference/combinations.md from it. A
-method adds rows of its own with `Method.refuses`.
+`check_combinations` refuses by it, and `make reference` writes docs/reference/combinations.md from it. A method adds
+rows of its own with `Method.refuses`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

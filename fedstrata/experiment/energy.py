@@ -17,8 +17,11 @@ class RadioSettings(Settings):
     """A radio in a transfer: up or down for each bit, and base as long as it lasts."""
 
     up: PerBit
+    """Energy per bit sent; mJ/Mbit are the mW per Mbit/s of papers."""
     down: PerBit
+    """Energy per bit received."""
     base: Power
+    """Power while a transfer lasts."""
 
 
 # P = up * rate up + down * rate down + base, of Huang et al., MobiSys 2012; mW per Mbit/s are mJ/Mbit
@@ -38,8 +41,11 @@ class EnergyOverride(Settings):
     """Devices that differ from the others."""
 
     devices: DeviceList
+    """Indexes of these devices, with ranges; a device is in one entry at most."""
     radio: str | None = None
+    """Their radio: `lte`, `wifi`, or one of `energy.radios`."""
     compute: Power | None = None
+    """Their power while they compute."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -51,11 +57,16 @@ class EnergyOverride(Settings):
 class EnergySettings(Settings):
     """What transfers and computing take."""
 
-    radio: str | None = None  # of devices, by name; None: transfers are not counted
-    radios: Mapping[str, RadioSettings] | None = None  # own ones
-    compute: Power | None = None  # of devices whose profile is not known to take so many watts
-    profiles: Mapping[str, Power] | None = None  # by profile of compute
+    radio: str | None = None
+    """Radio of all devices: `lte`, `wifi`, or one of `energy.radios`; without it transfers are not counted."""
+    radios: Mapping[str, RadioSettings] | None = None
+    """Own radios by name, such as `{nb: {up: 30mJ/Mbit, down: 20mJ/Mbit, base: 400mW}}`."""
+    compute: Power | None = None
+    """Power while computing, for devices whose profile has no known power."""
+    profiles: Mapping[str, Power] | None = None
+    """Power while computing by profile of `compute`, such as `{pi3: 4W}`; `i5-7400t`, `pi5` and `pi4` are known."""
     overrides: tuple[EnergyOverride, ...] = ()
+    """Devices that differ from the others."""
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

@@ -45,25 +45,47 @@ class Experiment(Settings):
     """All a run is a function of."""
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
+    """Name at the start of the run's id: small letters, digits and hyphens, at most 40."""
     seed: int = Field(default=0, ge=0, lt=2**63)
+    """Number that every random draw of the run is addressed by."""
     data: DataSettings = DataSettings()
+    """The data set."""
     partition: Partition
+    """Which examples each device owns; each kind of partition has keys of its own."""
     model: ModelSettings = ModelSettings()
-    architectures: tuple[ArchitectureSettings, ...] = ()  # of devices that have another model
-    method: SerializeAsAny[MethodSettings]  # of the method's own kind, as `fedstrata.methods.method_settings` makes it
+    """The model and its shared layers."""
+    architectures: tuple[ArchitectureSettings, ...] = ()
+    """Devices with another model than `model`; the entry that began last holds."""
+    method: SerializeAsAny[MethodSettings]
+    """How devices are grouped and which tensors travel: a name, or a mapping with a name and the method's options."""
     topology: TopologySettings | None = None
+    """Which LPS serves which devices; without it each cluster has an LPS of its own."""
     training: TrainingSettings = TrainingSettings()
+    """Rounds, the local optimiser, and the optimisers of the servers."""
     clock: Clock = "none"
+    """`virtual` works out how long the run would take, `real` slows the run down to that time, and `none` does
+    neither.
+    """
     links: Links = Links()
+    """Encodings on the wire, and with a clock how long transfers take."""
     compute: ComputeSettings | None = None
+    """With a clock, how long devices compute; without it computing takes no time."""
     schedule: Entries = ()
-    energy: EnergySettings | None = None  # no part of the digest: it changes nothing of a run
+    """What changes while the run trains: links, presence of devices, and the LPS of a device."""
+    energy: EnergySettings | None = None
+    """Energy that devices use, worked out beside the run; it changes nothing of the run or its id."""
     deadlines: Deadlines = Deadlines()
+    """When a parent stops waiting for its children; without deadlines it waits for all of them."""
     bounds: Bounds | None = None
+    """Limits on the numbers that a device may claim; a device beyond them is refused for the run."""
     secure_aggregation: SecureAggregation | None = None
+    """Masks on updates, so that an LPS learns their sum alone; `{}` is enough to switch them on."""
     privacy: PrivacySettings | None = None
+    """Noise on the values that leave devices, for differential privacy."""
     newcomers: NewcomerSettings | None = None
-    faults: tuple[Fault, ...] = ()  # what goes wrong on purpose; no part of the digest
+    """Devices that join after the others have been grouped."""
+    faults: tuple[Fault, ...] = ()
+    """Failures that are caused on purpose; they are no part of the run's id."""
 
     @model_validator(mode="after")
     def _has_own_folders(self) -> Self:

@@ -21,10 +21,15 @@ class Moment(Settings):
     exact instruction where a process reaches a named point of its code for the `count`-th time."""
 
     phase: Phase | None = None
+    """The fault comes when the run enters this phase."""
     global_round: int | None = Field(default=None, ge=1)
+    """The fault comes once this global round is open, counted from 1."""
     point: Point | None = None
-    round: int | None = Field(default=None, ge=0)  # with point: counted from 0, of the tier that reaches it
-    count: int = Field(default=1, ge=1)  # with point
+    """A kill comes when the process reaches this named point of its code."""
+    round: int | None = Field(default=None, ge=0)
+    """With `point`: only in this round of the tier that reaches it, counted from 0."""
+    count: int = Field(default=1, ge=1)
+    """With `point`: the process dies when it reaches the point for the n-th time."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -48,36 +53,52 @@ class KillFault(Settings):
     """SIGKILL to a process, which is started again: `gps`, `lps-0` …, or the one that hosts a device."""
 
     do: Literal["kill"]
+    """`kill` sends SIGKILL to a process, which is then started again."""
     process: str = Field(pattern=PROCESS)
+    """Process: `gps`, `lps-0` and so on, or a device's id for the process that hosts the device."""
     at: Moment
+    """When the fault comes: one of `phase`, `global_round` and `point`."""
 
 
 class PauseFault(Settings):
     """SIGSTOP to a process, and SIGCONT after a time."""
 
     do: Literal["pause"]
+    """`pause` sends SIGSTOP to a process, and SIGCONT afterwards."""
     process: str = Field(pattern=PROCESS)
+    """Process: `gps`, `lps-0` and so on, or a device's id for the process that hosts the device."""
     for_s: PositiveFloat
+    """Seconds that the process stands still."""
     at: OpenMoment
+    """When the fault comes: `phase` or `global_round`."""
 
 
 class CutFault(Settings):
     """A link whose connections are reset and which takes no new ones for a time."""
 
     do: Literal["cut"]
+    """`cut` resets the connections of a link and refuses new ones."""
     link: Link
+    """Link that fails."""
     for_s: PositiveFloat
+    """Seconds that the link is cut."""
     at: OpenMoment
+    """When the fault comes: `phase` or `global_round`."""
 
 
 class SlowFault(Settings):
     """A link that carries so many bytes a second, in each direction of each connection, for a time."""
 
     do: Literal["slow"]
+    """`slow` limits the connections of a link."""
     link: Link
+    """Link that is slow."""
     bytes_per_s: PositiveFloat
+    """Bytes per second in each direction of each connection."""
     for_s: PositiveFloat
+    """Seconds that the link is slow."""
     at: OpenMoment
+    """When the fault comes: `phase` or `global_round`."""
 
 
 Fault = Annotated[KillFault | PauseFault | CutFault | SlowFault, Field(discriminator="do")]

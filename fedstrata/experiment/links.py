@@ -84,13 +84,25 @@ class LinkTiming(Settings):
     """The keys that say how long a link takes; one that is left out is the preset's, or says that nothing limits it."""
 
     preset: str | None = None
+    """Link by name; values that this entry gives itself replace those of the preset."""
     down_rate: Rate | None = None
+    """Rate towards the devices; without it nothing limits the rate."""
     up_rate: Rate | None = None
-    latency: Duration | None = None  # one way
-    jitter: Duration | None = None  # of each transfer's latency, uniform, to either side
-    loss: float | None = Field(default=None, ge=0, lt=1)  # share of packets
-    down_trace: str | None = None  # in place of a rate, by its name
+    """Rate towards the GPS; without it nothing limits the rate."""
+    latency: Duration | None = None
+    """Latency one way; without it transfers have no latency."""
+    jitter: Duration | None = None
+    """Largest deviation of a transfer's latency to either side; each is drawn evenly, and the latency must not be
+    smaller.
+    """
+    loss: float | None = Field(default=None, ge=0, lt=1)
+    """Share of packets that are lost; TCP then reaches a lower rate, so a latency is required."""
+    down_trace: str | None = None
+    """Name of a trace that replaces `down_rate`: one of `links.traces`, or `lte-driving`, `3g-driving`, `evdo-
+    driving`.
+    """
     up_trace: str | None = None
+    """Name of a trace that replaces `up_rate`: one of `links.traces`, or `lte-driving`, `3g-driving`."""
 
     @field_validator("preset")
     @classmethod
@@ -141,7 +153,9 @@ class LinkSettings(LinkTiming):
     """How tensors travel on a link, down (models) and up (updates), and how long they take on a clock."""
 
     down: Encoding = "float32"
+    """Encoding of models; `int8` has a scale for each tensor."""
     up: Encoding = "float32"
+    """Encoding of updates; `int8` has a scale for each tensor."""
 
     @field_validator("down", "up", mode="before")
     @classmethod
@@ -155,6 +169,7 @@ class LinkOverride(LinkTiming):
     """Devices whose own link differs from `device-lps`."""
 
     devices: DeviceList
+    """Indexes of these devices, with ranges: `[3, 7, "20-39"]`; a device is in one entry at most."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -167,8 +182,11 @@ class SharedRates(Settings):
     """A link that all devices of an LPS have in common, fairly shared: a cell, or an edge's uplink."""
 
     down_rate: Rate | None = None
+    """Rate towards the devices that all devices of an LPS share fairly."""
     up_rate: Rate | None = None
-    broadcast: bool = False  # a model goes down once for all devices that receive it, as over the air
+    """Rate towards the LPS that all devices of an LPS share fairly."""
+    broadcast: bool = False
+    """Whether a model takes its time once for all devices that receive it; a `down_rate` is required."""
 
     @model_validator(mode="after")
     def _rate_of_the_broadcast(self) -> Self:
@@ -181,6 +199,7 @@ class SharedLinks(Settings):
     """What is shared, by the link that it lies on."""
 
     device_lps: SharedRates = Field(alias="device-lps")
+    """Link that all devices of an LPS share, such as a cell, beside each device's own link."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -189,10 +208,15 @@ class Links(Settings):
     """The two links that carry models."""
 
     device_lps: LinkSettings = Field(default=LinkSettings(), alias="device-lps")
+    """Link between a device and its LPS."""
     lps_gps: LinkSettings = Field(default=LinkSettings(), alias="lps-gps")
+    """Link between an LPS and the GPS."""
     overrides: tuple[LinkOverride, ...] = ()
+    """Devices with another link than `device-lps`; with a preset nothing is taken from `device-lps`."""
     shared: SharedLinks | None = None
-    traces: Mapping[str, TraceSettings] | None = None  # by name
+    """Links that several devices share."""
+    traces: Mapping[str, TraceSettings] | None = None
+    """Rates over time, by a name of your own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -252,18 +276,24 @@ class Spread(Settings):
     """A factor for each device, drawn once: e to the power of a normal number of deviation `lognormal`; median 1."""
 
     lognormal: float = Field(gt=0, le=5)
+    """σ of a factor of median 1 that is drawn once for each device."""
 
 
 class ComputeSettings(Settings):
     """How long a device computes in an LPS round: examples · per_example · profile · spread + minimum + Exp."""
 
-    per_example: Duration | None = None  # of one example in training, on the reference core
-    # own profiles: how many times as long as the reference a device takes
+    per_example: Duration | None = None
+    """Time of one example in training on the reference board; without it only `minimum` and `exponential` take time."""
     profiles: Mapping[str, Annotated[float, Field(gt=0, le=1e6)]] | None = None
-    devices: Mapping[str, DeviceList] | None = None  # which devices have which profile; the others are the reference
+    """Own profiles: how many times as long as the reference a device takes, such as `{pi3: 12}`."""
+    devices: Mapping[str, DeviceList] | None = None
+    """Devices by profile, such as `{pi4: [0, "5-9"]}`; `i5-7400t` (1), `pi5` (2.4) and `pi4` (6.3) are known."""
     spread: Spread | None = None
-    minimum: Duration | None = None  # T_min
-    exponential: Duration | None = None  # 1/μ, the mean of what is drawn for each device and round
+    """Differences between devices of the same profile."""
+    minimum: Duration | None = None
+    """Time added for each device and LPS round (T_min)."""
+    exponential: Duration | None = None
+    """Mean of a time that is drawn from an exponential distribution for each device and LPS round (1/μ)."""
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

@@ -21,9 +21,16 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class NewcomerSettings(Settings):
     """Which devices come later, and when they begin to train."""
 
-    share: Share | None = None  # of all devices, drawn by the seed; no group of the partition is left without founders
-    devices: DeviceList | None = None  # or these
-    from_global_round: int = Field(ge=2)  # counted from 1; one more than there are: they only use what others trained
+    share: Share | None = None
+    """Share of all devices, drawn by the seed; each group of the partition keeps a device that is there from the
+    start.
+    """
+    devices: DeviceList | None = None
+    """Indexes of the newcomers, such as `[2, "5-7"]`, in place of a share."""
+    from_global_round: int = Field(ge=2)
+    """First global round in which newcomers train, counted from 1; one after the last means that they only use the
+    models.
+    """
 
     def indexes(self, groups: Sequence[str], seed: int) -> frozenset[int]:
         """Return the newcomers' indexes; `groups` has the true group of each device by index."""

@@ -23,18 +23,26 @@ class PublicSettings(Settings):
     """Examples that belong to nobody, as even over labels as what devices leave allows; every device has them."""
 
     examples: int = Field(ge=1)
-    labels: Labels | None = None  # of the data set; null: all
-    source: Literal["train", "test"] = "train"  # of what no device owns in this part of the data set
-    labelled: bool = False  # whether devices see their labels
-    tests: bool = False  # whether devices are tested on those of the labels that they own, and on nothing else
+    """Number of examples that belong to nobody and that every device has."""
+    labels: Labels | None = None
+    """Their labels; without it all."""
+    source: Literal["train", "test"] = "train"
+    """Part of the data set that they come from; none of them belongs to a device."""
+    labelled: bool = False
+    """Whether devices see their labels."""
+    tests: bool = False
+    """Whether devices are tested only on the public examples with labels that they own."""
 
 
 class SplitPartition(Settings):
     """What all partitions say that split one data set among devices."""
 
     kind: str
-    test_share: float | None = Field(default=None, gt=0, lt=1)  # of a device's own; null: of the data set's tests
+    """Kind of the partition."""
+    test_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of its own examples that each device is tested on; without it devices use tests of the data set."""
     public: PublicSettings | None = None
+    """Examples that belong to nobody."""
 
     @model_validator(mode="after")
     def _one_kind_of_tests(self) -> Self:
@@ -47,17 +55,24 @@ class Task(Settings):
     """A learning task: the labels it is about and the devices that learn it."""
 
     name: Name
+    """Name of the task: small letters, digits, `-` and `_`."""
     labels: Labels
+    """Labels that the task is about; a label belongs to one task only."""
     devices: int = Field(ge=1, le=MAX_DEVICES)
+    """Number of devices that learn the task; devices are numbered task by task."""
     examples_per_device: int = Field(ge=1)
+    """Training examples of each device, the minority included."""
 
 
 class TaskPartition(SplitPartition):
     """Devices take most examples from their own task and a minority from the others (methods.md section 1)."""
 
     kind: Literal["tasks"] = "tasks"
+    """`tasks`: each device takes most examples from its own task and a minority from the others."""
     tasks: tuple[Task, ...] = Field(min_length=1)
-    minority_ratio: float = Field(default=0.1, ge=0, lt=0.5)  # share of a device's examples from other tasks
+    """The tasks."""
+    minority_ratio: float = Field(default=0.1, ge=0, lt=0.5)
+    """Share of a device's training examples that come from other tasks."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -93,15 +108,27 @@ class Group(Settings):
     """Devices whose data come from one distribution: which labels they have, and what is done to the examples."""
 
     name: Name
+    """Name of the group: small letters, digits, `-` and `_`."""
     devices: int = Field(ge=1, le=MAX_DEVICES)
-    examples_per_device: Size | tuple[Size, Size]  # [least, most]: each device's own uniform draw
-    labels: Labels | None = None  # of the data set, before label_permutation; null: all
-    labels_per_device: int | None = Field(default=None, ge=1)  # each device's own draw of so many of them
-    disjoint_labels: bool = False  # no label of that draw goes to two devices of the group
-    concentration: float | None = Field(default=None, gt=0)  # Dirichlet label shares; null: as many of each label
-    same_shares: bool = False  # one Dirichlet draw for the whole group
-    rotation: Literal[0, 90, 180, 270] = 0  # degrees, counter-clockwise
-    label_permutation: Annotated[int, Field(ge=0)] | tuple[int, ...] | None = None  # number of a draw, or new labels
+    """Number of devices; they are numbered group by group."""
+    examples_per_device: Size | tuple[Size, Size]
+    """Training examples of each device, or a range such as `[32, 128]` from which each device draws its number."""
+    labels: Labels | None = None
+    """Labels of the group's devices, as the data set calls them; without it all."""
+    labels_per_device: int | None = Field(default=None, ge=1)
+    """Number of these labels that each device draws for itself; without it all."""
+    disjoint_labels: bool = False
+    """Whether two devices of the group never draw the same label."""
+    concentration: float | None = Field(default=None, gt=0)
+    """Concentration of the Dirichlet distribution of a device's label shares; without it labels are as even as
+    possible.
+    """
+    same_shares: bool = False
+    """Whether all devices of the group have the same Dirichlet draw."""
+    rotation: Literal[0, 90, 180, 270] = 0
+    """Degrees by which images are turned counter-clockwise."""
+    label_permutation: Annotated[int, Field(ge=0)] | tuple[int, ...] | None = None
+    """New meaning of labels: a list with each label's new one, or a number that a permutation is drawn by."""
 
     @field_validator("examples_per_device", mode="before")
     @classmethod
@@ -139,7 +166,9 @@ class GroupPartition(SplitPartition):
     """Groups of devices that differ in labels, label shares, orientation of images or meaning of labels."""
 
     kind: Literal["groups"]
+    """`groups`: devices of a group draw their data from one distribution."""
     groups: tuple[Group, ...] = Field(min_length=1)
+    """The groups."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -176,7 +205,9 @@ class EvenPartition(SplitPartition):
     """As many examples for every device, and no groups of them."""
 
     devices: int = Field(ge=1, le=MAX_DEVICES)
+    """Number of devices."""
     examples_per_device: int = Field(ge=1)
+    """Training examples of each device."""
 
     @property
     def device_count(self) -> int:
@@ -202,20 +233,25 @@ class DirichletPartition(EvenPartition):
     """Label skew: each device's label shares are drawn from Dirichlet(concentration)."""
 
     kind: Literal["dirichlet"]
+    """`dirichlet`: each device draws its label shares from a symmetric Dirichlet distribution."""
     concentration: float = Field(default=0.5, gt=0)
+    """Concentration of the distribution: small is skewed, large is even."""
 
 
 class IidPartition(EvenPartition):
     """Every device draws from all examples alike."""
 
     kind: Literal["iid"]
+    """`iid`: every device draws from all examples alike."""
 
 
 class LocalPartition(Settings):
     """Real boards: each device owns the whole of what its data folder holds. `names` gives each its index."""
 
     kind: Literal["local"]
+    """`local`: each device owns all that its folder holds; `data.name: folder` is required."""
     names: tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")], ...] = Field(min_length=1)
+    """Names of the devices, in index order."""
 
     @field_validator("names")
     @classmethod

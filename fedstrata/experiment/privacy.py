@@ -11,9 +11,13 @@ class ProfilePrivacy(Settings):
     """Profiles before training, under local differential privacy. The unit is one example, replaced by any other."""
 
     epsilon: float = Field(gt=0, le=100)
+    """ε of all that a device says before training; neighbouring data sets differ in one example."""
     delta: float = Field(default=1e-5, gt=0, lt=0.5)
-    clip: float = Field(gt=0)  # L2 norm of an example's features; longer ones are shortened to it
-    min_examples: int = Field(default=100, ge=1)  # a device with fewer is refused
+    """δ; choose it well below one over the number of a device's examples."""
+    clip: float = Field(gt=0)
+    """Largest L2 norm of an example's features; longer ones are shortened, and the noise is proportional to it."""
+    min_examples: int = Field(default=100, ge=1)
+    """Fewest examples of a device; a device with fewer is refused."""
 
 
 class UpdatePrivacy(Settings):
@@ -22,12 +26,20 @@ class UpdatePrivacy(Settings):
     One of `epsilon`, of the whole run, and `noise_multiplier` is given.
     """
 
-    clip: float = Field(ge=1e-4, le=1e4)  # L2 norm of an update; longer ones are shortened to it
+    clip: float = Field(ge=1e-4, le=1e4)
+    """Largest L2 norm of an update over all layers; longer ones are shortened, and the noise is proportional to it."""
     epsilon: float | None = Field(default=None, gt=0, le=1000)
-    noise_multiplier: float | None = Field(default=None, ge=1e-3, le=1e4)  # deviation of what is covered, over clip
+    """ε of the whole run; neighbouring data sets differ in all examples of one device. Give this key or
+    `noise_multiplier`.
+    """
+    noise_multiplier: float | None = Field(default=None, ge=1e-3, le=1e4)
+    """Standard deviation of the noise as a multiple of `clip`; ε then follows."""
     delta: float = Field(default=1e-5, gt=0, lt=0.5)
-    # update: each single one, whoever sees it. sum: the sum of a round's under masks, each device adding its share.
+    """δ; choose it well below one over the number of devices."""
     covers: Literal["update", "sum"] = "update"
+    """`update` protects each single update; `sum` protects only sums under `secure_aggregation`, with less noise
+    per device.
+    """
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -39,11 +51,14 @@ class UpdatePrivacy(Settings):
 class PrivacySettings(Settings):
     """What is noised, and where noise comes from."""
 
-    # research: addressed by seed, device and round, so that a run can be repeated; no protection, since all who have
-    # the file can take it off again. protection: from the system's entropy; no run comes out twice.
     noise: Literal["research", "protection"]
+    """`protection` draws noise from the system's entropy; `research` draws it from the seed, which can be repeated
+    and protects nobody.
+    """
     profiles: ProfilePrivacy | None = None
+    """Noise on the answers before training."""
     updates: UpdatePrivacy | None = None
+    """Noise on updates."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:

@@ -22,8 +22,11 @@ class _OnLink(Settings):
     """Which links an entry is about; without devices or LPSs all."""
 
     link: ScheduledLink = "device-lps"
+    """Link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""
     devices: DeviceList | None = None
-    lps: LpsList | None = Field(default=None, min_length=1)  # their numbers
+    """With `device-lps`: indexes of these devices; without it all."""
+    lps: LpsList | None = Field(default=None, min_length=1)
+    """With `lps-gps`: numbers of these LPSs, such as `[0, 2]`; without it all."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -50,6 +53,7 @@ class CutLink(_OnLink):
     """A link carries nothing for a time; what is under way goes on afterwards."""
 
     for_: Annotated[Duration, Field(gt=0)] = Field(alias="for")
+    """Time for which the link carries nothing; transfers go on afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -58,7 +62,9 @@ class Leave(Settings):
     """Devices take no part in LPS rounds that begin while they are away; for good without `for`."""
 
     devices: DeviceList
+    """Indexes of the devices that take no part in LPS rounds that begin meanwhile."""
     for_: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="for")
+    """Time for which the devices are away; without it for good."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -67,7 +73,9 @@ class Move(Settings):
     """Devices hang on another LPS from the next global round on."""
 
     devices: DeviceList
+    """Indexes of the devices that another LPS serves from the next global round on; `topology` is required."""
     to: str = Field(pattern=r"^lps-(0|[1-9]\d{0,8})$")
+    """Their new LPS, such as `lps-1`."""
 
     @property
     def home(self) -> int:
@@ -79,10 +87,15 @@ class ScheduleEntry(Settings):
     """What happens at a time."""
 
     at: Duration
+    """Time of the change, counted from the start of training."""
     set_: SetLink | None = Field(default=None, alias="set")
+    """A link has these values from now on; values that are left out stay as they are."""
     cut: CutLink | None = None
+    """A link carries nothing for a time."""
     leave: Leave | None = None
+    """Devices are away."""
     move: Move | None = None
+    """Another LPS serves devices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

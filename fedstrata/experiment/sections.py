@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_validator, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
+from fedstrata.experiment.descriptions import descriptions
 from fedstrata.experiment.messages import nearest
 from fedstrata.experiment.quantities import DeviceList
 
@@ -27,6 +30,18 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return pydantic's schema with the description of each field."""
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        said = descriptions(cls)
+        for name, field in cls.model_fields.items():
+            for key in {name, field.alias} & properties.keys():
+                if name in said:
+                    properties[key]["description"] = said[name]
+        return schema
+
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
     """The name, if it is known or names own code as `module:function`. Raises ValueError for any other."""
@@ -40,12 +55,21 @@ class DataSettings(Settings):
     """Which data set, and where its files are."""
 
     name: str = "digits"
-    folder: Path | None = None  # where the files are, or are downloaded to; None: the data set's usual places
-    download: bool = False  # fetch what is missing, checked by hash
-    input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # of one example; own data says it here
+    """`digits`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder` for own files, or own code as
+    `module:function`.
+    """
+    folder: Path | None = None
+    """Folder with the files, or the place to download them to; without it the data set's usual places are used."""
+    download: bool = False
+    """Whether missing files are downloaded from the publisher and checked by SHA-256."""
+    input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    """Shape of one example, such as `[1, 28, 28]`; required with `folder` and own code, and refused otherwise."""
     num_classes: int | None = Field(default=None, ge=2)
-    # degrees: images are shared out among these, each with labels of its own; None: they stay as they are
+    """Number of labels; required with `folder` and own code, and refused otherwise."""
     orientations: tuple[Literal[0, 90, 180, 270], ...] | None = Field(default=None, min_length=1)
+    """Degrees (0, 90, 180, 270) that the images of each label are shared out among; each orientation gets labels of
+    its own.
+    """
 
     @field_validator("name")
     @classmethod
@@ -73,10 +97,19 @@ class ModelSettings(Settings):
     """The model and which of its layers all clusters share; `shared: null` takes the model's own default."""
 
     name: str = "mlp"
-    hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] | None = None  # dense widths; null: its own
-    channels: tuple[Channels, ...] | None = Field(default=None, min_length=1)  # of a convnet's convolutions
-    activation: Literal["relu", "softmax"] | None = None  # after each convolution of a convnet; None: relu
-    shared: tuple[str, ...] | None = None  # names of the shared layers, e.g. [fc1]; [] shares none
+    """`mlp`, `cnn`, `lenet5`, `convnet`, `dropout_cnn`, `resnet18`, or own code as `module:function`."""
+    hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] | None = None
+    """Widths of the hidden dense layers; without it each model has its own."""
+    channels: tuple[Channels, ...] | None = Field(default=None, min_length=1)
+    """Outputs of each convolution of a `convnet`; without it `[32, 64, 64, 64, 64]`."""
+    activation: Literal["relu", "softmax"] | None = None
+    """Function after each convolution of a `convnet`: `relu`, or `softmax` over the channels of a pixel; without it
+    `relu`.
+    """
+    shared: tuple[str, ...] | None = None
+    """Names of the layers that all clusters share through the GPS, such as `[fc1]`; `[]` shares none, `null` takes
+    the model's own.
+    """
 
     @field_validator("name")
     @classmethod
@@ -95,14 +128,18 @@ class ArchitectureSettings(Settings):
     """Devices that have another model than `model`, from some global round on."""
 
     devices: DeviceList
-    from_global_round: int = Field(default=1, ge=1)  # counted from 1
+    """Indexes of these devices, with ranges: `[0, 2, "5-9"]`."""
+    from_global_round: int = Field(default=1, ge=1)
+    """Global round in which they begin to have the model, counted from 1."""
     model: ModelSettings
+    """Their model, with the keys of `model`."""
 
 
 class MethodSettings(Settings):
     """The method by name; what else it takes is said by its own options, a subclass of this."""
 
     name: str
+    """Name of a built-in method, or own code as `module:Class`."""
 
 
 class TopologySettings(Settings):
@@ -113,7 +150,9 @@ class TopologySettings(Settings):
     """
 
     lps: int = Field(ge=1, le=10_000)
+    """Number of LPSs; devices are dealt out in index order, as evenly as possible."""
     devices: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
+    """Device indexes of each LPS, such as `[[0, 1, 2], [3, 4]]`, in place of dealing them out."""
 
     @model_validator(mode="after")
     def _one_list_each(self) -> Self:
@@ -131,16 +170,22 @@ class Schedule(Settings):
     """Learning rate of global round g: `rate * decay ** (g // every)`; decay 1 keeps it."""
 
     decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor of the learning rate: global round g has `learning_rate * decay ** (g // every)`."""
     every: int = Field(default=1, ge=1)
+    """Global rounds between two decays."""
 
 
 class SgdSettings(Settings):
     """Stochastic gradient descent as in torch.optim.SGD; momentum starts at zero in every LPS round."""
 
     learning_rate: float = Field(default=0.05, gt=0)
+    """Learning rate of global round 0."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Momentum; it starts at zero in every LPS round."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay, as in `torch.optim.SGD`."""
     schedule: Schedule = Schedule()
+    """How the learning rate falls."""
 
 
 def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
@@ -153,24 +198,33 @@ class NoOptimiserSettings(Settings):
     """A server adds the mean update to its model: FedAvg."""
 
     name: Literal["none"]
+    """`none` adds the mean update to the model, as FedAvg does."""
 
 
 class MomentumSettings(Settings):
     """FedAvgM (Hsu et al. 2019): v ← momentum · v + update; model + learning_rate · v."""
 
     name: Literal["momentum"]
+    """`momentum` is FedAvgM: v ← momentum · v + update, and learning_rate · v is added to the model."""
     learning_rate: float = Field(default=1.0, gt=0)
+    """Learning rate of the server."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Share of the former v that is kept."""
 
 
 class AdamSettings(Settings):
     """FedAdam (Reddi et al. 2021), without bias correction; the paper tunes the learning rate for every data set."""
 
     name: Literal["adam"]
+    """`adam` is FedAdam without bias correction: learning_rate · m / (√v + tau) is added to the model."""
     learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the server; a good one depends on the data set."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Share kept of the first moment: m ← beta1 · m + (1 − beta1) · update."""
     beta2: float = Field(default=0.99, ge=0, lt=1)
+    """Share kept of the second moment: v ← beta2 · v + (1 − beta2) · update²."""
     tau: float = Field(default=1e-3, gt=0)
+    """Number added to √v; v starts at tau²."""
 
 
 ServerOptimiserSettings = Annotated[NoOptimiserSettings | MomentumSettings | AdamSettings, Field(discriminator="name")]
@@ -180,15 +234,27 @@ class TrainingSettings(Settings):
     """Rounds and the local optimiser. One of `local_epochs` and `local_steps` is given."""
 
     global_rounds: int = Field(default=5, ge=1)
+    """Rounds at the GPS: how often clusters exchange their shared layers."""
     lps_rounds_per_global_round: int = Field(default=2, ge=1)
+    """Rounds inside a cluster, or at an LPS, per global round."""
     local_epochs: int | None = Field(default=None, ge=1)
+    """Passes over a device's data per LPS round; 1 if neither this key nor `local_steps` is given."""
     local_steps: int | None = Field(default=None, ge=1)
+    """Batches per LPS round, in place of epochs."""
     batch_size: int = Field(default=32, ge=1)
-    evaluate_every: int = Field(default=1, ge=1)  # global rounds; the final model is measured in any case
-    participation: int | float | None = None  # devices that an LPS asks in a round: a number, or a share; None: all
+    """Examples in a batch; the last batch of an epoch may be smaller."""
+    evaluate_every: int = Field(default=1, ge=1)
+    """Devices measure the received model in every n-th global round; the final model is always measured."""
+    participation: int | float | None = None
+    """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; without it
+    all.
+    """
     optimiser: SgdSettings = SgdSettings()
-    lps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")  # of an LPS, every LPS round
-    gps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")  # of the GPS, every global round
+    """Stochastic gradient descent on devices."""
+    lps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
+    """How an LPS applies the mean update of an LPS round."""
+    gps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
+    """How the GPS applies the mean update of the shared layers in a global round."""
 
     @field_validator("participation", mode="before")
     @classmethod
@@ -237,7 +303,11 @@ class TierDeadline(Settings):
     """When a parent stops waiting. Without `deadline_s` it waits for all, and the result is exact."""
 
     deadline_s: float | None = Field(default=None, gt=0)
-    quorum_ratio: float = Field(default=1.0, gt=0, le=1)  # share of the children without which the run stops
+    """Seconds until the parent goes on without the children that have not answered; without it the parent waits for
+    all.
+    """
+    quorum_ratio: float = Field(default=1.0, gt=0, le=1)
+    """Share of the children that must be there; with fewer the run stops."""
 
     def quorum(self, children: int) -> int:
         """How many of so many children have to be there: the share rounded up, at least one."""
@@ -247,9 +317,12 @@ class TierDeadline(Settings):
 class Bounds(Settings):
     """What a device may claim; beyond it the device is refused for the run, by name."""
 
-    max_examples: int | None = Field(default=None, ge=1)  # to train on; without it as many as the partition gives
-    max_held_out: int | None = Field(default=None, ge=0)  # to measure on
-    max_update_norm: float | None = Field(default=None, gt=0)  # L2, of an update as it is sent
+    max_examples: int | None = Field(default=None, ge=1)
+    """Most examples to train on; without it as many as the partition gives its largest device."""
+    max_held_out: int | None = Field(default=None, ge=0)
+    """Most examples to measure on; without it a million."""
+    max_update_norm: float | None = Field(default=None, gt=0)
+    """Largest L2 norm of an update as it is sent, over all layers; without it any that the sums can hold."""
 
 
 MOST_MASKED = 256  # devices in a round, so that a roster with a certificate for each is one message
@@ -258,12 +331,18 @@ MOST_MASKED = 256  # devices in a round, so that a roster with a certificate for
 class SecureAggregation(Settings):
     """Updates go up under masks that cancel in the sum of a round's devices."""
 
-    min_devices: int = Field(default=5, ge=3, le=MOST_MASKED)  # that a sum is of; a round with fewer stops the run
+    min_devices: int = Field(default=5, ge=3, le=MOST_MASKED)
+    """Fewest devices in a sum; a round with fewer stops the run."""
 
 
 class Deadlines(Settings):
     """One deadline a tier: `enrolment` for profiles and again for relevance rows, then one for a round of each tier."""
 
     enrolment: TierDeadline = TierDeadline()
+    """Deadline from the start until devices have enrolled and answered the first question, and again for the other
+    questions.
+    """
     lps: TierDeadline = TierDeadline()
+    """Deadline of an LPS round for answers, and again for updates."""
     gps: TierDeadline = TierDeadline()
+    """Deadline of a global round; another LPS adopts the clusters of an LPS that stays silent for so long."""

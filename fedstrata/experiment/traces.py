@@ -30,11 +30,17 @@ class Generated(Settings):
     """A trace that is drawn, for each device its own."""
 
     median: Rate
-    sigma: float = Field(gt=0, le=3)  # of the natural logarithm of the rate
-    lag: float = Field(ge=0, lt=1)  # correlation of that logarithm from one second to the next
-    outage_share: float = Field(default=0.0, ge=0, lt=1)  # of the time
-    outage: Duration | None = Field(default=None, ge=SECOND_NS)  # how long one lasts in the mean
-    length: Duration = Field(default=3600 * SECOND_NS, ge=SECOND_NS, le=MOST_SAMPLES * SECOND_NS)  # then it repeats
+    """Median of the rate."""
+    sigma: float = Field(gt=0, le=3)
+    """Standard deviation of the natural logarithm of the rate."""
+    lag: float = Field(ge=0, lt=1)
+    """Correlation of that logarithm from one second to the next."""
+    outage_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the time in which the link carries nothing."""
+    outage: Duration | None = Field(default=None, ge=SECOND_NS)
+    """Mean time of one outage."""
+    length: Duration = Field(default=3600 * SECOND_NS, ge=SECOND_NS, le=MOST_SAMPLES * SECOND_NS)
+    """Time after which the trace repeats."""
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -91,11 +97,19 @@ class TraceSettings(Settings):
     """A trace by its name in `links.traces`: generated, or of a file, which is read into samples."""
 
     generate: Generated | None = None
+    """Draw the trace by the seed, for each device and direction, second by second."""
     file: Path | None = None
+    """File with the trace, relative to the experiment file's folder."""
     format: Literal["csv", "mahimahi", "ghent"] | None = None
+    """Format of the file: `csv` has a line `seconds,Mbit/s`, `mahimahi` a millisecond per packet, `ghent` six
+    numbers.
+    """
     samples: tuple[tuple[Duration, SampleRate], ...] | None = Field(default=None, min_length=1, max_length=MOST_SAMPLES)
-    length: Duration | None = None  # of samples
-    after: Literal["repeat", "hold"] | None = None  # what comes once a file or samples have ended
+    """Pairs of time and rate; the first time is 0."""
+    length: Duration | None = None
+    """Time at which the samples end."""
+    after: Literal["repeat", "hold"] | None = None
+    """After the end, `repeat` begins again and `hold` keeps the last rate."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -52,12 +52,18 @@ class Adaptive(Method):
     class Options(ClusterOptions):
         """How devices are compared, how many clusters that makes, and what a device makes of its cluster's model."""
 
-        own_share: float = Field(default=0.25, ge=0, le=1)  # λ; 0 is FedAvg in each cluster, 1 local training
-        pretrain_epochs: int = Field(default=2, ge=1)  # E
+        own_share: float = Field(default=0.25, ge=0, le=1)
+        """Share λ of a device's own model in the mix: 0 is FedAvg in each cluster, 1 is local training."""
+        pretrain_epochs: int = Field(default=2, ge=1)
+        """Epochs E of local training before devices are compared."""
         compare: Literal["updates", "weights"] = "updates"
+        """Devices are compared by their updates, or by their weights as in the paper."""
         layers: Literal["last", "dense", "all"] = "last"
-        threshold: float | None = Field(default=None, ge=-1, le=1)  # mean cosine above which clusters are joined
-        measure: Literal["mixed", "own"] = "mixed"  # what the record's accuracy is of: a round's start, or h_k
+        """Layers that are compared: the last one, all dense ones as in the paper, or all."""
+        threshold: float | None = Field(default=None, ge=-1, le=1)
+        """Mean cosine above which clusters are joined, in place of `clusters`; 0.9 in the paper."""
+        measure: Literal["mixed", "own"] = "mixed"
+        """Model that is measured: `mixed` after mixing, at the start of a round, or `own` before mixing."""
 
     has_personal_state = True
 

@@ -46,10 +46,14 @@ class Cfl(Method):
     class Options(MethodSettings):
         """When and how a cluster is split."""
 
-        mean_ratio: float = Field(default=0.25, gt=0, le=1)  # mean norm to largest norm: below it is split
-        first_round: int = Field(default=5, ge=1)  # global rounds, from 1, before which nothing is split
-        sketch: int = Field(default=1024, ge=16, le=1 << 16)  # numbers that stand for an update
-        linkage: Literal["complete", "single"] = "complete"  # the authors' program's; and their Algorithm 1's
+        mean_ratio: float = Field(default=0.25, gt=0, le=1)
+        """A cluster is split if the norm of its mean update is below this share of the largest norm."""
+        first_round: int = Field(default=5, ge=1)
+        """First global round in which a cluster may be split, counted from 1."""
+        sketch: int = Field(default=1024, ge=16, le=1 << 16)
+        """Numbers that stand for an update when cosines are computed."""
+        linkage: Literal["complete", "single"] = "complete"
+        """Linkage of the bipartition: `complete` as in the authors' program, `single` as in their Algorithm 1."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """The whole model, in each cluster."""

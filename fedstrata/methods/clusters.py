@@ -19,6 +19,7 @@ class ClusterOptions(MethodSettings):
     """How many clusters: a number, or what the data says."""
 
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """Number of clusters, at most that of devices, or `auto`: the method decides."""
 
     @property
     def given(self) -> int | None:

@@ -23,9 +23,9 @@ class Ditto(FedAvg):
         """The strength of the pull of the personal model towards the global one; 0 is local training."""
 
         pull: NonNegativeFloat = 0.1
-        personal_epochs: int | None = Field(
-            default=None, ge=1
-        )  # of the personal model in a round; None: as many as the global one
+        """Strength λ of the pull of a device's own model towards the weights received; 0 is local training."""
+        personal_epochs: int | None = Field(default=None, ge=1)
+        """Epochs of the device's own model per round; without it as many as of the global model."""
 
     has_personal_state = True
 

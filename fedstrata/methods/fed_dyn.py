@@ -46,6 +46,7 @@ class FedDyn(FedAvg):
         """The strength of the regularisation; the smaller, the larger the steps."""
 
         alpha: PositiveFloat = 0.1
+        """Strength α of the regularisation; the smaller, the larger the steps."""
 
     has_personal_state = True
 

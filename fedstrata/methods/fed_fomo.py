@@ -53,10 +53,14 @@ class FedFomo(Method):
     class Options(MethodSettings):
         """Which models a device is offered, and on what it weighs them."""
 
-        offered: int = Field(default=5, ge=1)  # M, models of others in a round
-        explore: float = Field(default=0.3, ge=0, le=1)  # ε, the share of them drawn at random in the first round
-        explore_less: float = Field(default=0.05, ge=0, le=1)  # by which ε falls each round, down to 0
-        validation_share: float = Field(default=0.2, gt=0, lt=1)  # of a device's examples: for weighing, not training
+        offered: int = Field(default=5, ge=1)
+        """Number M of other devices' models that a device receives per round."""
+        explore: float = Field(default=0.3, ge=0, le=1)
+        """Share ε of these models that is drawn at random in the first round."""
+        explore_less: float = Field(default=0.05, ge=0, le=1)
+        """Amount by which ε falls every round, down to 0."""
+        validation_share: float = Field(default=0.2, gt=0, lt=1)
+        """Share of its examples on which a device weighs models and does not train."""
 
     fetches_all = True
     has_personal_state = True

@@ -14,6 +14,7 @@ class FedProx(FedAvg):
         """The strength of the pull; 0 is FedAvg."""
 
         mu: NonNegativeFloat = 0.01
+        """Strength μ of the pull towards the weights received; 0 is FedAvg."""
 
     async def local(self, work: Work) -> Outcome:
         """Gradient descent with gradients corrected by mu · (w − w^t)."""

@@ -48,17 +48,28 @@ class FedTsdp(Method):
     class Options(MethodSettings):
         """The paper's values, but for `growth`."""
 
-        batch: int = Field(default=100, ge=1)  # B, public examples of a round
-        hopkins: float = Field(default=0.65, gt=0, lt=1)  # h_th: devices are grouped where H is above it
-        hopkins_points: int = Field(default=10, ge=1)  # m̃, at most one less than there are devices
-        divergence: float = Field(default=0.15, gt=0)  # ε₁, of the Jensen-Shannon divergence in nats
-        distance: float = Field(default=3.5, gt=0)  # ε₂, between weights; it belongs to a model's size
-        neighbours: int = Field(default=2, ge=1)  # min_pts of both, a device itself counted
-        layers: float | None = Field(default=None, ge=0.5)  # L_s at first, two tensors each; None: all
-        shrink: float = Field(default=0.98, gt=0, le=1)  # ψ, of L_s at each grouping
-        rounding: Literal["up", "down"] = "up"  # of 2 · L_s, to how many tensors are shared
-        growth: Literal["even", "literal"] = "even"  # of sampling weights
-        sketch: int = Field(default=1024, ge=16, le=1 << 16)  # numbers that stand for a device's weights
+        batch: int = Field(default=100, ge=1)
+        """Number B of public examples that devices are asked about per round."""
+        hopkins: float = Field(default=0.65, gt=0, lt=1)
+        """Devices are grouped anew if the Hopkins statistic of their outputs is above this value."""
+        hopkins_points: int = Field(default=10, ge=1)
+        """Number of points of that statistic, at most one less than there are devices."""
+        divergence: float = Field(default=0.15, gt=0)
+        """Jensen-Shannon divergence ε₁ in nats below which devices are neighbours in the first stage."""
+        distance: float = Field(default=3.5, gt=0)
+        """Distance ε₂ between weights below which devices are neighbours; it depends on the model's size."""
+        neighbours: int = Field(default=2, ge=1)
+        """Fewest neighbours of both groupings, a device itself counted."""
+        layers: float | None = Field(default=None, ge=0.5)
+        """Number L_s of shared layers at the start, two tensors each; without it all."""
+        shrink: float = Field(default=0.98, gt=0, le=1)
+        """Factor ψ of L_s at each grouping; with 1 layers stay shared."""
+        rounding: Literal["up", "down"] = "up"
+        """How 2 · L_s becomes a whole number of tensors: up, or down to at least one."""
+        growth: Literal["even", "literal"] = "even"
+        """How the chance of a batch grows that has led to groups: `even`, to half of all, or `literal`."""
+        sketch: int = Field(default=1024, ge=16, le=1 << 16)
+        """Numbers that stand for a device's weights."""
 
     mixes = True
     withdraws = True

@@ -44,7 +44,9 @@ class Ifca(Method):
         """How many models there are, and whether they have layers in common."""
 
         clusters: int = Field(default=2, ge=1)
-        shares_layers: bool = False  # whether all clusters share the layers that model.shared names
+        """Number of models; every device receives all of them."""
+        shares_layers: bool = False
+        """Whether all clusters have the layers of `model.shared` in common."""
 
     fetches_all = True
 

@@ -60,15 +60,19 @@ VIEWS = ("mass", "meaning")
 
 
 class LabelMeans(Method):
-    """Clusters from label means in two views."""
+    """Clusters from the mean of each label in two views, once, before training."""
 
     class Options(ClusterOptions, FeatureOptions):
         """The sketch, the view, what travels in a cluster, and how many devices are compared with all."""
 
-        sketch: int = Field(default=64, ge=1, le=4096)  # m; the inputs' dimension where that is less
+        sketch: int = Field(default=64, ge=1, le=4096)
+        """Number m that stands for an input; the inputs' dimension if that is less."""
         view: Literal["clearest", "mass", "meaning"] = "clearest"
-        training: Literal["fedavg", "shared", "fedper"] = "fedavg"  # what travels, in each cluster
-        landmarks: int = Field(default=512, ge=2)  # of more devices, so many are clustered, and the others join them
+        """`mass` compares the examples of devices, `meaning` their labels whatever the shares."""
+        training: Literal["fedavg", "shared", "fedper"] = "fedavg"
+        """All layers in each cluster, the shared ones everywhere, or FedPer in each cluster."""
+        landmarks: int = Field(default=512, ge=2)
+        """Number of devices that are clustered, drawn by the seed; the others join them."""
 
     noises_profiles = True
 

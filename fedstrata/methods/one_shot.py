@@ -36,11 +36,16 @@ class OneShot(Method):
     class Options(ClusterOptions, FeatureOptions):
         """The profile, the number of clusters, and what is done for many and for late devices."""
 
-        eigenvectors: int = Field(default=5, ge=1, le=4096)  # k, the profile's size
-        measure: Measure = "geometric"  # what makes one device relevant to another; all cost the same bytes
-        representatives: int = Field(default=1, ge=1)  # devices of a cluster that a late device is related to
-        exact_up_to: int = Field(default=128, ge=1)  # devices; above it all are related to the landmarks only
-        landmarks: int = Field(default=64, ge=2)  # how many devices are landmarks then
+        eigenvectors: int = Field(default=5, ge=1, le=4096)
+        """Number k of eigenvectors that a device shares."""
+        measure: Measure = "geometric"
+        """How the relevance of one device to another is computed; `geometric` is the paper's."""
+        representatives: int = Field(default=1, ge=1)
+        """Devices of each cluster that a late device is compared with."""
+        exact_up_to: int = Field(default=128, ge=1)
+        """Up to this number of devices all are compared with all; above it, with the landmarks only."""
+        landmarks: int = Field(default=64, ge=2)
+        """Number of landmarks, drawn by the seed."""
 
     noises_profiles = True
 

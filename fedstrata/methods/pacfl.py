@@ -49,9 +49,14 @@ class Pacfl(Method):
     class Options(ClusterOptions, FeatureOptions):
         """The subspace and the angle."""
 
-        vectors: int = Field(default=3, ge=1, le=4096)  # p, of a label or of all data
+        vectors: int = Field(default=3, ge=1, le=4096)
+        """Number p of singular vectors that a device sends, for each label or for all its data."""
         by_label: bool = True
+        """Whether the vectors are computed label by label."""
         angle: Literal["principal", "smallest", "sum"] = "smallest"
+        """Angle between two devices: of two subspaces, the smallest of two vectors, or the sum over vectors of the
+        same place.
+        """
 
     def check(self) -> None:
         """The sum goes place by place, which vectors of different labels do not have."""

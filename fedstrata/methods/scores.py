@@ -54,14 +54,25 @@ class Scores(Method):
         """What "label by label" means, how rounds add up, and what becomes of the table at a device."""
 
         reading: Literal["rows", "columns", "alone", "labels"] = "rows"
-        normalised: bool = True  # Σ β f / Σ β; False: Σ β f as printed
-        alpha: float | None = Field(default=None, gt=0)  # None: |D_m^i| / |D₀|
-        beta: Literal["accuracy", "equal"] = "accuracy"  # of a label that several devices have
-        distil_epochs: int = Field(default=1, ge=0)  # on the public examples, before those on its own
+        """Meaning of "label by label": `rows` of public examples, `columns` of scores; `alone` and `labels`
+        exchange nothing.
+        """
+        normalised: bool = True
+        """Whether sums are divided by the weights; `false` is the formula as printed."""
+        alpha: float | None = Field(default=None, gt=0)
+        """Weight α; without it the share of a device's examples to the public examples."""
+        beta: Literal["accuracy", "equal"] = "accuracy"
+        """Weight β of a label that several devices have: the accuracy of the device's scores, or equal."""
+        distil_epochs: int = Field(default=1, ge=0)
+        """Epochs in which a device learns from the table before its own data; 0 learns nothing from others."""
         measure: Literal["model", "table"] = "model"
-        examples_a_label: int | None = Field(default=None, ge=1)  # of its own that it trains on in a round; None: all
-        least_share: float = Field(default=1.0, gt=0, le=1)  # of these, drawn for each label and round
+        """What accuracy measures: the model, or the table, which holds public examples only."""
+        examples_a_label: int | None = Field(default=None, ge=1)
+        """Own examples of each label that a device trains on per round; without it all."""
+        least_share: float = Field(default=1.0, gt=0, le=1)
+        """Least share of these examples, drawn evenly for each label and round."""
         most_share: float = Field(default=1.0, gt=0, le=1)
+        """Largest share of these examples."""
 
         @model_validator(mode="after")
         def _coherent(self) -> Self:

@@ -51,10 +51,14 @@ class UserCentric(Method):
     class Options(MethodSettings):
         """How many models there are, and what is known of the devices' gradients."""
 
-        streams: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "all"  # m: a number, all: one a device
-        most_streams: int = Field(default=16, ge=2)  # the largest m that auto looks at
-        batches: int = Field(default=10, ge=2)  # K; σ² grows with it
-        sketch: int | None = Field(default=None, ge=16, le=1 << 16)  # numbers that stand for a gradient; None: all
+        streams: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "all"
+        """Number m of models: `all` is one per device, `auto` the number with the highest mean silhouette."""
+        most_streams: int = Field(default=16, ge=2)
+        """Largest number of models that `auto` considers."""
+        batches: int = Field(default=10, ge=2)
+        """Number K of batches whose gradients are compared; the more, the more a device mixes."""
+        sketch: int | None = Field(default=None, ge=16, le=1 << 16)
+        """Numbers of a count sketch that replaces the gradient; without it the whole gradient is sent."""
 
     mixes = True
 

@@ -1,31 +1,38 @@
 """One round between a parent and its children, the same for LPS and devices as for GPS and LPSs."""
 
+from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.limits import ChildLimits
 from fedstrata.rounds.mask_keys import KeyRing, Masking
+from fedstrata.rounds.notes import ChildLimits
 from fedstrata.rounds.offer import Offer
-from fedstrata.rounds.open_round import OpenRound
-from fedstrata.rounds.result import RoundResult
+from fedstrata.rounds.open_round import NoKeys, OpenRound, RoundTerms, Stage
 from fedstrata.rounds.server import RoundServer
-from fedstrata.rounds.terms import RoundTerms
+from fedstrata.rounds.stages import Asking, Masked, OnTime, on_time
 from fedstrata.rpc.session import ParentStream
 
 __all__ = [
+    "Asking",
     "ChildLimits",
     "Identity",
     "Intake",
     "KeyRing",
+    "Masked",
     "Masking",
+    "NoKeys",
     "Offer",
+    "OnTime",
     "OpenRound",
     "ParentCalls",
     "ParentStream",
     "ReceivedModel",
+    "Refusals",
     "RoundClient",
     "RoundResult",
     "RoundServer",
     "RoundTerms",
+    "Stage",
     "Update",
+    "on_time",
 ]

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from numpy.typing import NDArray
 
+from fedstrata.clock.between import ChildClock
 from fedstrata.process.sleeping import HOLD_S
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
@@ -24,6 +25,7 @@ class ParentCalls:
     exchange: Any = None  # submit and fetch in one, where the parent has it
     close: Callable[[], None] = lambda: None  # gives up what stays open between calls
     held_s: float = HOLD_S  # how long the parent may hold a call back
+    clock: ChildClock = field(default_factory=ChildClock)  # how long calls take on the child's link
     patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
 
 
@@ -47,6 +49,26 @@ class ReceivedModel:
     told: answers_pb2.Answer | None = None  # what the GPS tells all devices with it
     begins_ns: int = 0  # of an LPS, on the virtual clock: when the global round began
     whole_bytes: int = 0  # header and payload, as they are when nothing is resumed
+
+    @classmethod
+    def of(cls, header: pb.ModelHeader, flat: Flat, whole_bytes: int) -> Self:
+        """Return a model that is all there, with what its header says."""
+        return cls(
+            round=header.round,
+            global_round=header.global_round,
+            evaluate_only=header.evaluate_only,
+            plan_version=header.plan_version,
+            flat=flat,
+            digest=header.digest,
+            cluster=header.cluster,
+            clusters=header.clusters,
+            offered=tuple(header.offered),
+            offers=tuple(tuple(offered.clusters) for offered in header.offers),
+            withdrawn=tuple(header.withdrawn),
+            told=header.told if header.HasField("told") else None,
+            begins_ns=header.begins_ns,
+            whole_bytes=whole_bytes,
+        )
 
     def trained_from(self, cluster_id: str, cluster: int) -> bytes:
         """Return the SHA-256 of all that was received and that training depends on, by a device in this cluster.

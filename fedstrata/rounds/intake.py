@@ -1,42 +1,29 @@
-"""What a parent gathers in one round: who has reported, how far uploads have come, and their exact sum.
+"""The exact sum of one round: updates are folded into it chunk by chunk as they arrive.
 
-Updates are folded into the sum chunk by chunk as they arrive. What cannot be completed (a sender refused or
-excluded half-way) voids the sum, and the children send again what they last sent: the same way back as after
-a restart of the parent.
+What cannot be completed (a sender refused or excluded half-way) voids the sum, and the children send again what they
+last sent: the same way back as after a restart of the parent.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from fedstrata.clock.round import Exchanged
-from fedstrata.errors import (
-    ExcludedError,
-    NotReadyError,
-    OffsetError,
-    PayloadError,
-    RunStoppedError,
-    SupersededError,
-    UnknownChildError,
-)
+from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, PayloadError, SupersededError
 from fedstrata.experiment import TierDeadline
-from fedstrata.process.quoting import quoted
-from fedstrata.rounds.child import Child, ChildState, Notes, apart, mean_loss, uninterrupted
-from fedstrata.rounds.limits import NO_LIMITS, ChildLimits
-from fedstrata.rounds.result import RoundResult
-from fedstrata.rounds.upload import Upload
+from fedstrata.rounds.children import Child, Children, ChildState, Notes, RoundResult, Upload
+from fedstrata.rounds.notes import NO_LIMITS, ChildLimits
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
 
 INLINE_ELEMENTS = 256 << 10  # arithmetic on no more, 0.3 ms, costs less than handing it to a thread and waiting
 
 
-class Intake:
-    """The gathering of one round from `children` into `sums`; None where they come later, or nothing is summed up."""
+class Intake(Children):
+    """Gathers the updates of one round's children into a sum."""
 
     def __init__(
         self,
@@ -48,75 +35,22 @@ class Intake:
         limits: ChildLimits = NO_LIMITS,
         masked_by: int = 0,
     ) -> None:
-        """`masked_by` is the least number of children whose masked updates make a sum; 0: updates are not masked."""
-        self._masked_by = masked_by
-        self._children = {child_id: Child() for child_id in children}
-        self._awaited = len(self._children)  # how many: counted, since every update asks
+        """`sums` is None if it comes later, or if nothing is summed up; `masked_by` as in `Children`."""
+        super().__init__(children, wait, masked_by)
         self.sums = sums
-        self._quorum = wait.quorum(len(self._children))
         self._executor = executor
         self.limits = limits
         self._notes = Notes()
         self._folding = asyncio.Lock()
-        self._is_void = False  # what the sum holds counts no more; whoever has the lock next empties it
+        self._is_void = False  # the sum counts no more; whoever has the lock next empties it
         self.reported = asyncio.Event()  # set while nobody is awaited
-        self.on_void: Callable[[], None] = lambda: None
+        self._when_void: list[Callable[[], None]] = []
         self.voided = 0
         self.is_closed = False
 
-    # --- what the parent asks -----------------------------------------------------------------
-
-    def state_of(self, child_id: str) -> ChildState | None:
-        """Where a child stands; None for one that is not of this round."""
-        child = self._children.get(child_id)
-        return child.state if child else None
-
-    def offset_of(self, child_id: str) -> int:
-        """How many bytes of a child's payload have been folded."""
-        return self._child(child_id).offset
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The children still awaited."""
-        return tuple(name for name, child in self._children.items() if child.state is ChildState.AWAITED)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nobody is awaited any more."""
-        return not self._awaited or self._are_too_few
-
-    @property
-    def _are_too_few(self) -> bool:
-        """Whether those who are left cannot hide each other's updates, or have masks for a sum that is not wanted."""
-        return bool(self._masked_by) and len(self.going_on) < max(self._masked_by, self._quorum)
-
-    @property
-    def going_on(self) -> tuple[str, ...]:
-        """The children that have not been given up."""
-        return tuple(name for name, child in self._children.items() if child.state is not ChildState.EXCLUDED)
-
-    def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
-        """Raise RunStoppedError when too few children have reported; `refusals` say why some never will.
-
-        With `still_awaited` those count, too, who still can.
-        """
-        if len(self.going_on) < self._masked_by:
-            raise RunStoppedError(
-                f"{len(self.going_on)} of {len(self._children)} devices are left in the round, too few to mask their "
-                f"updates: secure_aggregation.min_devices is {self._masked_by}{_why(refusals)}"
-            )
-        enough = (
-            {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited or self._are_too_few else {ChildState.ACCEPTED}
-        )
-        reported = [name for name, child in self._children.items() if child.state in enough]
-        if len(reported) < self._quorum:
-            absent = sorted(set(self._children) - set(reported))
-            raise RunStoppedError(
-                f"{len(reported)} of {len(self._children)} reported, the quorum is {self._quorum}; "
-                f"absent: {', '.join(absent[:10])}"
-                + (" …" if len(absent) > 10 else "")
-                + "".join(f" ({name} was refused: {refusals[name]})" for name in absent[:1] if name in refusals)
-            )
+    def when_void(self, react: Callable[[], None]) -> None:
+        """Have something called each time after the sum was voided, in the order in which this was asked for."""
+        self._when_void.append(react)
 
     # --- one child's update -------------------------------------------------------------------
 
@@ -183,7 +117,7 @@ class Intake:
         if len(values) <= INLINE_ELEMENTS or self._executor is None:
             fold()
             return False
-        return await uninterrupted(asyncio.get_running_loop().run_in_executor(self._executor, fold))
+        return await _uninterrupted(asyncio.get_running_loop().run_in_executor(self._executor, fold))
 
     @property
     def _sums(self) -> Sums:
@@ -204,10 +138,7 @@ class Intake:
             self._sums.count(upload.child_id, upload.weights)
             child.upload = None
             self._move(child, ChildState.ACCEPTED)
-            self._notes.losses[upload.child_id] = (header.train_loss, max(1, _examples(header, upload)))
-            self._notes.evaluations[upload.child_id] = [apart(evaluation) for evaluation in header.evaluations]
-            if header.HasField("work"):
-                self._notes.uploaded[upload.child_id] = Exchanged.of_update(header)
+            self._notes.keep(header, upload)
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
@@ -261,12 +192,8 @@ class Intake:
             if child.state is ChildState.ACCEPTED:
                 child.is_asked_again = True
                 self._move(child, ChildState.AWAITED)
-        self.on_void()
-
-    def _move(self, child: Child, state: ChildState) -> None:
-        """Set where a child stands; the one place that does."""
-        self._awaited += (state is ChildState.AWAITED) - (child.state is ChildState.AWAITED)
-        child.state = state
+        for react in self._when_void:
+            react()
 
     def _empty_if_void(self) -> None:
         """For whoever adds, while nobody else does."""
@@ -281,25 +208,11 @@ class Intake:
             self._empty_if_void()
             self.is_closed = True
             self.sums = None
-        losses = self._notes.losses.values()
-        return RoundResult(
-            children=sum(child.state is ChildState.ACCEPTED for child in self._children.values()),
-            num_examples=sum(examples for _, examples in losses),
-            train_loss=mean_loss(losses),
-            missing=tuple(name for name, child in self._children.items() if child.state is not ChildState.ACCEPTED),
-            evaluations=tuple(e for name in sorted(self._notes.evaluations) for e in self._notes.evaluations[name]),
-            uploaded=self._notes.uploaded,
-        )
+        return self._notes.result(self._children)
 
     def _tell(self) -> None:
         if self.is_complete:
             self.reported.set()
-
-    def _child(self, child_id: str) -> Child:
-        child = self._children.get(child_id)
-        if child is None:
-            raise UnknownChildError(f"{quoted(child_id)} is not of this round")
-        return child
 
     def _current(self, upload: Upload) -> Child:
         child = self._child(upload.child_id)
@@ -308,10 +221,16 @@ class Intake:
         return child
 
 
-def _examples(header: pb.UpdateHeader, upload: Upload) -> int:
-    """How many examples an update stands for: of one part the weight that was checked, of several what is said."""
-    return upload.weights[0] if len(upload.weights) == 1 else header.num_examples
+async def _uninterrupted(job: "asyncio.Future[None]") -> bool:
+    """Wait for a job in a thread even if the waiter is cancelled; return whether it was.
 
-
-def _why(refusals: Mapping[str, str]) -> str:
-    return "".join(f" ({name} was refused: {reason})" for name, reason in list(refusals.items())[:1])
+    Half a chunk must not stay in the sum.
+    """
+    was_cancelled = False
+    while not job.done():
+        try:
+            await asyncio.shield(job)
+        except asyncio.CancelledError:
+            was_cancelled = True
+    job.result()
+    return was_cancelled

@@ -13,7 +13,7 @@ from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds.child import ChildState
+from fedstrata.rounds.children import ChildState
 from fedstrata.rounds.intake import Intake
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -93,22 +93,6 @@ class KeyRing:
             )
 
 
-def is_shown(keys: KeyRing | None, request: pb.FetchModelRequest) -> bool:
-    """Keep the key that a child shows with its asking; False where updates are not masked.
-
-    Raises:
-        PayloadError: it shows none, or one that nobody wants: the two have not the same experiment.
-    """
-    if keys is not None:
-        keys.show(request.child_id, request.mask_key)
-    elif request.HasField("mask_key"):
-        raise PayloadError(
-            f"{quoted(request.child_id)} masks its updates, and its parent runs without secure_aggregation; "
-            "give all processes the same file"
-        )
-    return keys is not None
-
-
 class Masking:
     """Who masks with whom in one round."""
 
@@ -120,6 +104,7 @@ class Masking:
         self._vouched: dict[str, pb.MaskKey] = {}  # the same, with who vouches for them
         self.digest = b""  # empty while keys are missing
         self.part = pb.ModelPart()  # with the roster, for who does not know it
+        intake.when_void(self.renew)
         self.renew()
 
     @property
@@ -138,8 +123,11 @@ class Masking:
             return ()
         return self.lacking
 
-    def heard(self, child_id: str) -> bool:
+    def heard(self, child_id: str, *, has_masked: bool = False) -> bool:
         """Take note that a child has shown its key: with another than the roster's, all mask anew.
+
+        A child that `has_masked` in this round still has the key in the roster; the one that it shows is for the next
+        global round.
 
         True where the roster is there now and was not before.
 
@@ -153,6 +141,8 @@ class Masking:
             self.renew()
             return self.is_formed
         if key.public_key != self._known.get(child_id):
+            if has_masked:
+                return False
             self._shown[child_id] += 1
             if self._shown[child_id] > MOST_KEYS:
                 raise PayloadError(f"{child_id} shows another key for masks for the {MOST_KEYS + 1}th time in a round")

@@ -1,46 +1,147 @@
-"""The round now open at a parent: what its children start from, and what one is told that has been in it before."""
+"""The round now open at a parent: its models, its children, and the stages that it asks in turn."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from enum import Enum
+from typing import Any, Protocol, Self
 
-from fedstrata.clock.deadline import Deadline
+from fedstrata.clock.between import ParentClock
 from fedstrata.clock.round import Exchanged
-from fedstrata.errors import OffsetError
-from fedstrata.experiment import Encoding
-from fedstrata.rounds.asking import Asking
-from fedstrata.rounds.child import ChildState
+from fedstrata.errors import OffsetError, PayloadError
+from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import HOLD_S, Changes
+from fedstrata.rounds.children import ChildState, Refusals
 from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.mask_keys import Masking
 from fedstrata.rounds.offer import Offer
+from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
+from fedstrata.streams.streams import UPDATE_PART
+from fedstrata.tensors import Layout
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 
+class Keys(Protocol):
+    """Keeps the keys that children show with each asking."""
+
+    def show(self, child_id: str, key: pb.MaskKey) -> None:
+        """Keep a child's key. Raises PayloadError for what can be no key."""
+
+
+class NoKeys:
+    """Refuses keys: updates are not masked."""
+
+    def show(self, child_id: str, key: pb.MaskKey) -> None:
+        """Raise PayloadError for a key: parent and child do not run the same experiment."""
+        if key.ByteSize():
+            raise PayloadError(
+                f"{quoted(child_id)} masks its updates, and its parent runs without secure_aggregation; "
+                "give all processes the same file"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTerms:
+    """What all rounds of one parent have in common."""
+
+    run_id: str
+    layout: Layout
+    link: LinkSettings
+    wait: TierDeadline
+    clock: ParentClock = field(default_factory=ParentClock)
+    keys: Keys = field(default_factory=NoKeys)
+    held_s: float = HOLD_S  # how long a child's call is held back
+
+    def updates(self) -> Acceptance:
+        """Return what an update has to be."""
+        return Acceptance(self.layout, self.link.up, UPDATE_PART)
+
+
+class Verdict(Enum):
+    """What becomes of an update that a child begins to send."""
+
+    TAKEN = "taken"
+    LATE = "late"
+    NOT_YET = "not yet"  # its data is asked for later
+
+
+class Stage:
+    """One optional part of a round, which changes nothing by itself; a round asks its stages in order.
+
+    A round without a feature has no stage for it.
+    """
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the stages after this one may hear what children say."""
+        return True
+
+    def begin(self, around: "Around") -> None:
+        """Hear of the round, before any child does."""
+
+    def asked(self, request: pb.FetchModelRequest) -> bool:
+        """Note that a child asks for the model; return whether that is news for others. Raises PayloadError."""
+        return False
+
+    def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
+        """Return whether a child has to wait; `is_sent` says that it has sent its update of this round."""
+        return False
+
+    def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
+        """Return what a child gets before everything else, if anything."""
+        return None
+
+    async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
+        """Return what a child gets that does not need the model; None if this stage has nothing to say."""
+        return None
+
+    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
+        """Take what an awaited child says beside its update; return whether that was wanted.
+
+        Raises:
+            PayloadError: no honest child says so.
+        """
+        return False
+
+    def judge(self, header: pb.UpdateHeader) -> Verdict:
+        """Decide about an update of this round; a child that is late for good is left out."""
+        return Verdict.TAKEN
+
+    def lacking(self) -> tuple[tuple[str, ...], str] | None:
+        """Return the children that the round waits for, and for what of theirs; None if not because of this stage."""
+        return None
+
+    async def gather(self) -> None:
+        """Wait for what has to come before updates, and leave out the children that do not bring it."""
+
+    def go_on(self, clusters: Mapping[str, int]) -> None:
+        """Hear that updates are gathered from now on, and in which cluster each child goes on."""
+
+
 @dataclass
 class OpenRound:
-    """The round now open: its numbers, what children start from, and what they have sent."""
+    """The round now open: its numbers, the models that children start from, and what they have sent."""
 
     number: int
     global_round: int
     offers: Mapping[int, Offer]  # by cluster
     intake: Intake
-    clusters: Mapping[str, int] = field(default_factory=dict)  # by child; who is not named is in the first
+    clusters: Mapping[str, int] = field(default_factory=dict)  # by child; a child not named is in the first
     evaluate_only: bool = False
     plan_version: int = 0
     begins_ns: int = 0  # at the GPS, on the virtual clock
-    asking: Asking | None = None
-    deadline: Deadline = field(default_factory=Deadline)
-    masking: Masking | None = None  # under secure aggregation
+    stages: Sequence[Stage] = ()
 
     @classmethod
     def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
-        """A round in which all children start from one model, and what they are told with it."""
+        """Return a round in which all children start from one model, with what they are told."""
         return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
-        """Prepare what every child is told first."""
+        """Prepare what every child gets first."""
         header = pb.ModelHeader(
             run_id=run_id,
             round=self.number,
@@ -53,127 +154,107 @@ class OpenRound:
             offer.announce(header, encoding)
 
     def offer_to(self, child_id: str) -> Offer:
-        """What a child starts from."""
+        """Return what a child starts from."""
         return self.offers[self.clusters.get(child_id, 0)]
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """What a child has been sent, for the round's deadline and timeline."""
+        """Return what a child has been sent, for the round's deadline and timeline."""
         offer = self.offer_to(child_id)
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
 
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
-        """Whether a child's update of a round, against the model of a digest if it says one, is one of this round."""
+        """Return whether a child's update of a round belongs to this round; an empty digest fits every model."""
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
-    @property
-    def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """The round's number, for whom it waits, and for what of theirs."""
-        if self.masking is not None and not self.masking.is_formed:
-            return self.number, self.masking.lacking, "its key for masks"
-        return self.number, self.deadline.lacking(self.intake.missing), "its update"
+    # --- what children ask --------------------------------------------------------------------
 
-    @property
-    def knows_masks(self) -> bool:
-        """Whether children can be told whom to mask for, or need not be."""
-        return self.masking is None or self.masking.is_formed
+    def asked(self, request: pb.FetchModelRequest) -> bool:
+        """Let all stages know that a child asks; return whether that is news for others. Raises PayloadError."""
+        are_news = [stage.asked(request) for stage in self.stages]
+        return any(are_news)
 
     def has_news_for(self, request: pb.FetchModelRequest) -> bool:
-        """Whether there is something for a child that asks: a model, or what is said instead."""
-        child_id = request.child_id
-        if self.intake.is_closed or self.intake.state_of(child_id) is not ChildState.AWAITED or not self.knows_masks:
+        """Return whether there is something for a child that asks: a model, or what it gets instead."""
+        if self.intake.is_closed or not self.awaits(request.child_id):
             return False
-        if self.asking is not None and self.asking.holds_back(child_id, answered_round(request), self.number):
+        is_sent = self._is_sent(request)
+        return not any(stage.holds_back(request, is_sent=is_sent) for stage in self.stages)
+
+    def first(self, request: pb.FetchModelRequest) -> list[pb.ModelPart]:
+        """Return what a child gets before everything else."""
+        return [part for stage in self.stages if (part := stage.first(request)) is not None]
+
+    async def instead_of_model(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
+        """Return what a child gets that has been in this round before; None if it needs the model."""
+        is_sent = self._is_sent(request)
+        for stage in self.stages:
+            if (said := await stage.instead_of_model(request, is_sent=is_sent)) is not None:
+                return said
+        return pb.ModelPart(send_again=pb.SendAgain(round=self.number)) if is_sent else None
+
+    def resumed_at(self, request: pb.FetchModelRequest) -> int:
+        """Return the byte of the payload from which on a child wants the model. Raises OffsetError."""
+        offer = self.offer_to(request.child_id)
+        is_of_it = (request.resume_round, request.resume_digest) == (self.number, offer.header.digest)
+        offset, codec = request.resume_offset if is_of_it and offer.small_reply is None else 0, offer.codec
+        if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
+            raise OffsetError(f"cannot resume at byte {offset} of {codec.payload_bytes}")
+        return offset
+
+    def _is_sent(self, request: pb.FetchModelRequest) -> bool:
+        return self.is_base_of(request.child_id, request.sent_round, request.sent_digest)
+
+    # --- what children send -------------------------------------------------------------------
+
+    def awaits(self, child_id: str) -> bool:
+        """Return whether the round still waits for a child."""
+        return self.intake.state_of(child_id) is ChildState.AWAITED
+
+    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
+        """Take what a child says beside its update; return whether that was wanted. Raises PayloadError."""
+        if message.round != self.number or not self.awaits(message.child_id):
             return False
-        is_sent = self.is_base_of(child_id, request.sent_round, request.sent_digest)
-        return not (is_sent and self.deadline.holds_back(child_id))
+        for stage in self.stages:
+            if await stage.hear(message):
+                return True
+            if not stage.is_over:
+                break
+        return False
 
     def gathers(self, header: pb.UpdateHeader) -> bool:
-        """Whether an update is of this round, and the round gathers updates."""
+        """Return whether an update is of this round, and the round gathers updates."""
         is_ours = self.is_base_of(header.child_id, header.round, header.base_digest)
         return is_ours and not self.intake.is_closed and not self.evaluate_only
 
-    def note_announced(self, header: pb.UpdateHeader) -> bool:
-        """Keep what a child that the round waits for announces; whether it was wanted.
-
-        Raises:
-            PayloadError: it can be no update of that child.
-        """
-        is_awaited = self.intake.state_of(header.child_id) is ChildState.AWAITED
-        if not self.deadline.are_announced or self.is_asking or not is_awaited or not self.gathers(header):
-            return False
-        self.intake.limits.check_measured(header.evaluations)
-        self.deadline.note(header)
-        return True
-
-    def is_masked_for(self, header: pb.UpdateHeader) -> bool:
-        """Whether an update is masked for those who are in the round now, or is not to be."""
-        return self.masking is None or (self.masking.is_formed and header.roster_digest == self.masking.digest)
-
-    def is_in_time(self, header: pb.UpdateHeader) -> bool:
-        """Whether an update meets a deadline on the virtual clock; a child that misses it is left out of the round."""
-        if self.intake.state_of(header.child_id) is ChildState.AWAITED and self.deadline.is_late(header):
-            self.intake.exclude(header.child_id)
-            return False
-        return True
-
-    def keep_answer(self, child_id: str, answer: answers_pb2.Answer) -> None:
-        """Keep a checked answer; one that misses a deadline on the virtual clock leaves its child out of the round.
-
-        Raises:
-            PayloadError: it would be late by more than the clock holds.
-        """
-        if self.asking is not None:
-            self.asking.keep(child_id, answer)
-            if self.deadline.is_answer_late(child_id, self.asking.answers[child_id]):
-                self.intake.exclude(child_id)
-
-    def offset_of(self, request: pb.LocateUpdateRequest) -> int:
-        """How many bytes of a child's upload are in, where it is one of this round."""
-        is_ours = self.number == request.round and self.intake.state_of(request.child_id) is not None
-        return self.intake.offset_of(request.child_id) if is_ours else 0
+    def judge(self, header: pb.UpdateHeader) -> Verdict:
+        """Decide about an update of this round, as the first stage does that does not take it."""
+        verdicts = (stage.judge(header) for stage in self.stages)
+        return next((each for each in verdicts if each is not Verdict.TAKEN), Verdict.TAKEN)
 
     def has(self, header: pb.UpdateHeader) -> bool:
-        """Whether the update that a header announces is in."""
+        """Return whether the update that a header announces is in."""
         is_ours = self.number == header.round and not self.evaluate_only
         return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
 
-    def asked_by(self, message: pb.RoundAnswer) -> Asking | None:
-        """The question that an answer answers; None where it is not waited for, or not any more."""
-        is_awaited = self.intake.state_of(message.child_id) is ChildState.AWAITED
-        return self.asking if self.is_asking and self.number == message.round and is_awaited else None
+    def offset_of(self, request: pb.LocateUpdateRequest) -> int:
+        """Return how many bytes of a child's upload are in, if it belongs to this round."""
+        is_ours = self.number == request.round and self.intake.state_of(request.child_id) is not None
+        return self.intake.offset_of(request.child_id) if is_ours else 0
 
     @property
-    def is_asking(self) -> bool:
-        """Whether the round waits for its children's answers, or for what follows from them."""
-        return self.asking is not None and not self.asking.is_decided
+    def lacking(self) -> tuple[tuple[str, ...], str]:
+        """Return the children that the round waits for, and for what of theirs."""
+        said = (stage.lacking() for stage in self.stages)
+        return next((each for each in said if each is not None), (self.intake.missing, "its update"))
 
 
-def is_of(request: pb.FetchModelRequest, header: pb.ModelHeader) -> bool:
-    """Whether a download that was cut is of the model that the round has now."""
-    return request.resume_round == header.round and request.resume_digest == header.digest
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """What a stage works with."""
 
-
-def resumed_at(request: pb.FetchModelRequest, offer: Offer) -> int:
-    """The byte of the payload from which on a child wants the model. Raises OffsetError."""
-    offset, codec = request.resume_offset if is_of(request, offer.header) else 0, offer.codec
-    if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
-        raise OffsetError(f"cannot resume at byte {offset} of {codec.payload_bytes}")
-    return offset
-
-
-def answered_round(request: pb.FetchModelRequest) -> int:
-    """The round whose question a child has answered; -1 for none."""
-    return request.answered_round if request.HasField("answered_round") else -1
-
-
-def instead_of_model(opened: OpenRound, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-    """What a child is told that has been in the open round before; None where it needs the model."""
-    child_id, number = request.child_id, opened.number
-    if opened.is_base_of(child_id, request.sent_round, request.sent_digest):
-        return pb.ModelPart(send_again=pb.SendAgain(round=number, announce=opened.deadline.wants_word_of(child_id)))
-    if opened.asking is None or answered_round(request) != number:
-        return None
-    if opened.asking.clusters is None:  # the answer was given to an earlier life of this parent
-        return pb.ModelPart(send_again=pb.SendAgain(round=number))
-    cluster = opened.asking.clusters.get(child_id, 0)
-    return pb.ModelPart(go_on=pb.GoOn(round=number, cluster=cluster))
+    opened: OpenRound
+    terms: RoundTerms
+    refused: Refusals
+    changes: Changes
+    metrics: ProcessMetrics
+    log: EventLog

@@ -1,14 +1,19 @@
 """Streams from a child, read part by part so that none is held longer than it takes to deal with it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
 from fedstrata.errors import PayloadError, SupersededError
 from fedstrata.rpc.chunk import Chunk, Whole
+
+CHUNKS_AT_ONCE = 4
+LONGEST_TURN_S = 0.5  # a stream on a slow link takes longer, and goes on beside the others
+Part = TypeVar("Part")
 
 
 class Parts:
@@ -82,3 +87,58 @@ async def write_all(parts: AsyncIterator[Any], context: Any) -> None:
     async for part in parts:
         await context.write(part)
         del part
+
+
+class Turns:
+    """Hands out turns, each for one chunk, so that memory does not grow with the children that send at once.
+
+    A child has one turn at a time, and no child holds the others up for long.
+    """
+
+    def __init__(self, at_once: int = CHUNKS_AT_ONCE, longest_s: float = LONGEST_TURN_S) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._of_child: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(1))
+        self._longest_s = longest_s
+
+    @asynccontextmanager
+    async def one(self, child_id: str) -> AsyncIterator[None]:
+        """Give a child its turn, which is over with the block, or when it has lasted too long.
+
+        Of a child's many streams one has a turn and the others wait for it: it holds up itself.
+        """
+        own = self._of_child[child_id]
+        await own.acquire()
+        try:
+            await self._free.acquire()
+        except BaseException:
+            own.release()
+            raise
+        give_back = _once(self._free.release, own.release)
+        late = asyncio.get_running_loop().call_later(self._longest_s, give_back)
+        try:
+            yield
+        finally:
+            late.cancel()
+            give_back()
+
+    async def of(self, child_id: str, parts: AsyncIterator[Part]) -> AsyncGenerator[Part, None]:
+        """Give a child's parts, each read and dealt with in a turn of its own."""
+        while True:
+            async with self.one(child_id):
+                try:
+                    part = await anext(parts)
+                except StopAsyncIteration:
+                    return
+                yield part
+                del part  # whoever has to wait for the next turn holds nothing meanwhile
+
+
+def _once(*what: Callable[[], None]) -> Callable[[], None]:
+    """Return what calls these functions, one after the other, at its first call only."""
+    left = [*what]
+
+    def call() -> None:
+        while left:
+            left.pop()()
+
+    return call

@@ -16,10 +16,9 @@ from fedstrata.optimisers.files import OptimiserFiles
 from fedstrata.optimisers.server import Move, server_optimiser
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Intake, OpenRound, RoundResult, RoundServer, RoundTerms
+from fedstrata.rounds import Intake, OpenRound, Refusals, RoundResult, RoundServer, RoundTerms
 from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
-from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, Layout, Sums
 from gps.journal.journal import Journal
 from gps.plans.asking import Asking
@@ -42,7 +41,7 @@ class GlobalRounds:
     def __init__(
         self, experiment: Experiment, *, keeper: Keeper, plans: Plans, asking: Asking, folder: Path, journal: Journal,
         keep_counts: Callable[[], None], tell: Callable[[], None], metrics: ProcessMetrics, log: EventLog,
-        clock: GpsClock,
+        clock: GpsClock, refused: Refusals,
     ) -> None:  # fmt: skip
         """`keep_counts` is called in the transaction that closes a round, `tell` whenever a round is open."""
         self._experiment = experiment
@@ -58,7 +57,6 @@ class GlobalRounds:
         exchange = RoundTerms(
             run_id=experiment.run_id,
             layout=Layout(()),  # each round says what it takes
-            part=UPDATE_PART,
             link=experiment.links.lps_gps,
             wait=experiment.deadlines.gps,
             clock=clock.rounds,
@@ -67,8 +65,9 @@ class GlobalRounds:
         optimiser = server_optimiser(experiment.training.gps_optimiser)
         self._optimiser = OptimiserFiles(optimiser, folder, self._metadata)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
-        self.server = RoundServer(exchange, metrics, log, self._executor)
-        self.server.accepts_updates = keeper.acceptance
+        self.server = RoundServer(
+            exchange, metrics, log, self._executor, accepts_updates=keeper.acceptance, refused=refused
+        )
         self.global_round = journal.global_rounds_closed()
 
     async def closed(self, joined: Callable[[int], Awaitable[None]]) -> AsyncIterator[ClosedRound]:

@@ -25,15 +25,19 @@ from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
     Intake,
     KeyRing,
+    Masked,
     Masking,
+    NoKeys,
     OpenRound,
     ReceivedModel,
     RoundClient,
     RoundServer,
     RoundTerms,
     Update,
+    on_time,
 )
 from fedstrata.rounds.mask_keys import CheckKey
+from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, Sums, taken
@@ -106,15 +110,23 @@ class ClusterSession:
         exchange = RoundTerms(
             run_id=uplink.identity.run_id,
             layout=self._layout,
-            part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._clock.wait,
             held_s=hold_s(self._experiment.device_count),
             clock=self._clock.rounds,
-            keys=self._keys,
+            keys=self._keys or NoKeys(),
         )
-        self.server = RoundServer(exchange, around.metrics, log, around.executor)
-        self._notes = Notes(cluster.cluster_id, self.server, around.metrics, log)
+        self._notes = Notes(cluster.cluster_id, around.metrics, log)
+        link = "exact" if self._keys is not None else exchange.link.up  # masked updates lie on the grid of sums
+        updates = Acceptance(self._layout, link, UPDATE_PART)
+        self.server = RoundServer(
+            exchange,
+            around.metrics,
+            log,
+            around.executor,
+            accepts_updates=lambda number: updates,
+            refused=self._notes.refused,
+        )
         self.on_plan = _nothing
 
     def close(self) -> None:
@@ -269,6 +281,9 @@ class ClusterSession:
             children=children, sums=sums, wait=self.server.exchange.wait, executor=self._around.executor,
             limits=self._members.limits(), masked_by=keys.min_devices if keys else 0,
         )  # fmt: skip
+        stages = on_time(deadline)
+        if keys is not None:
+            stages.insert(0, Masked(Masking(keys, intake, sum(children.values()))))
         self.server.open(
             OpenRound.of_one(
                 standing.model,
@@ -277,8 +292,7 @@ class ClusterSession:
                 global_round=number // self._rounds_per_global,
                 intake=intake,
                 evaluate_only=evaluate_only,
-                deadline=deadline,
-                masking=Masking(keys, intake, sum(children.values())) if keys else None,
+                stages=stages,
             )
         )
 

@@ -239,13 +239,9 @@ class ModelSearch:
         check_run(self._run_id, header.run_id)
         return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
 
-    async def answer(self, message: pb.RoundAnswer) -> None:
-        """Pass an answer over: nobody is asked here."""
+    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
+        """Pass over an answer or an announcement: no round is open yet."""
         check_run(self._run_id, message.run_id)
-
-    def announce(self, header: pb.UpdateHeader) -> None:
-        """Pass over what an update is: no round is open yet."""
-        check_run(self._run_id, header.run_id)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
         """Nothing of any upload is here."""

@@ -6,7 +6,7 @@ global round again.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,18 @@ from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.methods import Moment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import hold_s
-from fedstrata.rounds import Intake, OpenRound, ReceivedModel, RoundClient, RoundServer, RoundTerms, Update
-from fedstrata.rounds.asking import Asking
+from fedstrata.rounds import (
+    Asking,
+    Intake,
+    OpenRound,
+    ReceivedModel,
+    RoundClient,
+    RoundServer,
+    RoundTerms,
+    Stage,
+    Update,
+    on_time,
+)
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import UPDATE_PART, are_offers
 from fedstrata.tensors import Layout, RoutedSums
@@ -60,22 +70,25 @@ class SpanningSession:
         exchange = RoundTerms(
             run_id=run_id,
             layout=self._streams.travelling,
-            part=UPDATE_PART,
             link=self._experiment.links.device_lps,
             wait=self._clock.wait,
             held_s=hold_s(self._experiment.device_count),
             clock=self._clock.rounds,
         )
-        self.server = RoundServer(exchange, around.metrics, log, around.executor)
-        self.server.accepts_updates = self._accepts_updates
-        if Homes(self._experiment.schedule).moving:
-            self.server.serves = self._members.has
+        self._notes = Notes(home.cluster_id, around.metrics, log)
+        self.server = RoundServer(
+            exchange,
+            around.metrics,
+            log,
+            around.executor,
+            accepts_updates=self._accepts_updates,
+            serves=self._members.has if Homes(self._experiment.schedule).moving else None,
+            refused=self._notes.refused,
+        )
         self._updates: list[tuple[int, Layout]] = []  # of updates, from which LPS round on
         self._accepted: dict[Layout, Acceptance] = {}
         self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
-        self._notes = Notes(home.cluster_id, self.server, around.metrics, log)
         self._report = gps_pb.ReportHeader(run_id=run_id, cluster_id=home.cluster_id)
-        uplink.accepts_model = self._acceptance
         self.on_plan: Callable[[int], Awaitable[None]] = _nothing
         self.on_planned: Callable[[int], Awaitable[None]] = _nothing
         self.planned_rounds: Callable[[], int] = lambda: 0
@@ -86,11 +99,6 @@ class SpanningSession:
         """Take who belongs here from now on; who does no more is told so."""
         self._members.take(home)
         self.server.look_again()
-
-    def _acceptance(self, header: pb.ModelHeader) -> Acceptance:
-        streams = self._around.streams.without(header.withdrawn)
-        clusters = min(header.clusters, self._experiment.device_count)
-        return Acceptance(streams.layout(clusters), self._uplink.link.down, streams.parts(clusters))
 
     def _vector(self, received: ReceivedModel) -> StreamVector:
         """All streams of a global round as the GPS has sent them. Raises PayloadError for offers that do not fit."""
@@ -198,15 +206,15 @@ class SpanningSession:
         started = time.monotonic()
         begins_ns = await self._clock.begins_ns(self._report, global_round, self._members)
         children = self._members.in_round(global_round, number, begins_ns)
-        asking = self._asking(number)
+        deadline = self._clock.opens(self._report, global_round, self._members)
+        asking = self._asking(number, deadline)
         is_planned = self.planned_rounds() > global_round
         # of an LPS that begins again in a round whose plan is made, devices hold models by the plan before
-        is_late = asking is not None and is_planned
+        is_late = bool(asking) and is_planned
         self._began_in = self._members.began_in() if is_late else self._members.clusters_of()
-        deadline = self._clock.opens(self._report, global_round, self._members)
-        self._open(number, global_round, vector, children, asking, deadline=deadline)
-        if asking is not None:
-            await self._ask(global_round, deadline, is_planned=is_planned)
+        self._open(number, global_round, vector, children, [*asking, *on_time(deadline)])
+        for question in asking:
+            await self._ask(global_round, question, is_planned=is_planned)
             self._clock.goes_on(global_round, self.planned_ns())
         sums = self._sums(children)
         self.server.go_on(self._members.clusters_of(), sums)
@@ -217,27 +225,28 @@ class SpanningSession:
         self._clock.of_round(self._report, partial(self.server.exchanged, gathered), self._members)
         return sums
 
-    async def _ask(self, global_round: int, deadline: Deadline, *, is_planned: bool) -> None:
+    async def _ask(self, global_round: int, asking: Asking, *, is_planned: bool) -> None:
         """Have the devices of the open round answer its question and wait for the plan, unless it is made."""
+        deadline = asking.deadline
         if is_planned:
             if deadline.can_be_missed:
                 deadline.found(self._files.late(global_round))
             return
-        answers = await self.server.gather_answers()
+        answers = await asking.gathered()
         if deadline.can_be_missed:
             await asyncio.to_thread(self._files.save_late, global_round, deadline.late_flows)
         indexes = {self._members.index_of(child_id): answer for child_id, answer in answers.items()}
-        lps_round, asked = global_round * self._rounds, partial(self.server.asked, answers)
+        lps_round, asked = global_round * self._rounds, partial(asking.exchanged, answers)
         answered_ns = self._clock.answered_ns(self._report, lps_round, asked, self._members)
         await self.submit_answers(global_round, indexes, answered_ns)
         await self.on_planned(global_round)
         await self._clock.plan_came(global_round)
 
-    def _asking(self, number: int) -> Asking | None:
-        """The question of an LPS round: the first of a global round is the one in which devices can be asked."""
+    def _asking(self, number: int, deadline: Deadline) -> list[Asking]:
+        """Return the stage in which devices are asked: the first LPS round of a global round can have one."""
         if self._question is None or number % self._rounds:
-            return None
-        return Asking(self._question, self._around.method.check_answer)
+            return []
+        return [Asking(self._question, self._around.method.check_answer, deadline)]
 
     def _sums(self, children: Mapping[str, int]) -> RoutedSums:
         sizes = [stream.tensors.size for stream in self._streams.streams(self._members.clusters)]
@@ -249,9 +258,8 @@ class SpanningSession:
         global_round: int,
         vector: StreamVector,
         children: Mapping[str, int],
-        asking: Asking | None = None,
+        stages: Sequence[Stage],
         *,
-        deadline: Deadline,
         evaluate_only: bool = False,
     ) -> None:
         intake = Intake(
@@ -266,8 +274,7 @@ class SpanningSession:
                 clusters=self._began_in,
                 intake=intake,
                 evaluate_only=evaluate_only,
-                asking=asking,
-                deadline=deadline,
+                stages=stages,
             )
         )
 
@@ -327,15 +334,20 @@ class SpanningSession:
         vector = self._vector(received)
         self._began_in = self._members.clusters_of()
         children = self._members.in_global_round(received.round)
-        self._open(
-            received.round * self._rounds, received.round, vector, children, deadline=Deadline(), evaluate_only=True
-        )
+        self._open(received.round * self._rounds, received.round, vector, children, (), evaluate_only=True)
         gathered = await self.server.gather()
         report = self._notes.of_measurement(self._report, gathered)
         await asyncio.to_thread(self._files.save_final, report)
         self.server.finish()
         await say_good_bye(self.server, gathered, self._experiment, self._log)
         return report
+
+
+def model_of_plan(around: LpsParts, header: pb.ModelHeader) -> Acceptance:
+    """Return what a model from the GPS has to be: all streams of as many clusters as its plan has."""
+    streams = around.streams.without(header.withdrawn)
+    clusters = min(header.clusters, around.experiment.device_count)
+    return Acceptance(streams.layout(clusters), around.experiment.links.lps_gps.down, streams.parts(clusters))
 
 
 async def _nothing(number: int) -> None:

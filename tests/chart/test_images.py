@@ -39,6 +39,7 @@ def test_an_image_is_made_of_the_shared_library_and_its_own_service(service: str
     assert sources == {
         "pyproject.toml",
         "constraints.txt",
+        "hashes.txt",
         "LICENSE",
         "scripts/image-packages",
         "scripts/sbom.py",
@@ -47,6 +48,16 @@ def test_an_image_is_made_of_the_shared_library_and_its_own_service(service: str
     }
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert sources <= kept, "what .dockerignore leaves out cannot be copied"
+
+
+def test_every_wheel_of_an_image_has_a_hash_and_the_version_of_the_constraints() -> None:
+    blocks = (ROOT / "hashes.txt").read_text().replace("\\\n", "").splitlines()
+    hashed = {block.split()[0].lower(): block.split()[1:] for block in blocks if not block.startswith("#")}
+    wanted = {line.lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert hashed.keys() <= wanted
+    assert all(hashes for hashes in hashed.values())
+    assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", each) for hashes in hashed.values() for each in hashes)
+    assert {"torch", "numpy", "grpcio", "cryptography", "scipy"} <= {name.partition("==")[0] for name in hashed}
 
 
 @pytest.fixture

@@ -1,9 +1,14 @@
 """What every pod may not do, and the little that the GPS may."""
 
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from fedstrata.process.http import StatusServer
 from tests.support.charts import CHART, EXPERIMENTS, VARIANTS, experiment_values, one, pods, render, values_of
 
 CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
@@ -146,10 +151,21 @@ def test_probes_ask_for_health_and_readiness_over_http() -> None:
         if component == "test":
             continue
         container = spec["containers"][0]
-        asked = {probe: container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+        asked = {probe: container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")}
         assert asked == {
-            "startupProbe": {"path": "/healthz", "port": "http"},
             "livenessProbe": {"path": "/healthz", "port": "http"},
             "readinessProbe": {"path": "/readyz", "port": "http"},
         }
         assert "http" in {port["name"] for port in container["ports"]}
+
+
+def test_the_startup_probe_waits_until_the_process_says_that_it_is_ready() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    container = one(render({"ports": {"http": port}}), "StatefulSet", "demo-fedstrata-lps")["spec"]["template"]["spec"]
+    _, *command = container["containers"][0]["startupProbe"]["exec"]["command"]
+    answers = iter([False, False, True])
+    probe = subprocess.Popen([sys.executable, *command])
+    with StatusServer(f"[::]:{port}", CollectorRegistry(), lambda: next(answers)):
+        assert probe.wait(timeout=60) == 0
+    assert list(answers) == []

@@ -56,6 +56,13 @@ def test_grouping_and_completion_are_events(lab: Lab, record: Path) -> None:
     assert {"Grouped", "RunCompleted"} <= reasons
 
 
+def test_no_probe_finds_a_pod_that_is_still_starting(lab: Lab, record: Path) -> None:
+    """An answer that is late is another matter: a busy machine has such."""
+    events = lab.core.list_namespaced_event(lab.namespace, field_selector="reason=Unhealthy").items
+    said = [f"{event.involved_object.name}: {event.message}" for event in events]
+    assert [line for line in said if "Startup" in line or "refused" in line or "503" in line] == []
+
+
 def test_no_container_was_restarted(lab: Lab, record: Path) -> None:
     pods = lab.pods("gps") + lab.pods("lps") + lab.pods("device")
     assert {status.restart_count for pod in pods for status in pod.status.container_statuses} == {0}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from device.agent import DeviceAgent
+from device.rounds import DeviceRounds
 from device.work import DeviceProcess
 from tests.support.tiers import Tiers, small
 
@@ -22,12 +23,19 @@ class Told(dict[str, Any]):
         self.first.set()
 
 
-class Behind(DeviceAgent):
-    """A device that asks for its first model once another of its process has one."""
+class RoundsBehind(DeviceRounds):
+    """Rounds of a device that asks for its first model once another of its process has one."""
 
-    async def _train(self, *what: Any) -> None:
+    async def take_part(self, *what: Any) -> None:
         await self._host.held.first.wait()  # type: ignore[attr-defined]
-        await super()._train(*what)
+        await super().take_part(*what)
+
+
+class Behind(DeviceAgent):
+    """A device that takes part so."""
+
+    def __init__(self, host: DeviceProcess, device_index: int) -> None:
+        super().__init__(host, device_index, RoundsBehind)
 
 
 async def model_bytes(folder: Path, of: type[DeviceAgent]) -> int:

@@ -204,7 +204,7 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
     path = folder / "model.safetensors"
     write_model(path, LAYOUT, [np.zeros(LAYOUT.size, np.float32)], {})
     wait, sums = TierDeadline(), OneSum(LAYOUT.size, CHILDREN)
-    exchange = RoundTerms(run_id="run", layout=LAYOUT, part="fed_avg", link=LinkSettings(), wait=wait)
+    exchange = RoundTerms(run_id="run", layout=LAYOUT, link=LinkSettings(), wait=wait)
     with ThreadPoolExecutor(1) as executor:
         server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), executor)
         intake = Intake(children=CHILDREN, sums=sums, wait=wait, executor=executor)
@@ -224,7 +224,7 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
 
 def _parts(name: str, update: Flat) -> list[Any]:
     codec = PayloadCodec(LAYOUT, "float32")
-    payload = payload_header(codec, name="fed_avg", num_examples=CHILDREN[name])
+    payload = payload_header(codec, name="update", num_examples=CHILDREN[name])
     header = pb.UpdateHeader(run_id="run", child_id=name, cluster_id="lps-0", round=0, payload=payload)
     chunks = [pb.UpdatePart(data=bytes(chunk)) for chunk in codec.chunks(lambda start, stop: update[start:stop])]
     return [pb.UpdatePart(header=header), *chunks, None]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from device.agent import DeviceAgent
 from device.masking.masks import Masks
+from device.rounds import DeviceRounds
 from device.work import DeviceProcess
 from emulator.results.record import RunRecord
 from fedstrata.errors import ExcludedError, PayloadError
@@ -233,16 +235,16 @@ async def test_a_device_with_a_certificate_and_a_false_key_is_refused_alone(
         def key(self) -> pb.MaskKey:
             return lie(super().key)
 
-    class Liar(DeviceAgent):
-        def __init__(self, host: DeviceProcess, device_index: int) -> None:
-            super().__init__(host, device_index)
-            assert host.proofs is not None
-            self._masks = Lying(host.experiment, self.device_id, host.proofs)
+    class LyingProcess(DeviceProcess):
+        def masks_of(self, device_id: str) -> Masks:
+            assert self.proofs is not None
+            return Lying(self.experiment, device_id, self.proofs)
 
     asked = experiment("method=fedavg", MASKED, "deadlines.lps={quorum_ratio: 0.8}")
     async with Tiers(asked, tmp_path, authority=Authority.new("run-1")) as tiers:
         host = await tiers.host()
-        devices = [tiers.start_device(host, index, Liar if index == 6 else DeviceAgent) for index in range(7)]
+        liar = LyingProcess(**{each.name: getattr(host, each.name) for each in fields(host)})
+        devices = [tiers.start_device(liar if index == 6 else host, index) for index in range(7)]
         record = await tiers.ended()
         ends = await asyncio.gather(*devices, return_exceptions=True)
     assert record.summary.status == "completed"
@@ -250,13 +252,20 @@ async def test_a_device_with_a_certificate_and_a_false_key_is_refused_alone(
     assert [type(end) for end in ends] == [type(None)] * 6 + [PayloadError]
 
 
-class Leaving(DeviceAgent):
-    """A device that is gone in the second LPS round, its key in the roster."""
+class LeavingRounds(DeviceRounds):
+    """Rounds of a device that is gone in the second one, its key in the roster."""
 
     def _round_job(self, *arguments: Any, **named: Any) -> Any:
         if arguments[1].round == 1:
             raise ExcludedError("a test")
         return super()._round_job(*arguments, **named)
+
+
+class Leaving(DeviceAgent):
+    """A device that takes part so."""
+
+    def __init__(self, host: DeviceProcess, device_index: int) -> None:
+        super().__init__(host, device_index, LeavingRounds)
 
 
 @pytest.mark.runs

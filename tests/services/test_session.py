@@ -54,7 +54,7 @@ class Rounds:
             self.received += [bytes(part.data) async for part in parts]
         return pb.UpdateReply(accepted=not self.is_late, current_round=header.round)
 
-    async def answer(self, message: pb.RoundAnswer) -> None:
+    async def hear(self, message: pb.RoundAnswer) -> None:
         if message.round < 0:
             raise PayloadError("round -1")
         self.answers.append(message.answer.data)

@@ -4,7 +4,7 @@ from typing import Any
 
 from device.compute_thread import Bench
 from device.training import OneByOne
-from device.work import DeviceProcess, DeviceWork
+from device.work import Beginning, DeviceProcess, DeviceWork
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Method, make_method
@@ -38,7 +38,7 @@ class Devices:
         """The examples that a device measures on."""
         return device_data(self.experiment, self.dataset, device_index).test
 
-    def work(self, device_index: int, lps_round: int = -1, **rest: Any) -> DeviceWork:
+    def work(self, device_index: int, lps_round: int = -1, **begins: Any) -> DeviceWork:
         """A device's work in an LPS round, or before training."""
         data = device_data(self.experiment, self.dataset, device_index)
-        return DeviceWork(self.host, data, device_index, lps_round=lps_round, **rest)
+        return DeviceWork(self.host, data, device_index, begins=Beginning(lps_round=lps_round, **begins))

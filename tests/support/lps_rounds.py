@@ -6,9 +6,14 @@ from typing import Any, cast
 
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.round import Exchanged
-from fedstrata.experiment import Experiment
-from fedstrata.rounds import Intake, OpenRound
-from fedstrata.rounds.asking import Asking
+from fedstrata.experiment import Experiment, LinkSettings
+from fedstrata.methods import Question
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.sleeping import Changes
+from fedstrata.rounds import Asking, Intake, OnTime, OpenRound, Refusals, RoundTerms
+from fedstrata.rounds.open_round import Around, Verdict
+from fedstrata.tensors import Layout
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members
@@ -36,7 +41,7 @@ class LpsRounds:
 
     def open(
         self, number: int, *, drawn: tuple[int, ...] = (0, 1, 2), down: int = 0, clusters: Three = (0, 0, 0),
-        asking: Asking | None = None,
+        question: Question | None = None,
     ) -> None:  # fmt: skip
         """Open a round whose models have so many bytes, a model for each of the clusters."""
         self.deadline, self.taken = self.clock.opens(self.report, 0, self.members), {}
@@ -46,14 +51,28 @@ class LpsRounds:
             offers={each: cast(Any, SimpleNamespace(whole_bytes=down, cluster=each)) for each in clusters},
             clusters=dict(zip(NAMES, clusters, strict=True)),
             intake=Intake(children=[NAMES[index] for index in drawn], wait=self.clock.wait),
-            asking=asking,
-            deadline=self.deadline,
         )
-        self.deadline.begin(self.opened)
+        around = Around(
+            opened=self.opened,
+            terms=RoundTerms(run_id="", layout=Layout(()), link=LinkSettings(), wait=self.clock.wait),
+            refused=Refusals(EventLog("test")),
+            changes=Changes(),
+            metrics=ProcessMetrics("lps"),
+            log=EventLog("test"),
+        )
+        self.on_time = OnTime(self.deadline)
+        self.on_time.begin(around)
+        if question is not None:
+            self.asking = Asking(question, deadline=self.deadline)
+            self.asking.begin(around)
+
+    def is_in_time(self, header: pb.UpdateHeader) -> bool:
+        """Whether an update is in time; else its sender is left out."""
+        return self.on_time.judge(header) is not Verdict.LATE
 
     def take(self, header: pb.UpdateHeader) -> None:
         """Have an update come; it is taken if it is in time."""
-        if self.opened.is_in_time(header):
+        if self.is_in_time(header):
             self.taken[header.child_id] = Exchanged.of_update(header).after(self.opened.sent_to(header.child_id))
 
     def close(self) -> None:

@@ -25,10 +25,13 @@ MAX_EXAMPLES = 8 * MOST_EXAMPLES
 PRIME, BASE = 2**255 - 19, 9  # of Curve25519
 
 
-def masked_experiment(devices: int, min_devices: int = 3, *, quorum_ratio: float = 0.5) -> Experiment:
+def masked_experiment(
+    devices: int, min_devices: int = 3, *, quorum_ratio: float = 0.5, rounds_per_global: int = 2
+) -> Experiment:
     return parse_experiment(
         f"{{name: masked, partition: {{kind: iid, devices: {devices}, examples_per_device: {MOST_EXAMPLES}}}, "
-        f"method: fedavg, secure_aggregation: {{min_devices: {min_devices}}}, "
+        f"training: {{lps_rounds_per_global_round: {rounds_per_global}}}, method: fedavg, "
+        f"secure_aggregation: {{min_devices: {min_devices}}}, "
         f"deadlines: {{lps: {{quorum_ratio: {quorum_ratio}}}}}}}"
     )
 

@@ -19,15 +19,15 @@ from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Intake, OpenRound, ParentCalls, RoundServer, RoundTerms
+from fedstrata.rounds import Asking, Intake, OpenRound, ParentCalls, RoundServer, RoundTerms, on_time
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
+from fedstrata.streams.streams import UPDATE_PART as PART
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 RUN_ID = "run-1"
-PART = "fed_avg"
 LAYOUT = Layout.of({"fc1.weight": (3, 2), "fc1.bias": (2,)})
 CODEC = PayloadCodec(LAYOUT, "float32")
 LINK = LinkSettings()
@@ -83,10 +83,11 @@ def server_of(
     layout: Layout = LAYOUT,
     link: LinkSettings = LINK,
     deadline: Deadline | None = None,
+    **given: Any,
 ) -> tuple[RoundServer, ExactSum]:
     """A parent with round 0 open, whose model counts 0, 1, 2, …; and the sum that the round fills."""
-    exchange = RoundTerms(run_id=RUN_ID, layout=layout, part=PART, link=link, wait=wait)
-    server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+    exchange = RoundTerms(run_id=RUN_ID, layout=layout, link=link, wait=wait)
+    server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), **given)
     return server, open_round(server, folder, 0, children, deadline)
 
 
@@ -99,9 +100,9 @@ def open_round(
     write_model(path, layout, [np.arange(layout.size, dtype=np.float32) + number], {})
     sums = OneSum(layout.size, children)
     intake = Intake(children=children, sums=sums, wait=server.exchange.wait)
-    deadline = deadline or Deadline()
     model = ModelFile(path, layout)
-    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, deadline=deadline))
+    stages = on_time(deadline or Deadline())
+    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, stages=stages))
     return sums.total
 
 
@@ -120,6 +121,11 @@ def announced(children: Iterable[str], *late: str) -> SharedUplink:
     return SharedUplink(DeviceTimeline(experiment), begins_ns=0, deadline_ns=10**9, free=free, indexes=indexes)
 
 
+def asking_of(server: RoundServer) -> Asking:
+    """The question of the open round."""
+    return next(stage for stage in server.opened().stages if isinstance(stage, Asking))
+
+
 class Wire:
     """The three calls of a child, straight into a parent, cut as the test says: after so many parts, each once."""
 
@@ -127,6 +133,7 @@ class Wire:
         self.server = server
         self._cut_down, self._cut_up = list(cut_down), list(cut_up)
         self.parts_up = self.parts_down = 0
+        self.asked: list[pb.FetchModelRequest] = []
         self.on_cut: Callable[[], None] = lambda: None
 
     def calls(self, patience: int | None = None, *, has_exchange: bool = False) -> ParentCalls:
@@ -136,6 +143,7 @@ class Wire:
         )
 
     async def fetch(self, request: pb.FetchModelRequest, **options: object) -> AsyncIterator[pb.ModelPart]:
+        self.asked.append(request)
         cut_after = self._cut_down.pop(0) if self._cut_down else None
         count = 0
         async with answered():
@@ -177,7 +185,7 @@ class Wire:
         if self._cut_up and self._cut_up.pop(0) == 0:
             raise cut_off()
         async with answered():
-            await self.server.answer(message)
+            await self.server.hear(message)
         async for part in self.fetch(message.then_fetch):
             yield part
 
@@ -185,7 +193,7 @@ class Wire:
         if self._cut_up and self._cut_up.pop(0) == 0:
             raise cut_off()
         async with answered():
-            self.server.announce(header)
+            await self.server.hear(header)
         async for part in self.fetch(header.then_fetch):
             yield part
 

@@ -12,7 +12,6 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.process import sleeping as link_module
 from fedstrata.process.logs import EventLog
 from fedstrata.rounds import Identity, RoundClient, RoundServer, Update
-from fedstrata.rounds.child_stream import ChildStream
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.tensors import ExactSum
 from fedstrata.v1 import rounds_pb2 as pb
@@ -20,7 +19,6 @@ from tests.support.rounds_setting import (
     CODEC,
     LAYOUT,
     LINK,
-    PART,
     RUN_ID,
     Wire,
     announced,
@@ -73,13 +71,13 @@ async def test_nobody_sends_before_all_have_announced_and_then_those_in_time(tmp
     server, total, _ = announcing_server(tmp_path, "c")
     gathering = asyncio.create_task(server.gather())
     assert (await said(server, "a", sent_round=-1)).HasField("header")
-    server.announce(told("a"))
+    await server.hear(told("a"))
     waiting = [asyncio.create_task(said(server, "a"))]
-    server.announce(told("c"))
+    await server.hear(told("c"))
     waiting.append(asyncio.create_task(said(server, "c")))
     assert server.awaited == (0, ("b",), "its update")
     await settled(*waiting)
-    server.announce(told("b"))
+    await server.hear(told("b"))
     assert (await waiting[0]).send_again == pb.SendAgain(round=0)
     assert await submit(server, "a", 4.0)
     assert await submit(server, "b", 8.0)
@@ -96,7 +94,7 @@ async def test_a_parent_that_is_back_hears_what_updates_are_before_it_asks_for_t
     # and data that comes all the same, of an upload that was cut, is not taken yet, but heard of
     assert not await submit(server, "a", 4.0)
     for child_id in ("b", "c"):
-        server.announce(told(child_id))
+        await server.hear(told(child_id))
     assert (await said(server, "a")).send_again == pb.SendAgain(round=0)
     for child_id in CHILDREN:
         assert await submit(server, child_id, 1.0)
@@ -107,14 +105,14 @@ async def test_who_is_refused_meanwhile_holds_nobody_up(tmp_path: Path) -> None:
     server, _, _ = announcing_server(tmp_path)
     gathering = asyncio.create_task(server.gather())
     for child_id in ("a", "b"):
-        server.announce(told(child_id))
+        await server.hear(told(child_id))
     waiting = asyncio.create_task(said(server, "a"))
     await settled(waiting)
     bad = told("c")
     bad.work.examples = 1_001
     with pytest.raises(PayloadError):
-        server.announce(bad)
-    assert server.has_refused("c")
+        await server.hear(bad)
+    assert "c" in server.refused
     assert (await waiting).HasField("send_again")
     for child_id in ("a", "b"):
         assert await submit(server, child_id, 1.0)
@@ -126,18 +124,18 @@ async def test_who_is_refused_meanwhile_holds_nobody_up(tmp_path: Path) -> None:
 async def test_a_child_that_begins_anew_gets_the_model_and_its_first_word_counts(tmp_path: Path) -> None:
     server, _, announcing = announcing_server(tmp_path)
     gathering = asyncio.create_task(server.gather())
-    server.announce(told("a"))
+    await server.hear(told("a"))
     assert (await said(server, "a", sent_round=-1)).HasField("header")
     again = told("a")
     again.train_loss = 1.0
-    server.announce(again)
+    await server.hear(again)
     assert announcing.announced["a"].up_bytes == Exchanged.of_update(told("a")).up_bytes
     assert Exchanged.of_update(told("a")) != Exchanged.of_update(again)
     for child_id in ("b", "c"):
-        server.announce(told(child_id))
+        await server.hear(told(child_id))
     await settled()
     assert (await said(server, "a", sent_round=-1)).HasField("header")  # killed once it was asked for
-    server.announce(told("a"))
+    await server.hear(told("a"))
     for child_id in CHILDREN:
         assert await submit(server, child_id, 1.0)
     assert (await gathering).children == 3
@@ -147,13 +145,13 @@ async def test_what_is_announced_of_another_round_or_by_nobody_that_is_awaited_i
     server, _, announcing = announcing_server(tmp_path, "a", "b")
     other = told("a")
     other.round = 7
-    server.announce(other)
+    await server.hear(other)
     server.opened().intake.exclude("c")
-    server.announce(told("c"))
+    await server.hear(told("c"))
     assert announcing.announced == {}
     gathering = asyncio.create_task(server.gather())
     for child_id in ("a", "b"):
-        server.announce(told(child_id))
+        await server.hear(told(child_id))
     with pytest.raises(RunStoppedError, match="0 of 3 reported, the quorum is 2"):
         await gathering
 
@@ -166,19 +164,8 @@ async def test_announcements_that_can_be_none_are_refused(tmp_path: Path) -> Non
     measured.evaluations.add(device_id="a")
     for header in (short, measured):
         with pytest.raises(PayloadError):
-            server.announce(header)
-        assert server.has_refused(header.child_id)
-
-
-async def test_a_stream_that_takes_no_announcements_says_so() -> None:
-    async def requests() -> object:
-        yield pb.UpdatePart(announced=pb.UpdateHeader())
-
-    async def never(*_: object) -> None:
-        raise AssertionError
-
-    with pytest.raises(PayloadError, match="updates are not announced here"):
-        await ChildStream(never, never, never).answer(requests(), None)  # type: ignore[arg-type]
+            await server.hear(header)
+        assert header.child_id in server.refused
 
 
 # --- a child's side ---------------------------------------------------------------------------------------------
@@ -187,7 +174,7 @@ async def test_a_stream_that_takes_no_announcements_says_so() -> None:
 def client_of(server: RoundServer, child_id: str, *cut_up: int) -> RoundClient:
     wire, who = Wire(server, cut_up=cut_up), Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
     calls = wire.calls(has_exchange=True)
-    return RoundClient(calls, who, LAYOUT, link=LINK, part=PART, log=EventLog("test"))
+    return RoundClient(calls, who, LAYOUT, link=LINK, log=EventLog("test"))
 
 
 def update_of(child_id: str, value: float) -> Update:

@@ -24,7 +24,7 @@ from fedstrata.rpc.chunk import part_parser
 from fedstrata.store.model_file import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
-from tests.support.rounds_setting import PART, RUN_ID
+from tests.support.rounds_setting import RUN_ID
 
 ONCE = "shared: {device-lps: {down_rate: 1Mbit/s, broadcast: true}}"
 STEP = 9_984  # bits in a piece: ten milliseconds of the link, whole elements
@@ -194,9 +194,7 @@ IDS = [f"device-00{index}" for index in range(3)]
 def opened(clock: SetTime) -> RoundServer:
     """A parent with a round open, whose first two devices have one model and whose third has another."""
     links = transfers(clock, "shared: {device-lps: {down_rate: 8Mbit/s, broadcast: true}}")
-    terms = RoundTerms(
-        run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links)
-    )
+    terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links))
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
     server.open(round_of(0))
     return server

@@ -13,7 +13,6 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import overridden, parse_experiment
 from fedstrata.methods import NAMES, Method, make_method, method_settings
 from fedstrata.methods.registry import facts_of, method_class
-from scripts.combinations import page
 
 ROOT = Path(__file__).parents[2]
 BASE = """
@@ -192,7 +191,3 @@ def test_a_method_that_refuses_what_is_no_feature_is_told_which_there_are() -> N
 def test_what_goes_together_is_not_refused(overrides: list[str]) -> None:
     parse_experiment(BASE, overrides=overrides)
     assert found(overrides) == []
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "reference" / "combinations.md").read_text(encoding="utf-8") == page(), "make reference"

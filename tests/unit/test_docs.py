@@ -1,32 +1,26 @@
 """What the documents say is so: commands, links, keys, fields, metrics, errors, examples."""
 
-import inspect
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
 
+import jsonschema
 import pytest
 import typer
 import yaml
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from emulator.commands.main import app
 from emulator.results.record import load_record
 from emulator.sweeps.file import SweepFile, load_sweep, sweep_of
-from fedstrata import errors
-from fedstrata.experiment import DATASETS, MODELS, Experiment
+from fedstrata.experiment import DATASETS, MODELS
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES
-from fedstrata.methods.registry import DEFAULT, method_class
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.record.energy import ENERGY
 from fedstrata.record.links import LINK_ROWS
@@ -61,8 +55,9 @@ def prose(text: str) -> str:
 
 # Pages that are written, or written anew, by the rules in docs/contribute.md; a page stays here once it is.
 PLAIN = [
-    "README.md", "docs/boards-without-kubernetes.md", "docs/choose-a-method.md", "docs/concepts.md",
-    "docs/contribute.md", "docs/index.md",
+    "README.md", "docs/boards-without-kubernetes.md", "docs/choose-a-method.md", "docs/cluster-quickstart.md",
+    "docs/concepts.md", "docs/contribute.md", "docs/experiment.md", "docs/index.md", "docs/install.md",
+    "docs/own-model.md", "docs/troubleshooting.md", "docs/upgrade-and-backup.md", "docs/use-the-model.md",
     "docs/runbook.md", "docs/decisions/README.md", "docs/decisions/rooms.md", "docs/results/README.md",
     "docs/tutorial/boards.md", "docs/tutorial/first-run.md", "docs/tutorial/own-data.md",
     "docs/tutorial/own-method.md",
@@ -233,89 +228,18 @@ def test_every_decision_is_in_the_index_once_with_its_date() -> None:
 # --- the experiment file ------------------------------------------------------------------------------------
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The settings that a field may hold, through unions and tuples."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) in {Annotated, Union, UnionType, tuple}:
-        for part in get_args(annotation):
-            yield from models_in(part)
-
-
-def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key that holds a value, dotted, with its default; a list's items have N in their place."""
-    for name, field in model.model_fields.items():
-        key = prefix + (field.alias or name)
-        inner = list(models_in(field.annotation))
-        is_list = any(get_origin(part) is tuple for part in (field.annotation, *get_args(field.annotation)))
-        if is_list or not inner:
-            yield key, field.default
-        for part in inner:
-            yield from keys_of(part, f"{key}.N." if is_list else f"{key}.")
-
-
-KEYS = sorted(set(keys_of(Experiment)), key=str)
-OPTIONS = [
-    (name, key, default)
-    for name in NAMES
-    for key, default in keys_of(method_class(name).Options, "method.")
-    if key != "method.name"
-]
-
-
-def test_all_settings_are_found() -> None:
-    keys = {key for key, _ in KEYS}
-    assert {"seed", "partition.tasks.N.labels", "links.lps-gps.up", "training.optimiser.schedule.every"} <= keys
-    assert len(keys) > 45
-
-
-@pytest.mark.parametrize(("key", "default"), KEYS, ids=[f"{key}-{default}" for key, default in KEYS])
-def test_every_key_is_documented_with_its_default(key: str, default: Any) -> None:
-    rows = re.findall(rf"^\| `{re.escape(key)}` \| (.*?) \|", text_of("docs/experiment.md"), re.MULTILINE)
-    assert len(rows) == 1, f"{key} has {len(rows)} rows in docs/experiment.md"
-    by_branch = {"partition.kind", *(f"training.{tier}_optimiser.learning_rate" for tier in ("lps", "gps"))}
-    if key in {*by_branch, "training.local_epochs"}:
-        return  # differs by branch, or depends on local_steps
-    default = DEFAULT if key == "method.name" else default
-    shown = "required" if default is PydanticUndefined else f"`{yaml.safe_dump(default).split(chr(10))[0]}`"
-    assert rows[0] == shown
-
-
-def options_of(name: str) -> str:
-    """The part of the document that tells of a method's options."""
-    return text_of("docs/experiment.md").partition(f"\n### {name}\n")[2].partition("\n#")[0]
-
-
-@pytest.mark.parametrize(("name", "key", "default"), OPTIONS, ids=[f"{name}-{key}" for name, key, _ in OPTIONS])
-def test_every_option_of_a_method_is_documented_under_its_name_with_its_default(
-    name: str, key: str, default: Any
-) -> None:
-    shown = f"`{yaml.safe_dump(default).split(chr(10))[0]}`"
-    rows = re.findall(rf"^\| `{re.escape(key)}` \| (.*?) \|", options_of(name), re.MULTILINE)
-    assert rows == [shown], f"{key} under {name} in docs/experiment.md"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_option_is_documented_that_a_method_has_not(name: str) -> None:
-    documented = set(re.findall(r"^\| `([\w.-]+)` \|", options_of(name), re.MULTILINE))
-    assert documented == {key for method, key, _ in OPTIONS if method == name}
-
-
-def test_no_key_is_documented_that_does_not_exist() -> None:
-    keys = {key for key, _ in KEYS} | {key for _, key, _ in OPTIONS} | set(Experiment.model_fields)
-    for key in re.findall(r"^\| `([\w.-]+)` \|", text_of("docs/experiment.md"), re.MULTILINE):
-        assert key in keys
-
-
-@pytest.mark.parametrize("name", [*DATASETS, *MODELS, *NAMES])
+@pytest.mark.parametrize("name", [*DATASETS, *MODELS])
 def test_every_choice_is_documented(name: str) -> None:
+    assert f"`{name}`" in text_of("docs/reference/experiment.md")
     assert f"`{name}`" in text_of("docs/experiment.md")
 
 
-def test_every_method_has_a_row_on_both_pages() -> None:
-    grouping = text_of("docs/experiment.md").partition("| method | devices are grouped |")[2].partition("\n\n")[0]
-    assert sorted(re.findall(r"^\| (\w+) \|", grouping, re.MULTILINE)) == sorted(NAMES)
-    assert sorted(re.findall(r"^\| \[`(\w+)`\]", text_of("docs/methods.md"), re.MULTILINE)) == sorted(NAMES)
+def test_every_method_has_a_row_and_a_section() -> None:
+    text = text_of("docs/methods.md")
+    assert sorted(re.findall(r"^\| \[`(\w+)`\]", text, re.MULTILINE)) == sorted(NAMES)
+    for name in NAMES:
+        section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert f"(reference/methods/{name}.md)" in section, name
 
 
 @pytest.mark.parametrize("block", blocks(text_of("docs/experiment.md"), "yaml"))
@@ -406,25 +330,46 @@ def test_every_call_is_in_the_protocols_document() -> None:
     assert calls <= set(re.findall(r"\w+", text_of("docs/protocol.md")))
 
 
-def test_every_error_is_documented_with_its_status() -> None:
-    kinds = [
-        kind
-        for _, kind in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(kind, errors.FedstrataError) and kind is not errors.FedstrataError
-    ]
-    table = text_of("docs/protocol.md").partition("## Errors")[2]
-    rows = {
-        name: status
-        for names, status in re.findall(r"^\| (.*?) \| ([A-Z_]+) \|", table, re.MULTILINE)
-        for name in re.findall(r"`(\w+)`", names)
-    }
-    assert rows == {kind.__name__: kind.status.name for kind in kinds}
+# --- how-to guides ------------------------------------------------------------------------------------------
 
 
-def test_every_exit_code_is_documented() -> None:
-    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text_of("docs/cli.md"), re.MULTILINE)}
-    assert codes <= documented
+def test_the_values_of_the_quickstart_are_allowed_by_the_charts_schema() -> None:
+    schema = json.loads(text_of("helm/fedstrata/values.schema.json"))
+    (values,) = blocks(text_of("docs/cluster-quickstart.md"), "yaml")
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(values))
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_code() -> None:
+    folders = ("emulator", "fedstrata", "gps", "lps", "device")
+    code = "".join(path.read_text("utf-8") for folder in folders for path in ROOT.glob(f"{folder}/**/*.py"))
+    messages = re.findall(r"^\| `(.+?)` \|", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    assert len(messages) > 15
+    assert [message for message in messages if message not in code] == []
+
+
+def test_install_lists_every_extra_that_a_user_may_want() -> None:
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.+?`) \|", text_of("docs/install.md"), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == extras.keys() - {"dev"}
+
+
+@pytest.mark.runs
+def test_the_page_about_own_models_gives_a_run_that_the_page_after_it_uses(tmp_path: Path) -> None:
+    model, use = text_of("docs/own-model.md"), text_of("docs/use-the-model.md")
+    (tmp_path / "my_model.py").write_text(blocks(model, "python")[0], encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(blocks(model, "yaml")[0], encoding="utf-8")
+    (tmp_path / "use.py").write_text("".join(blocks(use, "python")), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = ""
+    for command in (["-m", "emulator", "run", "mine.yaml", "--out", "mine", "--quiet"], ["use.py"]):
+        call = [sys.executable, *command]
+        done = subprocess.run(
+            call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = done.stdout
+    assert "'device-000'" in said
+    assert said.startswith("tensor([")
 
 
 # --- generated and configured files -------------------------------------------------------------------------

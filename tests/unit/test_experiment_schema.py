@@ -50,3 +50,21 @@ def test_it_takes_the_default_by_its_options_alone_and_own_code(
 @pytest.mark.parametrize("section", ["kmeans", {"name": "kmeans"}, {"name": "fedprox", "mu": "much"}, 3])
 def test_it_refuses_what_is_no_method(validator: jsonschema.Draft202012Validator, section: Any) -> None:
     assert not validator.is_valid(with_method(section))
+
+
+def without_description(node: Any, place: str = "") -> list[str]:
+    """The properties of a JSON Schema that have no description, or one that is not one sentence."""
+    found = []
+    if isinstance(node, dict):
+        for name, inner in node.get("properties", {}).items():
+            said = inner.get("description", "")
+            if not said.endswith(".") or len(said.split()) > 25:
+                found.append(f"{place}.{name}: {said}")
+    for key, inner in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        found += without_description(inner, f"{place}.{key}")
+    return found
+
+
+def test_every_key_has_a_description_of_one_short_sentence(validator: jsonschema.Draft202012Validator) -> None:
+    definitions: Any = validator.schema
+    assert without_description(definitions) == []

@@ -13,7 +13,7 @@ from fedstrata.errors import ExcludedError, OffsetError, PayloadError, RunStoppe
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake
 from fedstrata.rounds import intake as intake_module
-from fedstrata.rounds.child import ChildState
+from fedstrata.rounds.children import ChildState
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 from tests.support.rounds_setting import CODEC, LAYOUT, bytes_of, header_of, intake_of, send, vector
 

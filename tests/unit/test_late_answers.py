@@ -9,7 +9,7 @@ from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Question
-from fedstrata.rounds.asking import Asking
+from fedstrata.rounds import Asking
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.lps_rounds import NAMES, LpsRounds, header_of
@@ -35,14 +35,13 @@ class AskedRound(LpsRounds):
 
     def __init__(self, busy_ns: int = 0, *overrides: str) -> None:
         super().__init__(parse_experiment(TEXT, overrides=overrides), {0: busy_ns} if busy_ns else None)
-        self.open(0, asking=Asking(QUESTION))
+        self.open(0, question=QUESTION)
 
     def ask(self) -> int:
         """Have all answer who are asked; gives when the last answer was there."""
         for name in self.opened.intake.missing:
-            self.opened.keep_answer(name, ANSWER)
-        assert self.opened.asking is not None
-        answers = self.opened.asking.answers
+            self.asking.keep(name, ANSWER)
+        answers = self.asking.answers
         there = {name: Exchanged.of_answer(answers[name]) for name in self.opened.intake.missing}
         return self.clock.answered_ns(self.report, 0, lambda: there, self.members)
 
@@ -119,10 +118,10 @@ def test_who_would_be_late_by_more_than_the_clock_holds_is_refused() -> None:
     answer = answer_to_proto(QUESTION, {"losses": np.zeros(1)})
     answer.trained_examples = 2**30
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
-        asked.opened.keep_answer("device-000", answer)
+        asked.asking.keep("device-000", answer)
     asked.clock.goes_on(0, 5 * S)
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
-        asked.opened.is_in_time(pb.UpdateHeader(child_id="device-000", work=pb.Work(examples=2**30)))
+        asked.is_in_time(pb.UpdateHeader(child_id="device-000", work=pb.Work(examples=2**30)))
 
 
 def test_an_update_whose_answer_would_have_taken_longer_than_the_clock_holds_is_refused() -> None:
@@ -130,4 +129,4 @@ def test_an_update_whose_answer_would_have_taken_longer_than_the_clock_holds_is_
     asked.clock.goes_on(0, 5 * S)  # what it trained on for its answer changes nothing of when its update is there
     work = pb.Work(examples=2**30, answer_examples=2**30)
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
-        asked.opened.is_in_time(pb.UpdateHeader(child_id="device-000", work=work))
+        asked.is_in_time(pb.UpdateHeader(child_id="device-000", work=work))

@@ -22,15 +22,19 @@ from fedstrata.rounds import (
     Identity,
     Intake,
     KeyRing,
+    Masked,
     Masking,
+    NoKeys,
     OpenRound,
     ReceivedModel,
     RoundClient,
     RoundServer,
     RoundTerms,
     Update,
+    on_time,
 )
 from fedstrata.rounds.mask_keys import MOST_KEYS
+from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, MaskedSum
 from fedstrata.trust.key_check import KeyCheck
@@ -40,6 +44,7 @@ from tests.support.masks_setting import LAYOUT, masked_experiment
 from tests.support.rounds_setting import PART, RUN_ID, Wire, announced, vector
 
 EXPERIMENT = masked_experiment(5)
+MASKED = Acceptance(LAYOUT, "exact", PART)
 IDS = EXPERIMENT.device_ids()
 FOREVER = TierDeadline()
 SOON = TierDeadline(deadline_s=60, quorum_ratio=0.5)  # by a clock that the test sets
@@ -58,8 +63,10 @@ class Parent:
         deadline: Deadline | None = None,
     ) -> "Parent":  # fmt: skip
         keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
-        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=wait, keys=keys)
-        server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=wait, keys=keys)
+        server = RoundServer(
+            terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), accepts_updates=lambda number: MASKED
+        )
         parent = cls(server, None)  # type: ignore[arg-type]
         parent.open(folder, 0, children, deadline or Deadline())
         return parent
@@ -70,7 +77,9 @@ class Parent:
         self.sums = MaskedSum(LAYOUT.size, most)
         terms = self.server.exchange
         intake = Intake(children=most, sums=self.sums, wait=terms.wait, masked_by=3)
-        masking = Masking(terms.keys, intake, sum(most.values())) if terms.keys else None
+        stages = on_time(deadline or Deadline())
+        if isinstance(terms.keys, KeyRing):
+            stages.insert(0, Masked(Masking(terms.keys, intake, sum(most.values()))))
         model = ModelFile(path, LAYOUT)
         self.server.open(
             OpenRound.of_one(
@@ -78,8 +87,7 @@ class Parent:
                 number=number,
                 global_round=number,
                 intake=intake,
-                masking=masking,
-                deadline=deadline or Deadline(),
+                stages=stages,
             )
         )
 
@@ -97,8 +105,9 @@ class Child:
         self.masks = Masks(experiment, device_id, Proofs(experiment.run_id, None))
         identity = Identity(run_id=RUN_ID, child_id=device_id, cluster_id="lps-0")
         calls = Wire(parent.server, **cuts).calls()
-        self.client = RoundClient(calls, identity, LAYOUT, link=LinkSettings(), part=PART, log=EventLog("device"))
-        self.client.mask_by(self.masks)
+        self.client = RoundClient(
+            calls, identity, LAYOUT, link=LinkSettings(), log=EventLog("device"), masks=self.masks
+        )
         self.sent: Update | None = None
         self.uploads = 0
 
@@ -106,7 +115,12 @@ class Child:
         """Fetch the model and send an update of it."""
         received = await self.client.fetch(-1)
         assert isinstance(received, ReceivedModel)
-        self.sent = Update(
+        self.sent = self.update_of(received, flat, num_examples)
+        await self.send_again()
+
+    def update_of(self, received: Any, flat: Flat, num_examples: int = 2) -> Update:
+        """The update of a model that was received."""
+        return Update(
             round=received.round,
             num_examples=num_examples,
             codec=self.client.codec_for(flat),
@@ -114,7 +128,6 @@ class Child:
             base_digest=received.digest,
             trained_from=received.trained_from("lps-0", 0),
         )
-        await self.send_again()
 
     async def send_again(self) -> None:
         assert self.sent is not None
@@ -212,15 +225,30 @@ async def test_a_device_that_comes_back_with_another_key_is_masked_for_anew(tmp_
     assert [child.uploads for child in children] == [2] * 4
 
 
+async def test_a_late_update_shows_the_key_of_the_next_global_round_and_nobody_else_masks_anew(tmp_path: Path) -> None:
+    parent, short = Parent.of(tmp_path), masked_experiment(5, rounds_per_global=1)
+    children = [Child(parent, name, experiment=short) for name in IDS]
+    late, killed = children[3:]
+    waiting = [child.client.fetch(-1) for child in (late, killed)]
+    received, *_ = await asyncio.gather(*waiting, *(child.send(vector(1.0)) for child in children[:3]))
+    born_again = Child(parent, IDS[4], experiment=short)
+    again = asyncio.ensure_future(_then(asyncio.ensure_future(born_again.client.fetch(-1)), born_again, vector(6.0)))
+    await turns()
+    late.sent = late.update_of(received, vector(1.0))
+    await late.send_again()
+    mean = await mean_of(parent, again, *(child.stay() for child in children[:4]))
+    assert mean[0] == 2.0
+    assert [child.uploads for child in children[:4]] == [2] * 4
+
+
 async def test_as_long_as_keys_are_missing_those_are_named_who_have_shown_none(tmp_path: Path) -> None:
     parent = Parent.of(tmp_path)
-    keys, masking = parent.server.exchange.keys, parent.server.opened().masking
-    assert keys is not None
-    assert masking is not None
+    keys, (masked,) = parent.server.exchange.keys, parent.server.opened().stages
+    assert isinstance(masked, Masked)
     for number, name in enumerate(IDS):
         assert parent.server.awaited == (0, tuple(IDS[number:]), "its key for masks")
         keys.show(name, Child(parent, name).masks.key)
-        masking.heard(name)
+        masked.masking.heard(name)
     assert parent.server.awaited == (0, tuple(IDS), "its update")
 
 
@@ -291,7 +319,7 @@ async def test_a_device_that_cannot_mask_is_refused_and_the_others_mask_anew(tmp
     assert mean[0] == 1.0
     with pytest.raises(PayloadError, match="not finite"):
         await diverged
-    assert parent.server.has_refused(IDS[4])
+    assert IDS[4] in parent.server.refused
 
 
 def no_check(child_id: str, key: pb.MaskKey) -> None:
@@ -348,7 +376,7 @@ async def test_a_device_that_changes_its_key_all_the_time_is_refused(tmp_path: P
     await asyncio.gather(*held)
     with pytest.raises((PayloadError, ExcludedError), match=f"for the {MOST_KEYS + 1}th time"):
         await Child(parent, IDS[2]).client.fetch(-1)
-    assert parent.server.has_refused(IDS[2])
+    assert IDS[2] in parent.server.refused
 
 
 @pytest.mark.parametrize(
@@ -370,7 +398,7 @@ async def test_what_is_no_key_is_refused(tmp_path: Path, key: pb.MaskKey, monkey
 
 async def test_a_device_that_masks_is_refused_by_a_parent_that_does_not_know_of_it(tmp_path: Path) -> None:
     parent = Parent.of(tmp_path)
-    parent.server.exchange = replace(parent.server.exchange, keys=None)
+    parent.server.exchange = replace(parent.server.exchange, keys=NoKeys())
     with pytest.raises(PayloadError, match="its parent runs without secure_aggregation"):
         await Child(parent, IDS[0]).client.fetch(-1)
 

@@ -111,10 +111,11 @@ def test_a_mask_is_what_x25519_hkdf_and_chacha20_say() -> None:
     names = EXPERIMENT.device_ids()[:3]
     roster = with_roster(names, masks)
     flat, me = np.linspace(-1, 1, SIZE, dtype=np.float32), masks[names[1]]
+    own = me.key.public_key
     about = f"{EXPERIMENT.run_id}\x007\0".encode() + b"what was received"
     mask = np.zeros(SIZE, np.uint64)
     for name, sign in ((names[0], -1), (names[2], 1)):
-        shared = x25519(me._secret.private_bytes_raw(), masks[name].key.public_key)
+        shared = x25519(me._secrets[own].private_bytes_raw(), masks[name].key.public_key)
         pair = "\0".join(sorted((name, names[1])))
         info = f"fedstrata masks\0{pair}\0".encode() + about
         drawn = chacha20(hkdf_sha256(shared, roster_digest(roster), info), 8 * SIZE)
@@ -169,6 +170,39 @@ def test_where_nobody_may_be_left_out_a_device_masks_for_one_set_of_devices_a_ro
     masks[names[3]] = Masks(experiment, names[3], Proofs(experiment.run_id, None))  # killed, and there again
     with_roster(names[:4], masks)
     assert not np.any(me.masked(update).read(0, SIZE) == first)
+
+
+def test_a_key_masks_one_global_round_and_an_earlier_roster_is_refused() -> None:
+    """Whoever takes a key out of a device's memory can unmask no earlier global round, and a replay has no effect."""
+    experiment = EXPERIMENT.model_copy(
+        update={"training": EXPERIMENT.training.model_copy(update={"lps_rounds_per_global_round": 2})}
+    )
+    names, masks = experiment.device_ids()[:3], masks_of(experiment)
+    me, flat = masks[names[0]], np.ones(SIZE, np.float32)
+    rosters, keys = [], []
+    for number in range(6):
+        rosters.append(with_roster(names, masks))
+        keys.append(me.key.public_key)
+        sums = [masks[name].masked(update_of(flat, round_number=number)).read(0, SIZE) for name in names]
+        assert np.array_equal(sum(sums), 3 * grid(flat, 2))
+        me.masked(update_of(flat, round_number=number))  # sent again, which makes no other key
+    assert [keys.index(key) for key in keys] == [0, 0, 2, 2, 4, 4]
+    with_roster(names, masks)
+    assert list(me._secrets) == [me.key.public_key]
+    with pytest.raises(PayloadError, match="without this one's key"):
+        me.take(rosters[3])
+
+
+def test_an_lps_that_gives_one_device_another_roster_recovers_nothing() -> None:
+    names, masks = EXPERIMENT.device_ids()[:6], masks_of(EXPERIMENT)
+    with_roster(names, masks)
+    fewer = roster_of([(name, masks[name].key) for name in names[:5]])
+    masks[names[0]].take(fewer)
+    updates = {name: np.linspace(1, 2, SIZE, dtype=np.float32) * (1 + index) for index, name in enumerate(names)}
+    sent = {name: masks[name].masked(update_of(flat)).read(0, SIZE) for name, flat in updates.items()}
+    for of_whom in (names, names[:5]):
+        recovered = sum(sent[name] for name in of_whom) - sum(grid(updates[name], 2) for name in of_whom[1:])
+        assert not np.any(recovered == grid(updates[names[0]], 2))
 
 
 def test_a_device_that_shows_anothers_key_as_its_own_takes_no_mask_away(tmp_path: Path) -> None:

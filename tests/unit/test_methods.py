@@ -1,8 +1,6 @@
 """The contract of methods: their names, options and plans; what is refused; the toy in the docstring."""
 
 import doctest
-import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +26,6 @@ from fedstrata.methods import (
     method_of,
     method_settings,
 )
-from fedstrata.methods.registry import method_class
 from fedstrata.models import Model, build_model
 
 IID = """
@@ -304,12 +301,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="u
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_method_has_a_section_with_its_options_and_their_defaults(name: str) -> None:
+def test_every_method_has_a_section_that_leads_to_its_options(name: str) -> None:
     section = PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-    shown = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", section, re.MULTILINE))
-    options = method_class(name).Options.model_fields
-    expected = {key: json.dumps(field.default).strip('"') for key, field in options.items() if key != "name"}
-    assert shown == expected
+    assert f"(reference/methods/{name}.md)" in section
     assert "**Leaves the device**" in section.replace("\n", " ")
     assert "**Bytes**" in section
     assert f"| [`{name}`](#{name}) |" in PAGE

@@ -30,7 +30,7 @@ DEVICE = "device-000"
 def opened(clock: SetTime, *links: str) -> tuple[RoundServer, OneSum]:
     """A parent with a round of one device open."""
     terms = RoundTerms(
-        run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(),
+        run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=TierDeadline(),
         clock=HeldBack(transfers(clock, *(links or (LINK,)))),
     )  # fmt: skip
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
@@ -116,7 +116,7 @@ async def test_an_update_is_there_when_its_last_bit_is_and_not_begun_before_its_
 async def test_an_update_without_bytes_still_takes_its_latency() -> None:
     clock = SetTime()
     terms = RoundTerms(
-        run_id=RUN_ID, layout=Layout(()), part=PART, link=LinkSettings(), wait=TierDeadline(),
+        run_id=RUN_ID, layout=Layout(()), link=LinkSettings(), wait=TierDeadline(),
         clock=HeldBack(transfers(clock, "device-lps: {latency: 70ms}")),
     )  # fmt: skip
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))

@@ -26,8 +26,7 @@ from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
-from fedstrata.rounds.asking import Asking
+from fedstrata.rounds import Asking, Intake, OpenRound, RoundServer, RoundTerms
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.store import ModelInMemory
 from fedstrata.streams.streams import streams_of
@@ -38,7 +37,7 @@ from fedstrata.v1.gps_service_pb2 import Cluster
 from gps.journal.journal import BEFORE
 from gps.plans.asking import Asking as GpsAsking
 from tests.support.gps_parts import GpsParts
-from tests.support.rounds_setting import PART, RUN_ID
+from tests.support.rounds_setting import RUN_ID, asking_of
 
 QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))})
 IDS = [f"device-00{index}" for index in range(3)]
@@ -56,13 +55,11 @@ def real(*changes: str) -> Experiment:
 def asked(clock: SetTime, number: int = 2) -> RoundServer:
     """A parent with a round open in which three devices are asked."""
     links = Transfers(device_links(real()), clock)
-    terms = RoundTerms(
-        run_id=RUN_ID, layout=LAYOUT, part=PART, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links)
-    )
+    terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links))
     server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
     intake = Intake(children=IDS, wait=TierDeadline())
     model = ModelInMemory(LAYOUT, np.zeros(3, np.float32))
-    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, asking=Asking(QUESTION)))
+    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, stages=[Asking(QUESTION)]))
     return server
 
 
@@ -73,7 +70,7 @@ def sketch(length: int, value: float = 0.5) -> answers_pb2.Answer:
 async def send(server: RoundServer, clock: SetTime, child: int, answer: answers_pb2.Answer, start: int = 0) -> int:
     """When the answer of a device is there."""
     await clock.until(start)
-    await server.answer(pb.RoundAnswer(run_id=RUN_ID, child_id=IDS[child], round=2, answer=answer))
+    await server.hear(pb.RoundAnswer(run_id=RUN_ID, child_id=IDS[child], round=2, answer=answer))
     return clock.now
 
 
@@ -104,7 +101,7 @@ async def test_answers_share_links_as_updates_do_and_a_latency_later_devices_go_
         offered[name] = Exchanged(down_bytes=0, up_bytes=0, work=work)
     indexes = {name: index for index, name in enumerate(IDS)}
     assert abs(max(there) - timeline.answered_ns(2, 0, offered, indexes)) <= 100  # of rounding
-    assert set(await server.gather_answers()) == set(IDS)
+    assert set(await asking_of(server).gathered()) == set(IDS)
 
     went_on = clock.now
     server.go_on(dict.fromkeys(IDS, 0), OneSum(LAYOUT.size, dict.fromkeys(IDS, 1)))
@@ -147,8 +144,7 @@ async def test_an_answer_that_is_sent_again_is_a_new_transfer_and_one_too_late_n
     [first] = await together(clock, send(server, clock, 1, sketch(1_000)))
     [again] = await together(clock, send(server, clock, 1, sketch(1_000, 0.25), start=first))
     assert again == 2 * first
-    asking = server.opened().asking
-    assert asking is not None
+    asking = asking_of(server)
     assert asking.answers[IDS[1]] == sketch(1_000)  # the first counts
     server.go_on({}, OneSum(LAYOUT.size, {}))
     assert await together(clock, send(server, clock, 2, sketch(1_000), start=again)) == [again]
@@ -165,8 +161,7 @@ async def test_a_round_that_goes_on_meanwhile_takes_no_answer_that_is_on_its_way
         server.go_on({}, OneSum(LAYOUT.size, {}))
 
     await clock.run(sending, decide())
-    asking = server.opened().asking
-    assert asking is not None
+    asking = asking_of(server)
     assert not asking.answers
 
 
@@ -174,8 +169,8 @@ async def test_what_is_no_answer_is_refused_before_it_takes_time() -> None:
     clock = SetTime()
     server = asked(clock)
     with pytest.raises(PayloadError, match="expected float64 and at most"):
-        await server.answer(pb.RoundAnswer(run_id=RUN_ID, child_id=IDS[1], round=2, answer=sketch(1_001)))
-    assert (clock.now, server.has_refused(IDS[1])) == (0, True)
+        await server.hear(pb.RoundAnswer(run_id=RUN_ID, child_id=IDS[1], round=2, answer=sketch(1_001)))
+    assert (clock.now, IDS[1] in server.refused) == (0, True)
 
 
 # --- between an LPS and the GPS ----------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.record.privacy import privacy_summary
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.streams.cohort import cohort
-from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import ExactSum, Flat
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -205,7 +204,7 @@ async def sent_by(host: DeviceProcess, lps_round: int = 0, seed: int = 7) -> Upd
     client = RoundClient(
         ParentCalls(fetch=None, submit=None, locate=None),
         Identity(run_id="run", child_id="device-001", cluster_id="lps-0"),
-        host.streams.travelling, link=LinkSettings(), part=UPDATE_PART, log=EventLog("test"),
+        host.streams.travelling, link=LinkSettings(), log=EventLog("test"),
     )  # fmt: skip
     job = RoundJob(
         host, device_data(host.experiment, host.dataset, 1), received, device_index=1, device_id="device-001",

@@ -118,7 +118,7 @@ class Noted:
         self.upgraded: dict[str, Any] = {}
         monkeypatch.setattr(Helm, "chart", lambda _: chart)
         self.kept: dict[str, Any] = {"lps": {"env": []}, "device": {"devicesPerPod": 5}}
-        monkeypatch.setattr(Helm, "values", lambda _: {**self.kept, **self.upgraded})
+        monkeypatch.setattr(Helm, "values", lambda _: self.upgraded or self.kept)
         monkeypatch.setattr(Helm, "check", lambda *_: None)
         monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
         monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
@@ -330,14 +330,18 @@ def test_a_run_that_is_over_is_replaced_by_another(
     assert noted.upgraded
 
 
+@pytest.mark.parametrize(("theirs", "said"), [
+    ({"experiment": "name: other"}, "other values of experiment while .*: run digits-.* was replaced"),
+    ({"lps": {"env": [], "replicas": 3}, "image": {"tag": "2"}},
+     "other values of image, lps while .*: the values of this up do not hold"),
+])  # fmt: skip
 def test_an_up_that_another_has_overtaken_does_not_report_success(
-    monkeypatch: pytest.MonkeyPatch, console: Console
+    monkeypatch: pytest.MonkeyPatch, console: Console, theirs: dict[str, Any], said: str
 ) -> None:
     noted = Noted(monkeypatch, chart=None, claims=[])
-    monkeypatch.setattr(InstalledRelease, "wait_ready", lambda *_: noted.upgraded.update(experiment="name: other"))
-    experiment = load_for_cluster(DIGITS, (), None)
-    with pytest.raises(AddressError, match=f"given another experiment .* run {experiment.run_id} was replaced"):
-        remote.up(LAB, UpRequest(experiment=experiment), console)
+    monkeypatch.setattr(InstalledRelease, "wait_ready", lambda *_: noted.upgraded.update(theirs))
+    with pytest.raises(AddressError, match=said):
+        remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
 
 
 def test_a_role_has_no_right_that_who_installs_it_lacks(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:

@@ -16,7 +16,7 @@ from fedstrata.rounds import Identity, Intake, OpenRound, ParentCalls, ReceivedM
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
-from tests.support.rounds_setting import LAYOUT, LINK, PART, RUN_ID, Wire, cut_off, open_round, server_of, vector
+from tests.support.rounds_setting import LAYOUT, LINK, RUN_ID, Wire, cut_off, open_round, server_of, vector
 
 # four chunks of float32, the last one short
 LARGE = Layout.of({"w": (3 * CHUNK_BYTES // 4,), "b": (1000,)})
@@ -33,7 +33,7 @@ def client_of(
 ) -> RoundClient:
     identity = Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
     calls = wire.calls(has_exchange=has_exchange)
-    return RoundClient(calls, identity, layout, link=link, part=PART, log=EventLog("test"))
+    return RoundClient(calls, identity, layout, link=link, log=EventLog("test"))
 
 
 def update_of(client: RoundClient, flat: Flat, *, round_number: int = 0, num_examples: int = 2) -> Update:
@@ -166,7 +166,7 @@ async def test_a_child_with_patience_says_when_its_parent_stays_away() -> None:
     calls = ParentCalls(fetch=None, submit=away, locate=away, patience=3)
     identity = Identity(run_id=RUN_ID, child_id="a", cluster_id="lps-0")
     layout = Layout.of({"w": (2,)})
-    client = RoundClient(calls, identity, layout, link=LINK, part=PART, log=EventLog("test"))
+    client = RoundClient(calls, identity, layout, link=LINK, log=EventLog("test"))
     with pytest.raises(ParentAwayError, match="after 3 tries"):
         await client.submit(update_of(client, np.zeros(2, np.float32)))
     assert tries == 5  # the update once, then where it stands, four times
@@ -256,7 +256,7 @@ async def test_each_update_is_announced_with_its_own_examples_and_scales(encodin
 
     identity = Identity(run_id=RUN_ID, child_id="a", cluster_id="lps-0")
     calls, link = ParentCalls(fetch=None, submit=take, locate=None), LinkSettings(up=encoding)
-    client = RoundClient(calls, identity, LAYOUT, link=link, part=PART, log=EventLog("test"))
+    client = RoundClient(calls, identity, LAYOUT, link=link, log=EventLog("test"))
     for num_examples, value in ((2, 1.0), (2, 4.0), (3, 4.0)):
         await client.submit(update_of(client, vector(value), num_examples=num_examples))
     scale = np.float32(1 / 127) if encoding == "int8" else 0.0

@@ -12,7 +12,7 @@ import pytest
 from device.__main__ import load
 from device.personal import KeptInMemory, PersonalStore
 from device.round_job import OWN_LAYERS, RoundJob
-from device.work import DeviceProcess, DeviceWork, put_together
+from device.work import Beginning, DeviceProcess, DeviceWork, put_together
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import LinkSettings
 from fedstrata.experiment_file import parse_experiment
@@ -24,7 +24,6 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
 from fedstrata.streams.architectures import Architectures
-from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, Layout, taken
 from fedstrata.v1.answers_pb2 import Answer
 
@@ -68,9 +67,7 @@ def job_of(
     )  # fmt: skip
     calls = ParentCalls(fetch=None, submit=None, locate=None)
     identity = Identity(run_id="run", child_id="device-001", cluster_id="lps-0")
-    client = RoundClient(
-        calls, identity, host.streams.travelling, link=LinkSettings(), part=UPDATE_PART, log=EventLog("test")
-    )
+    client = RoundClient(calls, identity, host.streams.travelling, link=LinkSettings(), log=EventLog("test"))
     return RoundJob(
         host, device_data(host.experiment, host.dataset, 1), received, device_index=1, device_id="device-001",
         client=client, store=store or KeptInMemory(), made={},
@@ -100,7 +97,10 @@ async def test_an_update_is_what_was_trained_minus_what_was_received() -> None:
     start = host.model.initial(7)
     sent = await job_of(host, start, lps_round=3).begin()
     work = DeviceWork(
-        host, device_data(host.experiment, host.dataset, 1), 1, received=[start], lps_round=3, global_round=1
+        host,
+        device_data(host.experiment, host.dataset, 1),
+        1,
+        begins=Beginning(received=[start], lps_round=3, global_round=1),
     )
     trained = await work.train(start)
     assert values_of(sent).tobytes() == (trained.weights - start).tobytes()
@@ -120,7 +120,9 @@ async def test_where_the_round_is_not_measured_no_measurement_goes_up() -> None:
 async def test_a_second_training_of_a_round_draws_other_batches() -> None:
     host = host_of("fedavg")
     start = host.model.initial(0)
-    work = DeviceWork(host, device_data(host.experiment, host.dataset, 1), 1, received=[start], lps_round=0)
+    work = DeviceWork(
+        host, device_data(host.experiment, host.dataset, 1), 1, begins=Beginning(received=[start], lps_round=0)
+    )
     first, again, second = [await work.train(start, stream=stream) for stream in (0, 0, 1)]
     assert first.weights.tobytes() == again.weights.tobytes()
     assert first.weights.tobytes() != second.weights.tobytes()
@@ -135,7 +137,7 @@ async def test_arithmetic_that_is_done_once_is_done_once_for_all_rounds_of_a_pro
         count += 1
         return count
 
-    works = [DeviceWork(host, data, 1, made=made, lps_round=number) for number in (-1, 0, 1)]
+    works = [DeviceWork(host, data, 1, made=made, begins=Beginning(lps_round=number)) for number in (-1, 0, 1)]
     assert await asyncio.gather(*(work.once("spectrum", make) for work in works)) == [1, 1, 1]
     assert await works[0].once("another", make) == 2
 
@@ -164,7 +166,10 @@ class OwnTraining(Method):
 async def test_a_training_of_a_methods_own_is_done_in_turn_on_the_training_thread_and_each_time_anew() -> None:
     host, OwnTraining.computed[:] = host_of("fedavg", own=OwnTraining), []
     data = device_data(host.experiment, host.dataset, 1)
-    works = [DeviceWork(host, data, 1, received=[np.float32([number])], lps_round=0) for number in range(20)]
+    works = [
+        DeviceWork(host, data, 1, begins=Beginning(received=[np.float32([number])], lps_round=0))
+        for number in range(20)
+    ]
     outcomes = await asyncio.gather(*(host.method.local(work) for work in works))
     assert [each.weights.tolist() for each in outcomes] == [[number + 1] for number in range(20)]
     assert OwnTraining.computed == [("arithmetic_0", 1)] * 20

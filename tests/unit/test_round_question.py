@@ -11,8 +11,7 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.methods import Moment, Question
 from fedstrata.process import sleeping as link_module
 from fedstrata.process.logs import EventLog
-from fedstrata.rounds import Identity, Intake, Offer, OpenRound, ReceivedModel, RoundClient, RoundServer
-from fedstrata.rounds.asking import Asking
+from fedstrata.rounds import Asking, Identity, Intake, Offer, OpenRound, ReceivedModel, RoundClient, RoundServer
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
 from fedstrata.store import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
@@ -22,9 +21,9 @@ from tests.support.rounds_setting import (
     CODEC,
     LAYOUT,
     LINK,
-    PART,
     RUN_ID,
     Wire,
+    asking_of,
     bytes_of,
     header_of,
     parts_of,
@@ -63,13 +62,18 @@ def open_asking(server: RoundServer, number: int) -> None:
     intake = Intake(children=CHILDREN, wait=server.exchange.wait)
     server.open(
         OpenRound(
-            number=number, global_round=number, offers=offers, intake=intake, clusters={"b": 1}, asking=Asking(QUESTION)
+            number=number,
+            global_round=number,
+            offers=offers,
+            intake=intake,
+            clusters={"b": 1},
+            stages=[Asking(QUESTION)],
         )
     )
 
 
 async def answer(server: RoundServer, child_id: str, told: Answer, *, number: int = 0, run_id: str = RUN_ID) -> None:
-    await server.answer(pb.RoundAnswer(run_id=run_id, child_id=child_id, round=number, answer=told))
+    await server.hear(pb.RoundAnswer(run_id=run_id, child_id=child_id, round=number, answer=told))
 
 
 async def said(server: RoundServer, child_id: str, **about: int) -> pb.ModelPart:
@@ -99,7 +103,7 @@ async def test_each_child_starts_from_its_clusters_model(tmp_path: Path) -> None
 
 async def test_who_has_answered_is_held_until_the_round_goes_on_and_then_told_its_cluster(tmp_path: Path) -> None:
     server = asking_server(tmp_path)
-    gathering = asyncio.create_task(server.gather_answers())
+    gathering = asyncio.create_task(asking_of(server).gathered())
     await answer(server, "a", losses(0.25, 1.5))
     held = asyncio.create_task(said(server, "a", answered_round=0))
     await asyncio.sleep(0)
@@ -130,7 +134,7 @@ async def test_the_first_answer_of_a_child_counts(tmp_path: Path) -> None:
     for told in (losses(1, 2), losses(9, 9)):
         await answer(server, "a", told)
     await answer(server, "b", losses(3, 4))
-    assert arrays_of(QUESTION, (await server.gather_answers())["a"])["losses"].tolist() == [1.0, 2.0]
+    assert arrays_of(QUESTION, (await asking_of(server).gathered())["a"])["losses"].tolist() == [1.0, 2.0]
 
 
 async def test_an_answer_that_was_given_to_an_earlier_life_of_the_parent_is_asked_for_again(tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ async def test_answers_of_strangers_other_rounds_and_other_runs_change_nothing(t
     with pytest.raises(WrongRunError):
         await answer(server, "a", losses(1, 2), run_id="other")
     with pytest.raises(RunStoppedError, match="0 of 2 reported"):
-        await server.gather_answers()
+        await asking_of(server).gathered()
 
 
 @pytest.mark.parametrize(
@@ -172,13 +176,11 @@ async def test_an_answer_that_is_none_costs_its_sender_the_run_and_the_others_go
     tmp_path: Path, told: Answer, reason: str
 ) -> None:
     server = asking_server(tmp_path, TierDeadline(quorum_ratio=0.5))
-    refused: list[tuple[str, str]] = []
-    server.refused.on_ban = lambda child_id, why: refused.append((child_id, why))
-    gathering = asyncio.create_task(server.gather_answers())
+    gathering = asyncio.create_task(asking_of(server).gathered())
     await asyncio.sleep(0)
     with pytest.raises(PayloadError, match=reason):
         await answer(server, "b", told)
-    assert [child_id for child_id, _ in refused] == ["b"]
+    assert list(server.refused) == ["b"]
     with pytest.raises(ExcludedError):
         await said(server, "b")
     await answer(server, "a", losses(1, 2))
@@ -191,7 +193,7 @@ async def test_an_answer_that_is_none_costs_its_sender_the_run_and_the_others_go
 async def test_at_the_deadline_the_round_goes_on_without_those_who_have_not_answered(tmp_path: Path) -> None:
     server = asking_server(tmp_path, SOON)
     await answer(server, "a", losses(1, 2))
-    assert set(await server.gather_answers()) == {"a"}
+    assert set(await asking_of(server).gathered()) == {"a"}
     await answer(server, "b", losses(3, 4))  # too late for this round
     go_on(server, a=0, b=0)
     assert not (await server.submit(header_of("b", num_examples=6), parts_of(bytes_of(vector(9.0))))).accepted
@@ -205,7 +207,7 @@ async def test_an_update_that_comes_while_the_answers_are_gathered_is_late_and_a
     server = asking_server(tmp_path)
     update = header_of("a", num_examples=2)
     assert not (await server.submit(update, parts_of(bytes_of(vector(4.0))))).accepted
-    assert not server.has_refused("a")
+    assert "a" not in server.refused
     go_on(server, a=0, b=0)
     assert (await said(server, "a", sent_round=0)).send_again.round == 0
     assert (await server.submit(update, parts_of(bytes_of(vector(4.0))))).accepted
@@ -217,11 +219,10 @@ async def test_a_round_takes_no_update_before_it_knows_what_to_add_it_to() -> No
         await intake.begin("a", CODEC, (2,), 0)
 
 
-async def test_where_nobody_is_asked_there_are_no_answers(tmp_path: Path) -> None:
+async def test_an_answer_to_a_round_without_a_question_is_passed_over(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children=CHILDREN)
-    assert await server.gather_answers() == {}
     await answer(server, "a", losses(1, 2))
-    assert not server.has_refused("a")
+    assert "a" not in server.refused
 
 
 # --- a child's side -------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ async def test_where_nobody_is_asked_there_are_no_answers(tmp_path: Path) -> Non
 def client_of(wire: Wire, child_id: str = "a") -> RoundClient:
     identity = Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
     calls = wire.calls(has_exchange=True)
-    return RoundClient(calls, identity, LAYOUT, link=LINK, part=PART, log=EventLog("test"))
+    return RoundClient(calls, identity, LAYOUT, link=LINK, log=EventLog("test"))
 
 
 async def test_a_child_answers_and_hears_how_the_round_goes_on(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ async def test_a_child_answers_and_hears_how_the_round_goes_on(tmp_path: Path) -
     assert (received.cluster, received.clusters, received.flat[0]) == (1, 0, 100.0)
     answering = asyncio.create_task(client.answer(0, losses(1, 2)))
     await answer(server, "a", losses(1, 2))
-    await server.gather_answers()
+    await asking_of(server).gathered()
     go_on(server, a=0, b=1)
     said_on = await answering
     assert isinstance(said_on, pb.GoOn)
@@ -254,7 +255,7 @@ async def test_an_answer_that_was_cut_on_its_way_is_asked_for_again(tmp_path: Pa
     assert isinstance(await client.answer(0, losses(1, 2)), pb.SendAgain)
     answering = asyncio.create_task(client.answer(0, losses(1, 2)))
     await answer(server, "b", losses(3, 4))
-    assert set(await server.gather_answers()) == {"a", "b"}
+    assert set(await asking_of(server).gathered()) == {"a", "b"}
     go_on(server, a=1, b=1)
     assert isinstance(await answering, pb.GoOn)
 
@@ -264,7 +265,7 @@ async def test_where_the_word_to_go_on_was_cut_nothing_is_answered_twice(tmp_pat
     client = client_of(Wire(server, cut_down=(0, 0)))
     answering = asyncio.create_task(client.answer(0, losses(1, 2)))
     await answer(server, "b", losses(3, 4))
-    await server.gather_answers()
+    await asking_of(server).gathered()
     go_on(server, a=1, b=1)
     assert isinstance(await answering, pb.GoOn)
 
@@ -285,13 +286,16 @@ async def test_a_child_whose_parent_was_killed_sends_its_answer_again_and_nothin
 
 async def test_a_child_with_a_new_model_has_answered_nothing(tmp_path: Path) -> None:
     server = asking_server(tmp_path)
-    client = client_of(Wire(server))
+    wire = Wire(server)
+    client = client_of(wire)
     answering = asyncio.create_task(client.answer(0, losses(1, 2)))
     await asyncio.sleep(0)
     open_asking(server, 1)
     received = await answering
     assert isinstance(received, ReceivedModel)
-    assert (received.round, client.answered_round) == (1, None)
+    assert received.round == 1
+    await client.fetch(-1)
+    assert not wire.asked[-1].HasField("answered_round")
 
 
 async def test_a_refused_answer_is_told_to_the_child_with_the_reason(tmp_path: Path) -> None:

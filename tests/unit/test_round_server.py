@@ -21,9 +21,9 @@ from fedstrata.errors import (
 from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import RoundServer
-from fedstrata.rounds.one_at_a_time import Turns
+from fedstrata.rounds import Refusals, RoundServer
 from fedstrata.rpc.payload import Acceptance, payload_header
+from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.loop_time import LoopTime, turns
@@ -87,15 +87,18 @@ async def test_a_late_update_is_an_answer_that_names_the_open_round(tmp_path: Pa
 
 
 async def test_what_a_round_takes_is_asked_of_the_round_that_an_update_is_of(tmp_path: Path) -> None:
-    server, _ = server_of(tmp_path, children={"a": 2})
     earlier, now = Layout.of({"0/w": (3,)}), Layout.of({"0/w": (3,), "1/w": (3,)})  # a cluster was split in between
-    server.accepts_updates = lambda number: Acceptance(now if number else earlier, "float32", PART)
+
+    def accepts(number: int) -> Acceptance:
+        return Acceptance(now if number else earlier, "float32", PART)
+
+    server, _ = server_of(tmp_path, children={"a": 2}, accepts_updates=accepts)
     open_round(server, tmp_path, 1, {"a": 2})
     sent_again = pb.UpdateHeader(run_id=RUN_ID, child_id="a", round=0)  # its reply was lost
     sent_again.payload.CopyFrom(payload_header(PayloadCodec(earlier, "float32"), name=PART, num_examples=2))
     reply = await server.submit(sent_again, parts_of(bytes(earlier.float32_bytes)))
     assert (reply.accepted, reply.current_round) == (False, 1)
-    assert not server.has_refused("a")
+    assert "a" not in server.refused
     for number in (1, 7, 1 << 62):
         sent_again.round = number
         with pytest.raises(PayloadError, match="1 tensors, expected 2"):
@@ -136,16 +139,18 @@ async def test_a_child_that_voids_the_sum_again_and_again_is_refused_and_the_oth
         await submit(server, "a", vector(4.0))
         with suppress(OffsetError, PayloadError, ExcludedError):
             await server.submit(header_of("liar", num_examples=2, offset=4), parts_of(b""))
-    assert server.has_refused("liar")
+    assert "liar" in server.refused
     await submit(server, "a", vector(4.0))
     assert (await server.gather()).missing == ("liar",)
     assert total.mean().tolist() == vector(4.0).tolist()
 
 
 async def test_a_refused_half_upload_leaves_no_trace(tmp_path: Path) -> None:
-    server, total = server_of(tmp_path, children={"a": 2, "b": 2}, wait=TierDeadline(quorum_ratio=0.5))
     refused: list[tuple[str, str]] = []
-    server.refused.on_ban = lambda child_id, reason: refused.append((child_id, reason))
+    refusals = Refusals(EventLog("test"), lambda child_id, reason: refused.append((child_id, reason)))
+    server, total = server_of(
+        tmp_path, children={"a": 2, "b": 2}, wait=TierDeadline(quorum_ratio=0.5), refused=refusals
+    )
     await submit(server, "a", vector(4.0))
     with pytest.raises(PayloadError, match="finite"):
         await submit(server, "b", vector(1.0, 2.0, float("inf")))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from device.served import Served
+from device.rounds import Served
 from fedstrata.errors import ParentAwayError
 from fedstrata.process.sleeping import Backoff
 from fedstrata.v1 import gps_service_pb2 as gps_pb

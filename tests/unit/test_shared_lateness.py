@@ -9,7 +9,6 @@ from fedstrata.clock.timeline import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods import Moment, Question
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds.asking import Asking
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
 from tests.support.lps_rounds import LpsRounds, header_of
@@ -120,12 +119,12 @@ def test_a_broadcast_is_over_when_it_is_known_to_be_and_who_is_free_later_has_it
     # nothing holds updates up, so that they are there with the model, and nobody has to announce any
     rounds.open(0, down=2_000)
     assert not rounds.deadline.are_announced
-    late = [name for name in NAMES if not rounds.opened.is_in_time(rounds.header(name, 500, 0))]
+    late = [name for name in NAMES if not rounds.is_in_time(rounds.header(name, 500, 0))]
     # the broadcast lasts a second; the third begins to listen after 1.2 s and has it by its own link a second later
     assert late == ["device-002"]
     rounds = SharedRounds(shared.replace("{down_rate: 16kbit/s},", "{down_rate: 32kbit/s},"), busy_ns={2: S // 2})
     rounds.open(0, down=2_000)
-    assert [rounds.opened.is_in_time(rounds.header(name, 500, 0)) for name in NAMES] == [True] * 3
+    assert [rounds.is_in_time(rounds.header(name, 500, 0)) for name in NAMES] == [True] * 3
 
 
 def test_a_model_of_their_own_is_broadcast_from_when_the_first_of_its_devices_listens() -> None:
@@ -147,7 +146,7 @@ def test_models_of_their_own_are_broadcasts_of_their_own_where_there_is_a_deadli
     # alone a model of 1,000 bytes is there after half a second, as one of three broadcasts after one and a half
     for clusters, are_in_time in (((0, 0, 0), True), ((0, 1, 2), False)):
         rounds.open(0, down=1_000, clusters=clusters)
-        assert [rounds.opened.is_in_time(rounds.header(name, 0, 0)) for name in NAMES] == [are_in_time] * 3
+        assert [rounds.is_in_time(rounds.header(name, 0, 0)) for name in NAMES] == [are_in_time] * 3
 
 
 # --- questions --------------------------------------------------------------------------------------------------
@@ -160,12 +159,11 @@ ASKING = ("method={name: ifca, clusters: 2}", "training.lps_rounds_per_global_ro
 def asked(rounds: SharedRounds) -> list[str]:
     """Have all answer in a round that is open, backwards; whose answers are late."""
     opened = rounds.opened
-    assert opened.asking is not None
     for name in reversed(NAMES):
-        opened.keep_answer(name, ANSWERS[name])
+        rounds.asking.keep(name, ANSWERS[name])
         assert opened.intake.state_of(name) is not None
     assert opened.intake.missing == NAMES  # nobody is late before all have answered
-    late = sorted(rounds.deadline.late_answers(opened.asking.answers))
+    late = sorted(rounds.deadline.late_answers(rounds.asking.answers))
     for name in late:
         opened.intake.exclude(name)
     return late
@@ -174,7 +172,7 @@ def asked(rounds: SharedRounds) -> list[str]:
 def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline() -> None:
     assert [answer.ByteSize() for answer in ANSWERS.values()] == [1_000, 1_000, 2_000]
     rounds = SharedRounds(*ASKING, "deadlines.lps.deadline_s=1.2")
-    rounds.open(0, asking=Asking(QUESTION))
+    rounds.open(0, question=QUESTION)
     # 24,000 bits in a second, then the third alone: 4,800 of its last 8,000 bits until 1.2 s
     assert asked(rounds) == ["device-002"]
     (late,) = rounds.deadline.late_flows
@@ -195,9 +193,9 @@ def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline(
 
 def test_an_lps_that_is_back_after_the_plan_works_the_same_out() -> None:
     live, back = (SharedRounds(*ASKING, "deadlines.lps.deadline_s=1.2") for _ in range(2))
-    live.open(0, asking=Asking(QUESTION))
+    live.open(0, question=QUESTION)
     asked(live)
-    back.open(0, asking=Asking(QUESTION))
+    back.open(0, question=QUESTION)
     back.deadline.found(live.deadline.late_flows)
     assert back.opened.intake.missing == NAMES[:2]
     for rounds in (live, back):

@@ -225,9 +225,9 @@ async def test_an_update_is_late_while_no_round_is_open() -> None:
 
 async def test_an_answer_is_passed_over_while_no_round_is_open() -> None:
     gathering = gathering_of("a")
-    await gathering.answer(pb.RoundAnswer(run_id=RUN_ID, child_id="a", round=5))
+    await gathering.hear(pb.RoundAnswer(run_id=RUN_ID, child_id="a", round=5))
     with pytest.raises(WrongRunError):
-        await gathering.answer(pb.RoundAnswer(run_id="run-2", child_id="a"))
+        await gathering.hear(pb.RoundAnswer(run_id="run-2", child_id="a"))
     assert not (await gathering.submit(pb.UpdateHeader(run_id=RUN_ID, child_id="a"), aiter_of_nothing())).accepted
 
 

@@ -25,8 +25,7 @@ def up(*values: str, again: bool = False) -> None:
 def there(monkeypatch: pytest.MonkeyPatch) -> Noted:
     """A release that has been made by `up`, with certificates."""
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
-    kept = ("tls", "experiment")
-    monkeypatch.setattr(Helm, "values", lambda _: {key: noted.upgraded[key] for key in kept if key in noted.upgraded})
+    noted.kept = {}
     up()
     return noted
 
@@ -155,8 +154,7 @@ def test_an_authority_that_pods_no_longer_trust_goes(
     first = noted.upgraded["tls"]["authority"]
     up()
     assert noted.upgraded["tls"] == {"mode": "generated", "authority": first}
-    given = {key: noted.upgraded[key] for key in ("tls", "experiment")}
-    monkeypatch.setattr(Helm, "values", lambda _: given)
+    noted.kept = {key: noted.upgraded[key] for key in ("tls", "experiment")}
     noted.upgraded.clear()
     up(*values)
     assert "authority" not in noted.upgraded["tls"]

@@ -14,7 +14,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.sleeping import payload_timeout_s
 from fedstrata.rounds import RoundServer
-from fedstrata.rounds.child_stream import ChildStream
+from fedstrata.rounds.child_calls import ChildStream
 from fedstrata.rpc.client import is_passing
 from fedstrata.rpc.server import ERROR_KEY, RpcServer
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
@@ -147,7 +147,7 @@ class Servicer(LpsServicer):
     """One whose sessions are as impatient as its calls."""
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
-        await ChildStream(self.FetchModel, self.SubmitUpdate, self._take_answer, SHORT).answer(requests, context)
+        await ChildStream(self.FetchModel, self.SubmitUpdate, self._hear, SHORT).answer(requests, context)
 
 
 class Link:
@@ -232,7 +232,7 @@ async def test_a_round_without_it_is_not_banned(tmp_path: Path) -> None:
     time = Time()
     with pytest.raises(StalledError):
         await rounds.submit(header_of("device-000", num_examples=2), Awaited(time.parts([data(8)], 1e6), time.wait()))
-    assert not rounds.has_refused("device-000")
+    assert "device-000" not in rounds.refused
 
 
 def test_an_upload_is_waited_for_longer_than_an_honest_sender_waits_for_a_chunk() -> None:

@@ -22,7 +22,9 @@ class FeatureOptions(MethodSettings):
     """Options of methods that look at a device's data through Φ."""
 
     features: str = "raw"
-    feature_dim: int | None = Field(default=None, ge=1, le=1 << 20)  # d of an own Φ; the servers need it without data
+    """Feature map Φ: `raw` takes inputs as they are; own code is `module:function`."""
+    feature_dim: int | None = Field(default=None, ge=1, le=1 << 20)
+    """Number d of features of an example; required with own code, and refused otherwise."""
 
     @field_validator("features")
     @classmethod

@@ -1,13 +1,12 @@
 """Write docs/reference/combinations.md, the features of an experiment that do not go together, from their table."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from fedstrata.checks.combinations import FEATURES, REFUSALS
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, make_method
+from scripts.reference.markdown import table
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "combinations.md"
 BASE = """
 name: base
 partition:
@@ -44,12 +43,6 @@ asks for the files.
 `fedstrata retime` cannot work out other links for a run with `deadlines.lps.deadline_s`, or with a `schedule` of
 devices that leave or move: other devices would take part, and the models would differ.
 """
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def matrix() -> str:
@@ -90,8 +83,3 @@ def method_row(name: str) -> Sequence[str]:
 def page() -> str:
     """Return the page."""
     return TOP + PAIRS + matrix() + reasons() + METHODS + methods() + LIMITS
-
-
-if __name__ == "__main__":
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page(), encoding="utf-8")

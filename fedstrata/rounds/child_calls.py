@@ -1,0 +1,252 @@
+"""What a parent answers when its children call."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from fedstrata.errors import NotReadyError, NotServedError, PayloadError, RunStoppedError
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.quoting import quoted
+from fedstrata.process.sleeping import Changes
+from fedstrata.rounds.children import Refusals
+from fedstrata.rounds.notes import check_evaluation, check_run
+from fedstrata.rounds.open_round import OpenRound, RoundTerms
+from fedstrata.rounds.uploads import Uploads
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.rpc.stream import Turns
+from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait, sender_of
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+class ChildCalls:
+    """Answers the calls of one parent's children, by the round that is open."""
+
+    def __init__(
+        self,
+        exchange: RoundTerms,
+        metrics: ProcessMetrics,
+        log: EventLog,
+        executor: Executor,
+        *,
+        accepts_updates: Callable[[int], Acceptance] | None = None,
+        serves: Callable[[str], bool] | None = None,
+        refused: Refusals | None = None,
+    ) -> None:
+        """`accepts_updates` gives what an update of a round has to be; by default, what `exchange` says.
+
+        `serves` is false for a child that another parent has now. `refused` keeps refused children for others, too.
+        """
+        self.exchange = exchange
+        self._metrics = metrics
+        self._log = log
+        self._executor = executor
+        self._round: OpenRound | None = None
+        self._finished: str | None = None
+        self.refused = refused if refused is not None else Refusals(log)
+        self._know_end: set[str] = set()
+        self._is_released = False
+        self._changes = Changes()
+        self._turns = Turns()
+        self._uploads = Uploads(exchange, metrics, self.refused, self._turns, accepts_updates)
+        self._serves = serves or (lambda child_id: True)
+
+    @property
+    def awaited(self) -> tuple[int, tuple[str, ...], str]:
+        """Return the open round, -1 for none, the children that it still waits for, and for what of theirs."""
+        return (-1, (), "") if self._round is None else (self._round.number, *self._round.lacking)
+
+    def opened(self) -> OpenRound:
+        """Return the open round. Raises RunStoppedError if there is none."""
+        if self._round is None:
+            raise RunStoppedError("no round is open")
+        return self._round
+
+    async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Hold the call until there is something for this child, then stream it."""
+        check_run(self.exchange.run_id, request.run_id)
+        child_id = request.child_id
+        self.refused.check(child_id)
+        held_until = time.monotonic() + self.exchange.held_s
+        await self._changes.wait_until(
+            lambda: self._is_released or self._round is not None or self._is_over_for(request), self.exchange.held_s
+        )
+        self._hear_of(request)
+        await self._changes.wait_until(
+            lambda: self._is_released or self._has_news(request), held_until - time.monotonic()
+        )
+        if self._finished is None and not self._serves(child_id):
+            raise NotServedError(f"{quoted(child_id)} has moved to another parent; ask for the assignment")
+        if self._finished is not None:
+            yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
+            if self._round is not None and self._round.intake.state_of(child_id) is not None:
+                self._know_end.add(child_id)
+            self._changes.tell()
+        elif not self._has_news(request):
+            yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
+        else:
+            async for part in self._parts_for(self.opened(), request):
+                yield part
+                del part  # a chunk; the next may be long in coming
+
+    async def _parts_for(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Give what a child gets of the open round: its model, or what is said instead."""
+        for first in opened.first(request):
+            yield first
+        if (said := await opened.instead_of_model(request)) is not None:
+            yield said
+            return
+        child_id, offset = request.child_id, opened.resumed_at(request)
+        model = self.exchange.clock.model(self._turns.one, opened.offer_to(child_id), child_id, opened.number, offset)
+        async for part in model:
+            yield part
+            del part  # as above
+
+    def _has_news(self, request: pb.FetchModelRequest) -> bool:
+        return self._is_over_for(request) or (self._round is not None and self._round.has_news_for(request))
+
+    def _is_over_for(self, request: pb.FetchModelRequest) -> bool:
+        """Return whether a child gets nothing more here: the run is over, or another parent has the child now."""
+        return self._finished is not None or not self._serves(request.child_id)
+
+    def _hear_of(self, request: pb.FetchModelRequest) -> None:
+        """Let the stages of the open round know that a child asks.
+
+        Raises:
+            PayloadError: no honest child asks so; the child is refused, which it can be of an open round alone.
+        """
+        try:
+            self.exchange.keys.show(request.child_id, request.mask_key)
+            if self._round is not None and self._round.asked(request):
+                self._changes.tell()
+        except PayloadError as error:
+            self.ban(request.child_id, str(error))
+            raise
+
+    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
+        """Take what a child says beside its update: an answer, or an announcement. What is not wanted is passed over.
+
+        Raises:
+            PayloadError: no honest child says so; the child is refused. SupersededError: it has begun another call.
+        """
+        check_run(self.exchange.run_id, message.run_id)
+        try:
+            if isinstance(message, pb.UpdateHeader):
+                self._uploads.check(self._round, message)
+            if self._round is not None and await self._round.hear(message):
+                self._changes.tell()
+        except PayloadError as error:
+            self.ban(message.child_id, str(error))
+            raise
+
+    async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
+        """Take one child's update for the open round; one that misses it is an answer, not an error."""
+        check_run(self.exchange.run_id, header.run_id)
+        try:
+            accepted = await self._uploads.take(self._round, header, parts)
+        except PayloadError as error:
+            self.ban(header.child_id, str(error))
+            self._metrics.update("rejected")
+            raise
+        number = self._round.number if self._round else -1
+        return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
+
+    def check_payload(self, header: pb.UpdateHeader) -> None:
+        """Raise PayloadError for an update that is not what this parent's children send."""
+        self._uploads.check_payload(self._round, header)
+
+    def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
+        """Say where a child's upload stands."""
+        check_run(self.exchange.run_id, request.run_id)
+        opened = self._round
+        offset, number = (opened.offset_of(request), opened.number) if opened else (0, -1)
+        return pb.LocateUpdateResponse(run_id=self.exchange.run_id, offset=offset, current_round=number)
+
+    def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
+        """Take what a child measured of the final model; idempotent.
+
+        Raises:
+            NotReadyError: after a restart the final model is not out again; asking for the round says what is wanted.
+        """
+        check_run(self.exchange.run_id, run_id)
+        check_evaluation(evaluation)
+        if self._finished is not None:
+            return  # it is in already, or not wanted any more
+        opened = self._round
+        if opened is None or not opened.evaluate_only:
+            raise NotReadyError("the final model is not out; try again, or ask for the round that is open")
+        opened.intake.limits.check_measured([evaluation])
+        opened.intake.accept_evaluation(evaluation.device_id, evaluation)
+
+    def ban(self, child_id: str, reason: str) -> None:
+        """Refuse a child for the rest of the run, if its update of the open round is not in yet."""
+        opened = self._round
+        if opened is not None and self.refused.refuse(opened.intake, opened.number, child_id, reason):
+            opened.intake.exclude(child_id)
+            self._changes.tell()
+
+
+@dataclass(frozen=True)
+class ChildStream:
+    """Answers one child for as long as it stays, by the calls that its messages stand for."""
+
+    fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
+    submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
+    hear: Callable[[pb.RoundAnswer | pb.UpdateHeader], Awaitable[None]]  # what a child says beside its updates
+    wait: UploadWait = UPLOAD_WAIT  # for what follows an update's header; between two exchanges nobody is in a hurry
+
+    async def answer(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
+        """Answer all that comes."""
+        parts = aiter(requests)
+        async for part in parts:
+            asked: pb.FetchModelRequest | None
+            if part.HasField("fetch"):
+                asked = part.fetch
+            elif part.HasField("answer") or part.HasField("announced"):
+                said = getattr(part, part.WhichOneof("part"))
+                await self.hear(said)
+                asked = said.then_fetch
+            else:
+                asked = await self._take(part, parts, context)
+            del part  # while its sender waits for the next model, its update is not held
+            if asked is not None:
+                await self.fetch(asked, context)
+
+    async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
+        """Take an update where others follow it; gives what its sender asks for then."""
+        update = _UpdateParts(first, Awaited(parts, self.wait, sender_of(first)))
+        reply = await self.submit(update, context)
+        async for part in update:
+            del part  # of an update that was late or there already
+        then = pb.FetchModelRequest()
+        then.CopyFrom(first.header.then_fetch)
+        is_asked = first.header.HasField("then_fetch")
+        if not (is_asked and reply.accepted):
+            await context.write(pb.ModelPart(reply=reply))
+        return then if is_asked else None
+
+
+class _UpdateParts:
+    """The parts of one update, where others follow it on the stream; holds none that it has given."""
+
+    def __init__(self, first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> None:
+        self._first: pb.UpdatePart | None = first
+        self._parts = parts
+        self._left = 0
+
+    def __aiter__(self) -> "_UpdateParts":
+        return self
+
+    async def __anext__(self) -> pb.UpdatePart:
+        if self._first is not None:
+            first, self._first = self._first, None
+            if first.HasField("header"):  # else it is refused, by whoever is given it
+                self._left = first.header.payload.payload_bytes - first.header.offset
+            return first
+        if self._left <= 0:
+            raise StopAsyncIteration
+        part = await anext(self._parts)
+        self._left -= len(part.data)
+        return part

@@ -1,0 +1,229 @@
+"""The children of a round: where each stands, whether enough are left, and what they report beside their tensors."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fedstrata.clock.round import Exchanged
+from fedstrata.errors import ExcludedError, RunStoppedError, UnknownChildError
+from fedstrata.experiment import TierDeadline
+from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import brief, quoted
+from fedstrata.rpc.stream import Supersedable
+from fedstrata.tensors import PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+class ChildState(Enum):
+    """Where a child stands in the round."""
+
+    AWAITED = "awaited"
+    ACCEPTED = "accepted"
+    EXCLUDED = "excluded"
+
+
+@dataclass
+class Upload(Supersedable):
+    """One stream of one child's update; a newer stream of the same child supersedes it."""
+
+    child_id: str
+    codec: PayloadCodec
+    weights: tuple[int, ...]  # that its parts announce
+    offset: int
+
+    def is_continued_by(self, other: "Upload") -> bool:
+        """Return whether the bytes of both can belong to one update."""
+        return (self.weights, self.codec.scales) == (other.weights, other.codec.scales)
+
+
+@dataclass
+class Child:
+    """One child in a round that is being gathered."""
+
+    state: ChildState = ChildState.AWAITED
+    upload: Upload | None = None
+    offset: int = 0
+    squares: float = 0.0  # of the values before `offset`, where norms are limited
+    began: Upload | None = None  # the upload whose bytes stand before `offset`
+    has_switched: bool = False  # to another update half-way, which it may do once a round
+    is_asked_again: bool = False  # its report was voided, and its new deadline has not passed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundResult:
+    """What a closed round holds."""
+
+    children: int
+    num_examples: int
+    train_loss: float
+    missing: tuple[str, ...]
+    evaluations: tuple[pb.Evaluation, ...]
+    uploaded: Mapping[str, Exchanged] = field(default_factory=dict)  # on a clock: what the accepted children sent up
+
+
+@dataclass
+class Notes:
+    """What children reported beside their tensors."""
+
+    losses: dict[str, tuple[float, int]] = field(default_factory=dict)
+    evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
+    uploaded: dict[str, Exchanged] = field(default_factory=dict)
+
+    def keep(self, header: pb.UpdateHeader, upload: Upload) -> None:
+        """Keep what an update said that is in.
+
+        An update of one part stands for as many examples as its checked weight; one of several says how many.
+        """
+        name = upload.child_id
+        examples = upload.weights[0] if len(upload.weights) == 1 else header.num_examples
+        self.losses[name] = (header.train_loss, max(1, examples))
+        self.evaluations[name] = [_apart(evaluation) for evaluation in header.evaluations]
+        if header.HasField("work"):
+            self.uploaded[name] = Exchanged.of_update(header)
+
+    def result(self, children: Mapping[str, Child]) -> RoundResult:
+        """Return what a round holds that ends with its children standing so."""
+        losses = self.losses.values()
+        missing = tuple(name for name, child in children.items() if child.state is not ChildState.ACCEPTED)
+        return RoundResult(
+            children=len(children) - len(missing),
+            num_examples=sum(examples for _, examples in losses),
+            train_loss=mean_loss(losses),
+            missing=missing,
+            evaluations=tuple(each for name in sorted(self.evaluations) for each in self.evaluations[name]),
+            uploaded=self.uploaded,
+        )
+
+
+class Children:
+    """Says where each child of a round stands, and whether enough of them are left."""
+
+    def __init__(self, names: Iterable[str], wait: TierDeadline, masked_by: int) -> None:
+        """`masked_by` is the least number of children whose masked updates make a sum; 0: updates are not masked."""
+        self._children = {name: Child() for name in names}
+        self._awaited = len(self._children)  # how many: counted, since every update asks
+        self._quorum = wait.quorum(len(self._children))
+        self._masked_by = masked_by
+
+    def state_of(self, child_id: str) -> ChildState | None:
+        """Return where a child stands; None for one that is not in this round."""
+        child = self._children.get(child_id)
+        return child.state if child else None
+
+    def offset_of(self, child_id: str) -> int:
+        """Return how many bytes of a child's payload have been folded."""
+        return self._child(child_id).offset
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Return the children still awaited."""
+        return tuple(name for name, child in self._children.items() if child.state is ChildState.AWAITED)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nobody is awaited any more."""
+        return not self._awaited or self._are_too_few
+
+    @property
+    def going_on(self) -> tuple[str, ...]:
+        """Return the children that have not been given up."""
+        return tuple(name for name, child in self._children.items() if child.state is not ChildState.EXCLUDED)
+
+    @property
+    def _are_too_few(self) -> bool:
+        """Whether the children left cannot hide each other's updates, or mask for a sum that is not wanted."""
+        return bool(self._masked_by) and len(self.going_on) < max(self._masked_by, self._quorum)
+
+    def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
+        """Raise RunStoppedError when too few children have reported; `refusals` say why some never will.
+
+        With `still_awaited` those count, too, who still can.
+        """
+        if len(self.going_on) < self._masked_by:
+            raise RunStoppedError(
+                f"{len(self.going_on)} of {len(self._children)} devices are left in the round, too few to mask their "
+                f"updates: secure_aggregation.min_devices is {self._masked_by}{_why(refusals)}"
+            )
+        enough = (
+            {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited or self._are_too_few else {ChildState.ACCEPTED}
+        )
+        reported = [name for name, child in self._children.items() if child.state in enough]
+        if len(reported) < self._quorum:
+            absent = sorted(set(self._children) - set(reported))
+            raise RunStoppedError(
+                f"{len(reported)} of {len(self._children)} reported, the quorum is {self._quorum}; "
+                f"absent: {', '.join(absent[:10])}"
+                + (" …" if len(absent) > 10 else "")
+                + "".join(f" ({name} was refused: {refusals[name]})" for name in absent[:1] if name in refusals)
+            )
+
+    def _child(self, child_id: str) -> Child:
+        child = self._children.get(child_id)
+        if child is None:
+            raise UnknownChildError(f"{quoted(child_id)} is not of this round")
+        return child
+
+    def _move(self, child: Child, state: ChildState) -> None:
+        """Set where a child stands; no other place does."""
+        self._awaited += (state is ChildState.AWAITED) - (child.state is ChildState.AWAITED)
+        child.state = state
+
+
+class Refusals:
+    """Keeps the children that a parent has refused for the rest of the run, and why."""
+
+    def __init__(self, log: EventLog, on_ban: Callable[[str, str], None] | None = None) -> None:
+        """`on_ban` is called with each child that is refused, and why."""
+        self.reasons: dict[str, str] = {}
+        self._log = log
+        self._on_ban = on_ban or (lambda child_id, reason: None)
+
+    def __contains__(self, child_id: str) -> bool:
+        return child_id in self.reasons
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.reasons)
+
+    def forget(self, child_id: str) -> None:
+        """Hear a child again."""
+        self.reasons.pop(child_id, None)
+
+    def check(self, child_id: str) -> None:
+        """Raise ExcludedError for a child that was refused."""
+        if child_id in self.reasons:
+            raise ExcludedError(f"{child_id} was refused: {self.reasons[child_id]}")
+
+    def refuse(self, children: Children, number: int, child_id: str, reason: str) -> bool:
+        """Refuse a child of the open round; return whether it was refused now.
+
+        An accepted update stays, even if a reason to refuse its sender comes later.
+        """
+        if children.state_of(child_id) in {None, ChildState.ACCEPTED} or child_id in self.reasons:
+            return False
+        self.reasons[child_id] = reason = brief(reason)
+        self._log.warning("child_refused", child=child_id, round=number, reason=reason)
+        self._on_ban(child_id, reason)
+        return True
+
+
+def mean_loss(losses: Collection[tuple[float, int]]) -> float:
+    """Return the mean of losses, each of so many examples; 0 if there are none.
+
+    Rounding does not take the mean beyond the least or the largest loss.
+    """
+    if not losses:
+        return 0.0
+    mean = math.fsum(loss * examples for loss, examples in losses) / sum(examples for _, examples in losses)
+    return min(max(mean, min(losses)[0]), max(losses)[0])
+
+
+def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:
+    """Return a copy: a message inside an update keeps the whole update in memory."""
+    copy = pb.Evaluation()
+    copy.CopyFrom(evaluation)
+    return copy
+
+
+def _why(refusals: Mapping[str, str]) -> str:
+    return "".join(f" ({name} was refused: {reason})" for name, reason in list(refusals.items())[:1])

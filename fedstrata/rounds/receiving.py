@@ -1,0 +1,128 @@
+"""A child's downloads: models that arrive part by part, and go on where a cut left off."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedstrata.clock.between import ChildClock
+from fedstrata.errors import PayloadError
+from fedstrata.process.fault_points import reach
+from fedstrata.process.logs import EventLog
+from fedstrata.rounds.exchanged import Identity, Masker, Offered, ReceivedModel
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.tensors import Flat, PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+KNOWN_KINDS = 8  # of models from one parent; what is offered may differ from round to round
+
+
+@dataclass
+class Download:
+    """What has arrived of a model."""
+
+    header: pb.ModelHeader
+    codec: PayloadCodec
+    flat: Flat = field(default_factory=lambda: np.empty(0, np.float32))
+    offset: int = 0
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Add the bytes that come next. Raises PayloadError for bytes that cannot be of this model."""
+        values = self.codec.decode(data, self.offset)
+        if len(values) == self.codec.layout.size and values.flags.aligned:  # all of it, and as it can be used
+            self.flat, self.offset = values, len(data)
+            return
+        if not len(self.flat):
+            self.flat = np.empty(self.codec.layout.size, np.float32)
+        start = self.offset // self.codec.element_bytes
+        self.flat[start : start + len(values)] = values
+        self.offset += len(data)
+
+
+class Receiving:
+    """Asks for models, reads what a parent answers, and keeps what has arrived of a model that was cut."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        clock: ChildClock,
+        log: EventLog,
+        accepts: Callable[[pb.ModelHeader], Acceptance],
+        masks: Masker | None,
+    ) -> None:
+        self._identity = identity
+        self._clock = clock
+        self._log = log
+        self._accepts = accepts
+        self._masks = masks
+        self._known: dict[tuple[int | str, ...], Acceptance] = {}  # by how many clusters, and what of them is in it
+        self._partial: Download | None = None
+        self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
+        self.held_round: int | None = None
+
+    @property
+    def offset(self) -> int:
+        """Return how many bytes have arrived of the model that is on its way."""
+        return self._partial.offset if self._partial else 0
+
+    def request(self, sent_round: int = -1, sent_digest: bytes = b"") -> pb.FetchModelRequest:
+        """Return what asks for the next model, or for the rest of one that was cut."""
+        who, partial, masks = self._identity, self._partial, self._masks
+        return pb.FetchModelRequest(
+            run_id=who.run_id,
+            child_id=who.child_id,
+            cluster_id=who.cluster_id,
+            sent_round=sent_round,
+            sent_digest=sent_digest,
+            resume_round=partial.header.round if partial else -1,
+            resume_offset=self.offset,
+            held_round=self.held_round,
+            term=who.term,
+            resume_digest=partial.header.digest if partial else b"",
+            answered_round=self.answered_round,
+            mask_key=masks.key if masks else None,
+            roster_digest=masks.digest if masks else b"",
+        )
+
+    async def read(self, call: AsyncIterator[pb.ModelPart]) -> Offered | None:
+        """Return what a call answers; None when there is nothing yet."""
+        async for part in call:
+            match part.WhichOneof("part"):
+                case "header":
+                    self._begin(part.header)
+                case "data" if self._partial is not None:
+                    self._partial.add(part.data)
+                    reach("download", self._partial.header.round)
+                case "roster" if self._masks is not None:
+                    self._masks.take(part.roster)
+                case "reply":  # in an exchange, if the update was not taken
+                    self._log.info("update_late", current_round=part.reply.current_round)
+                case "send_again" | "send_model" | "go_on" | "finished" as kind:
+                    self._partial = None
+                    said: Offered = getattr(part, kind)
+                    return said
+                case _:
+                    return None
+        partial = self._partial
+        if partial is None or partial.offset != partial.codec.payload_bytes:
+            return None
+        self._partial = self.answered_round = None
+        return ReceivedModel.of(partial.header, partial.flat, self._clock.whole_bytes(partial.header))
+
+    def _begin(self, header: pb.ModelHeader) -> None:
+        """Begin a download, or go on with the one that was cut. Raises PayloadError."""
+        own = header.cluster if header.offered else -1
+        kind: tuple[int | str, ...] = (header.clusters, own, *header.offered, *header.withdrawn)
+        if kind not in self._known:
+            if len(self._known) == KNOWN_KINDS:
+                self._known.clear()
+            self._known[kind] = self._accepts(header)
+        codec, _ = self._known[kind].of(header.payload)
+        partial = self._partial
+        if partial is not None:
+            is_same = (header.round, header.digest) == (partial.header.round, partial.header.digest)
+            if is_same and header.offset == partial.offset:
+                return
+        if header.offset:
+            raise PayloadError(f"the model of round {header.round} begins at byte {header.offset}, which is not here")
+        self._partial = Download(header, codec)

@@ -1,0 +1,210 @@
+"""The stages that a round can have: a question, masks for updates, a deadline in virtual time."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from fedstrata.clock.deadline import Deadline
+from fedstrata.clock.round import Exchanged
+from fedstrata.errors import PayloadError
+from fedstrata.methods.base import Arrays, Question
+from fedstrata.process.fault_points import reach
+from fedstrata.rounds.mask_keys import Masking
+from fedstrata.rounds.notes import MOST_MEASURED
+from fedstrata.rounds.open_round import Around, Stage, Verdict
+from fedstrata.rpc.answers import arrays_of
+from fedstrata.v1 import answers_pb2
+from fedstrata.v1 import rounds_pb2 as pb
+
+
+def _any_answer(question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+    """Take every answer of the question's shape."""
+
+
+@dataclass
+class Asking(Stage):
+    """Asks the children a question, and lets them train once the plan is made of their answers."""
+
+    question: Question
+    check: Callable[[Question, Arrays, Iterable[int]], None] = _any_answer  # the method's; raises PayloadError
+    deadline: Deadline = field(default_factory=Deadline)  # of answers
+    answers: dict[str, answers_pb2.Answer] = field(default_factory=dict)
+    clusters: Mapping[str, int] | None = None  # by child, from the plan that was made of the answers
+    went_on_ns: int = 0  # on the real clock: when the parent said so
+
+    def begin(self, around: Around) -> None:
+        self._around = around
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the round goes on."""
+        return self.clusters is not None
+
+    async def gathered(self) -> Mapping[str, answers_pb2.Answer]:
+        """Wait until all children have answered, or for the round's deadline; return the answers.
+
+        Raises:
+            RunStoppedError: too few have answered, or can.
+        """
+        around, intake = self._around, self._around.opened.intake
+        for child_id in around.refused:
+            intake.exclude(child_id)
+        await around.changes.wait_until(lambda: not self._silent(), around.terms.wait.deadline_s)
+        for child_id in self._silent():
+            around.log.warning("no_answer", child=child_id, round=around.opened.number, question=self.question.name)
+            intake.exclude(child_id)
+        for child_id in self.deadline.late_answers({name: self.answers[name] for name in intake.missing}):
+            intake.exclude(child_id)
+        intake.check_quorum(around.refused.reasons, still_awaited=True)
+        return {child_id: self.answers[child_id] for child_id in intake.missing}
+
+    def exchanged(self, answers: Mapping[str, answers_pb2.Answer]) -> dict[str, Exchanged]:
+        """Return what went between some children and the parent, up to their answers."""
+        opened = self._around.opened
+        return {name: Exchanged.of_answer(each).after(opened.sent_to(name)) for name, each in answers.items()}
+
+    def _silent(self) -> list[str]:
+        return [child_id for child_id in self._around.opened.intake.missing if child_id not in self.answers]
+
+    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
+        """Take a child's answer; one that misses a deadline on the virtual clock leaves its child out of the round."""
+        if not isinstance(message, pb.RoundAnswer) or self.is_over:
+            return False
+        child_id, opened = message.child_id, self._around.opened
+        self.check_answer(child_id, message.answer)
+        clock = self._around.terms.clock
+        await clock.answer_arrived(child_id, message.round, message.answer.ByteSize())
+        if self.is_over or not opened.awaits(child_id):
+            return False
+        self.keep(child_id, message.answer)
+        return True
+
+    def keep(self, child_id: str, answer: answers_pb2.Answer) -> None:
+        """Keep a checked answer; the first of a child counts. Raises PayloadError if it would never arrive."""
+        copy = answers_pb2.Answer()
+        copy.CopyFrom(answer)  # a message inside another keeps the whole of that one in memory
+        if self.deadline.is_answer_late(child_id, self.answers.setdefault(child_id, copy)):
+            self._around.opened.intake.exclude(child_id)
+
+    def check_answer(self, child_id: str, answer: answers_pb2.Answer) -> None:
+        """Refuse what cannot be a child's answer. Raises PayloadError."""
+        if not 0 <= answer.trained_examples < MOST_MEASURED:
+            raise PayloadError(f"{child_id} has trained on {answer.trained_examples} examples for its answer")
+        self.check(self.question, arrays_of(self.question, answer), ())
+
+    def go_on(self, clusters: Mapping[str, int]) -> None:
+        self.clusters, self.went_on_ns = clusters, self._around.terms.clock.now_ns()
+
+    def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
+        return not self.is_over and self._is_of_this(request) and request.child_id in self.answers
+
+    async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
+        if is_sent or not self._is_of_this(request):
+            return None
+        child_id, number = request.child_id, self._around.opened.number
+        if self.clusters is None:  # the answer was given to an earlier life of this parent
+            return pb.ModelPart(send_again=pb.SendAgain(round=number))
+        await self._around.terms.clock.heard(child_id, number, self.went_on_ns)
+        return pb.ModelPart(go_on=pb.GoOn(round=number, cluster=self.clusters.get(child_id, 0)))
+
+    def judge(self, header: pb.UpdateHeader) -> Verdict:
+        return Verdict.TAKEN if self.is_over else Verdict.LATE
+
+    def _is_of_this(self, request: pb.FetchModelRequest) -> bool:
+        """Return whether a child says that it has answered this round's question."""
+        return request.HasField("answered_round") and request.answered_round == self._around.opened.number
+
+
+@dataclass
+class Masked(Stage):
+    """Has the children mask their updates for each other, so that the parent learns their sum alone."""
+
+    masking: Masking
+
+    def begin(self, around: Around) -> None:
+        self._around = around
+
+    def asked(self, request: pb.FetchModelRequest) -> bool:
+        has_masked = self._around.opened.is_base_of(request.child_id, request.sent_round, request.sent_digest)
+        return self.masking.heard(request.child_id, has_masked=has_masked)
+
+    def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
+        return not self.masking.is_formed
+
+    def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
+        """Return the roster that the child masks for, unless it knows that."""
+        return None if self.masking.digest == request.roster_digest else self.masking.part
+
+    def judge(self, header: pb.UpdateHeader) -> Verdict:
+        is_for_all = self.masking.is_formed and header.roster_digest == self.masking.digest
+        return Verdict.TAKEN if is_for_all else Verdict.LATE
+
+    def lacking(self) -> tuple[tuple[str, ...], str] | None:
+        return None if self.masking.is_formed else (self.masking.lacking, "its key for masks")
+
+    async def gather(self) -> None:
+        around = self._around
+        for child_id in await self.masking.without_key(around.changes, around.terms.wait.deadline_s):
+            around.log.warning("no_key", child=child_id, round=around.opened.number)
+            around.opened.intake.exclude(child_id)
+
+
+@dataclass
+class OnTime(Stage):
+    """Leaves out children that miss a deadline on the virtual clock.
+
+    If lateness depends on what all children send, they announce their updates before they send them.
+    """
+
+    deadline: Deadline
+
+    def begin(self, around: Around) -> None:
+        self._around = around
+        self.deadline.begin(around.opened)
+
+    def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
+        return is_sent and self.deadline.holds_back(request.child_id)
+
+    async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
+        if not is_sent or not self.deadline.wants_word_of(request.child_id):
+            return None
+        return pb.ModelPart(send_again=pb.SendAgain(round=self._around.opened.number, announce=True))
+
+    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
+        return isinstance(message, pb.UpdateHeader) and self._note(message)
+
+    def _note(self, header: pb.UpdateHeader) -> bool:
+        """Keep an announcement. Raises PayloadError."""
+        opened = self._around.opened
+        if not self.deadline.are_announced or not opened.gathers(header):
+            return False
+        opened.intake.limits.check_measured(header.evaluations)
+        self.deadline.note(header)
+        reach("upload", opened.number)
+        return True
+
+    def judge(self, header: pb.UpdateHeader) -> Verdict:
+        opened = self._around.opened
+        if not opened.awaits(header.child_id):
+            return Verdict.TAKEN
+        if self.deadline.is_late(header):
+            opened.intake.exclude(header.child_id)
+            return Verdict.LATE
+        if not self.deadline.is_gathering:
+            return Verdict.TAKEN
+        if self._note(header):  # an update that was cut before
+            self._around.changes.tell()
+        return Verdict.NOT_YET
+
+    def lacking(self) -> tuple[tuple[str, ...], str] | None:
+        if not self.deadline.is_gathering:
+            return None
+        return self.deadline.lacking(self._around.opened.intake.missing), "its update"
+
+    async def gather(self) -> None:
+        await self.deadline.decide(self._around.changes, partial(self._around.metrics.update, "late"))
+
+
+def on_time(deadline: Deadline) -> list[Stage]:
+    """Return the stage of a round's deadline in virtual time; none if no child can miss it."""
+    return [OnTime(deadline)] if deadline.can_be_missed else []

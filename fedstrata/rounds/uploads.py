@@ -1,0 +1,124 @@
+"""The updates of the open round, from their headers to their place in the sum."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, nullcontext
+from typing import Any
+
+from fedstrata.errors import PayloadError, SupersededError, UnknownChildError
+from fedstrata.process.fault_points import reach
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.process.quoting import quoted
+from fedstrata.rounds.children import ChildState, Refusals, Upload
+from fedstrata.rounds.notes import check_notes
+from fedstrata.rounds.open_round import OpenRound, RoundTerms, Verdict
+from fedstrata.rpc.payload import Acceptance
+from fedstrata.rpc.stream import Turns
+from fedstrata.tensors import PayloadCodec
+from fedstrata.v1 import rounds_pb2 as pb
+
+Announced = tuple[PayloadCodec, tuple[int, ...]]  # how an update is encoded, and its weights
+
+
+class Uploads:
+    """Takes updates for the round that is open."""
+
+    def __init__(
+        self,
+        terms: RoundTerms,
+        metrics: ProcessMetrics,
+        refused: Refusals,
+        turns: Turns,
+        accepts_updates: Callable[[int], Acceptance] | None,
+    ) -> None:
+        updates = terms.updates()
+        self._accepts = accepts_updates or (lambda number: updates)  # of a round up to the open one
+        self._terms = terms
+        self._metrics = metrics
+        self._refused = refused
+        self._turns = turns
+
+    def check(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
+        """Return what a header announces. Raises PayloadError if no child of this parent sends such an update."""
+        announced = self.check_payload(opened, header)
+        check_notes(header, has_work=self._terms.clock.wants_work)
+        return announced
+
+    def check_payload(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
+        """Return what a payload is. A late payload is checked too: `Attend` still reads it. Raises PayloadError."""
+        newest = opened.number if opened is not None else 0
+        return self._accepts(min(max(header.round, 0), newest)).of(header.payload)
+
+    async def take(
+        self, opened: OpenRound | None, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]
+    ) -> bool:
+        """Take one child's update; return False for an update that misses its round, or that is not wanted yet.
+
+        Raises:
+            PayloadError: no honest child sends this.
+        """
+        announced = self.check(opened, header)
+        is_awaited = opened is not None and opened.number == header.round
+        async with self._terms.clock.arriving(header, parts) if is_awaited else nullcontext(parts) as come:
+            if opened is not None and opened.has(header):
+                return True  # the same one, sent again because its reply was lost
+            verdict = Verdict.LATE if opened is None else self._judge(opened, header)
+            if verdict is Verdict.LATE or opened is None:
+                self._metrics.update("late")
+            return verdict is Verdict.TAKEN and opened is not None and await self._fold(opened, header, announced, come)
+
+    def _judge(self, opened: OpenRound, header: pb.UpdateHeader) -> Verdict:
+        """Decide about an update. Raises ExcludedError if its sender was refused."""
+        if not opened.gathers(header):
+            return Verdict.LATE
+        verdict = opened.judge(header)
+        if verdict is Verdict.LATE:
+            return verdict
+        state = opened.intake.state_of(header.child_id)
+        if state is None:
+            raise UnknownChildError(f"{quoted(header.child_id)} is not of round {opened.number}")
+        if state is ChildState.EXCLUDED:
+            self._refused.check(header.child_id)
+            return Verdict.LATE
+        return verdict
+
+    async def _fold(
+        self, opened: OpenRound, header: pb.UpdateHeader, announced: Announced, parts: AsyncIterator[Any]
+    ) -> bool:
+        """Add an update to the sum; return False if the round was closed meanwhile."""
+        intake = opened.intake
+        intake.limits.check_measured(header.evaluations)
+        try:
+            upload = await intake.begin(header.child_id, *announced, header.offset)
+            if upload is None:
+                return True
+            async with upload.until_superseded(upload.child_id):
+                await self._add(opened, upload, parts)
+                await intake.finish(upload, header)
+        except SupersededError:
+            if not intake.is_closed:
+                raise
+            self._metrics.update("late")
+            return False
+        self._metrics.update("accepted")
+        return True
+
+    async def _add(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[Any]) -> None:
+        """Add what follows the header; each chunk of a large update in a turn of its own.
+
+        On the real clock there are no turns: pieces are small and wait for their links instead.
+        """
+        if upload.codec.is_small or not self._terms.clock.takes_turns:
+            async for part in parts:
+                await _add_part(opened, upload, part)
+            return
+        async with aclosing(self._turns.of(upload.child_id, parts)) as taken:
+            async for part in taken:
+                await _add_part(opened, upload, part)
+                del part  # the next has to wait for its turn
+
+
+async def _add_part(opened: OpenRound, upload: Upload, part: Any) -> None:
+    if part.WhichOneof("part") != "data":
+        raise PayloadError("after its header an update has data only")
+    await opened.intake.fold(upload, part.data)
+    reach("upload", opened.number)

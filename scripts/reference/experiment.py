@@ -1,0 +1,42 @@
+"""docs/reference/experiment.md: every key of the experiment file."""
+
+from fedstrata.experiment_file import experiment_schema
+from scripts.reference.keys import Key, key_table, keys
+from scripts.reference.markdown import cell
+
+TOP = """<!-- Written by `make reference` from the models in fedstrata/experiment/. -->
+# Keys of the experiment file
+
+[The experiment file](../experiment.md) explains the sections, with examples. `fedstrata schema` prints these
+descriptions as a JSON Schema, which an editor can show while you type.
+
+A rate is a number with `bit/s`, `kbit/s`, `Mbit/s` or `Gbit/s`. A duration has `ns`, `us`, `ms`, `s`, `min` or `h`.
+Power has `uW`, `mW`, `W` or `kW`. Energy per Mbit has `uJ/Mbit`, `mJ/Mbit` or `J/Mbit`. N stands for a number in a
+list, and NAME for a name of your own.
+"""
+METHOD = """
+[Each method](methods/one_shot.md) has further options, which are on its page.
+"""
+
+
+def page() -> str:
+    """Return the page: the keys that are one value, then a section for each key that holds others."""
+    schema = experiment_schema()
+    definitions = schema["$defs"]
+    single: list[Key] = []
+    text = ""
+    for name, field in schema["properties"].items():
+        if name == "method":
+            found = [Key(name="method.name", kind="string", default="`one_shot`", description=cell(NAME))]
+        else:
+            only = {"properties": {name: field}, "required": schema["required"]}
+            found = list(keys(only, definitions))
+        if [key.name for key in found] == [name]:
+            single += found
+        else:
+            text += f"\n## {name}\n\n{field.get('description', '')}\n{key_table(found)}"
+            text += METHOD if name == "method" else ""
+    return TOP + "\n## Single values\n" + key_table(single) + text
+
+
+NAME = "Name of a built-in method, or own code as `module:Class`; `method: NAME` alone is allowed."

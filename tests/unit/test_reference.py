@@ -1,0 +1,38 @@
+"""The generated reference is what the code declares now."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.reference.__main__ import ROOT, files
+from scripts.reference.keys import Key, keys
+
+FILES = files()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_generated_file_is_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == FILES[path], "make reference"
+
+
+def test_no_generated_page_is_left_over() -> None:
+    folder = ROOT / "docs" / "reference"
+    assert {path for path in FILES if path.suffix == ".md"} == set(folder.rglob("*.md"))
+
+
+def test_keys_are_found_through_references_unions_and_lists() -> None:
+    definitions = {"Part": {"properties": {"size": {"type": "integer", "minimum": 1, "description": "How large."}}}}
+    schema = {
+        "properties": {
+            "parts": {"type": "array", "items": {"$ref": "#/$defs/Part"}},
+            "own": {"anyOf": [{"$ref": "#/$defs/Part"}, {"type": "null"}], "default": None},
+            "share": {"type": "number", "exclusiveMinimum": 0, "default": 0.5},
+        },
+        "required": ["parts"],
+    }
+    size = {"kind": "integer ≥ 1", "default": "`null`", "description": "How large."}
+    assert list(keys(schema, definitions)) == [
+        Key(name="parts.N.size", **size),
+        Key(name="own.size", **size),
+        Key(name="share", kind="number > 0", default="`0.5`", description=""),
+    ]

@@ -42,6 +42,7 @@ from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, add_GpsServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 from gps.kubernetes.backend import LocalBackend
+from gps.phases import Phases
 from gps.run import Run
 from gps.servicer import GpsServicer
 
@@ -162,18 +163,18 @@ async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[f
     server = RpcServer(metrics.links)
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     await server.start("127.0.0.1:0")
-    conducting = asyncio.create_task(run.conduct())
+    conducting = asyncio.create_task(Phases(run).conduct())
     lps = subprocess.Popen(  # noqa: ASYNC220  # it starts while nothing else is to be done
         [sys.executable, "-m", "lps", "--experiment", str(folder / "experiment.yaml"), "--gps", server.address,
          "--lps-id", "lps-0", "--state", str(folder / "lps"), "--exit-with-parent"],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=(folder / "lps.log").open("wb"),
     )  # fmt: skip
     try:
-        await run.changes.wait_until(lambda: bool(run.journal.lps_addresses()), 60)
+        await run.changes.wait_until(lambda: bool(run.journal.hosting.addresses()), 60)
         before = resident_mb(lps.pid, "VmRSS")
         await enrol(server.address, experiment)
         await run.changes.wait_until(lambda: run.phase == "training", 60)
-        channel, _ = open_channel(run.journal.lps_addresses()["lps-0"], LinkMeter())
+        channel, _ = open_channel(run.journal.hosting.addresses()["lps-0"], LinkMeter())
         gate = asyncio.Semaphore(at_once)
         await asyncio.gather(
             *(Child(LpsServiceStub(channel), experiment, index, gate).run() for index in range(experiment.device_count))

@@ -29,6 +29,7 @@ from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, 
 from gps.kubernetes.backend import Backend, LocalBackend
 from gps.kubernetes.reconcile import Reconciler
 from gps.page import LivePage
+from gps.phases import Phases
 from gps.retry import state_for
 from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
@@ -96,7 +97,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
             asyncio.get_running_loop().run_in_executor(None, _import_clustering)
 
         async def work() -> int:
-            await run.conduct()
+            await Phases(run).conduct()
             await backend.release_pods()
             return 0
 

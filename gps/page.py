@@ -12,6 +12,7 @@ from fedstrata.record.summary import read_summary
 from fedstrata.v1 import rounds_pb2
 from gps.record import summary, wall_seconds
 from gps.run import Run
+from gps.standing import standing
 from gps.status import seconds_of
 
 PAUSE_S = 0.5  # between two states; a run that changes faster is shown at this pace
@@ -64,12 +65,12 @@ class LivePage:
 
     def _publish(self, parts: dict[str, Any]) -> None:
         """Outside the event loop: rows that are new, the matrix once it is there, and all of it as JSON."""
-        plan, clusters = self._run.plan.first, parts["summary/clusters"]
+        plan, clusters = self._run.plans.first, parts["summary/clusters"]
         if plan is not None and plan.affinity is not None and clusters != self._relevance_of:
             ids = self._run.experiment.device_ids()
             names = [ids[index] for index in plan.related]
             self._relevance, self._relevance_of = relevance_part(plan.affinity, names, clusters), clusters
-        found = self._run.journal.lps_rounds_after(self._seen_row)
+        found = self._run.journal.rounds.rows_after(self._seen_row)
         self._seen_row = max((place for place, _ in found), default=self._seen_row)
         rows = [round_row(rounds_pb2.LpsRound.FromString(data)) for _, data in found]
         self.feed.publish(parts | {"relevance": self._relevance}, [(row.key, ROUNDS.values(row)) for row in rows])
@@ -88,8 +89,8 @@ def _summary(run: Run) -> dict[str, Any]:
     """The record's summary if it is written, else as it would be if the run ended now."""
     if run.has_record:
         return read_summary(run.record_folder / "summary.json").document()
-    standing = replace(run.standing(), status="failed", wall_seconds=_begun(run.journal.phases()))
-    return summary(standing).document() | {"status": "failed" if run.phase == "failed" else "running"}
+    result = replace(standing(run), status="failed", wall_seconds=_begun(run.journal.phases()))
+    return summary(result).document() | {"status": "failed" if run.phase == "failed" else "running"}
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:

@@ -12,11 +12,13 @@ from fedstrata.rounds.child_calls import ChildStream
 from fedstrata.rounds.notes import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
+from fedstrata.streams.streams import shares_of
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
 from gps.devices.roster import Device
+from gps.plans.plan import cluster_of
 from gps.run import Run
 from gps.status import Status
 
@@ -74,8 +76,9 @@ class GpsServicer(GpsServiceServicer):
     async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
         """Make an LPS and its address known."""
         self._run.serving.register(request)
-        self._run.heard_of(request)
-        return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plan.is_made)
+        self._run.log.info("lps_registered", lps_id=request.lps_id, address=request.address)
+        self._run.tell()
+        return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plans.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
         """Name an LPS's clusters once the devices are grouped, and again when there is something new."""
@@ -83,40 +86,40 @@ class GpsServicer(GpsServiceServicer):
         self._check(request.run_id)
         answered = run.reports.call_began()
         context.add_done_callback(lambda _: answered())
-        run.serving.hear(request.lps_id)
+        run.serving.presence.hear(request.lps_id)
         with run.waiting.call_of(request):
-            await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.hold_s)
+            await run.changes.wait_until(lambda: run.has_news(request.known_version), run.serving.presence.hold_s)
         self._check_going(request.run_id)
         return pb.FetchClustersResponse(
             run_id=self._run_id,
-            is_grouped=run.plan.is_made and run.clock.knows_start,
+            is_grouped=run.plans.is_made and run.clock.knows_start,
             clusters=[self._cluster(name) for name in run.serving.clusters_of(request.lps_id)],
-            plan_version=run.plan.version if run.plan.is_made else 0,
+            plan_version=run.places.version if run.plans.is_made else 0,
             is_over=run.is_over,
-            planned_rounds=run.plan.planned_rounds,
+            planned_rounds=run.plans.planned_rounds,
             planned_ns=run.asking.planned_ns,
-            told=run.plan.told_to_lpss,
+            told=None if run.places.spans_lps else run.plans.told(run.plans.now),
         )
 
     def _cluster(self, cluster_id: str) -> pb.Cluster:
-        plan = self._run.plan
-        began_in = plan.clusters_before(self._run.rounds.global_round) if plan.spans_lps else None
+        places, plans = self._run.places, self._run.plans
+        began_in = cluster_of(plans.before(self._run.rounds.global_round)) if places.spans_lps else None
         return pb.Cluster(
             cluster_id=cluster_id,
-            members=[self._member(device, began_in) for device in plan.members(cluster_id)],
+            members=[self._member(device, began_in) for device in places.members(cluster_id)],
             term=self._run.serving.term_of(cluster_id),
             global_round=self._run.rounds.global_round,
-            clusters=plan.cluster_count if plan.spans_lps else 0,
-            mixed=plan.mixed,
+            clusters=len(plans.now.clusters) if places.spans_lps else 0,
+            mixed=plans.now.weights,
             began_unix_ns=self._run.clock.began_unix_ns,
         )
 
     def _member(self, device: Device, began_in: Mapping[int, int] | None) -> pb.Member:
-        shares = self._run.plan.shares(device)
+        shares = shares_of(self._run.plans.now, device.device_index)
         return pb.Member(
             device_id=device.device_id,
             device_index=device.device_index,
-            num_examples=self._run.plan.weight(device),
+            num_examples=self._run.places.weight(device),
             num_held_out=device.num_held_out,
             from_global_round=device.from_global_round,
             cluster=device.cluster or 0,
@@ -132,7 +135,7 @@ class GpsServicer(GpsServiceServicer):
         """Stream the shared layers of the open global round to the LPS that serves the cluster."""
         run = self._run
         if not run.serving.is_current(request.cluster_id, request.term):  # it hears by FetchClusters who does
-            await run.changes.wait_until(lambda: run.is_over, run.serving.hold_s)
+            await run.changes.wait_until(lambda: run.is_over, run.serving.presence.hold_s)
             if not run.is_over:
                 waiting = rounds_pb2.Waiting(current_round=run.rounds.global_round)
                 await context.write(rounds_pb2.ModelPart(waiting=waiting))
@@ -208,7 +211,7 @@ class GpsServicer(GpsServiceServicer):
         serving = self._run.serving
         if not serving.is_known(request.lps_id):
             raise UnknownChildError(f"no LPS is called {quoted(request.lps_id)}")
-        if self._run.plan.is_made and not serving.clusters_of(request.lps_id) and not self._run.is_over:
+        if self._run.plans.is_made and not serving.clusters_of(request.lps_id) and not self._run.is_over:
             raise NotServedError(f"{request.lps_id} serves no cluster now; the run goes on without it")
         self._run.stop(brief(request.reason) or f"{request.lps_id} cannot go on, and does not say why")
         return pb.ReportFailureResponse()

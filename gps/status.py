@@ -16,7 +16,7 @@ class Status:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._energy = EnergySoFar(run.experiment, run.journal.lps_rounds_after)
+        self._energy = EnergySoFar(run.experiment, run.journal.rounds.rows_after)
         self._epsilon = EpsilonSpent(run.experiment)
 
     def now(self) -> pb.RunStatus:
@@ -28,9 +28,9 @@ class Status:
             reason=run.reason,
             global_round=run.rounds.global_round,
             global_rounds=run.experiment.training.global_rounds,
-            lps_wanted=run.plan.lps_known,
-            clusters=[_cluster(run, name, len(devices)) for name, devices in run.plan.homes.items()],
-            link_bytes=link_bytes_to_proto(run.reports.link_bytes()),
+            lps_wanted=run.places.lps_known,
+            clusters=[_cluster(run, name, len(devices)) for name, devices in run.places.homes.items()],
+            link_bytes=link_bytes_to_proto(run.reports.counts.total()),
             devices=[
                 pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count
             ],
@@ -39,7 +39,7 @@ class Status:
             seconds=seconds_of(run.journal.phases()),
             virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
             energy_joules=self._energy.joules(),
-            epsilon_spent=self._epsilon.after(run.rounds.global_round, is_grouped=run.plan.is_made),
+            epsilon_spent=self._epsilon.after(run.rounds.global_round, is_grouped=run.plans.is_made),
         )
 
 

@@ -170,6 +170,8 @@ def _refused(message: str) -> ExperimentError | AddressError:
             "device.persistence as they were (lps.persistence.enabled=false for one of an older chart), or fedstrata "
             "down before"
         )
+    if line.endswith("release: already exists") or "another operation" in line:
+        return AddressError("helm: somebody else is changing this release at the moment; wait for that, then try again")
     if "schema" in line or "values" in line:
         return ExperimentError(f"helm: {line[:600]}")
     return AddressError(f"helm: {line[:600]}")

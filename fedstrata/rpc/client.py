@@ -135,7 +135,7 @@ async def call_until_answered(
     backoff = Backoff()
     while True:
         try:
-            return await call()
+            reply = await call()
         except grpc.aio.AioRpcError as error:
             if not is_passing(error):
                 raise refusal(error) from None
@@ -145,6 +145,10 @@ async def call_until_answered(
                 log.info("parent_away", call=name, status=error.code().name, **why)
             if attempts is not None and backoff.attempts + 1 >= attempts:
                 raise ParentAwayError(f"{name}: no answer ({error.details()}); is the address right?") from None
+        else:
+            if backoff.attempts:
+                log.info("answered_at_last", call=name, tries=backoff.attempts + 1)
+            return reply
         await backoff.pause()
 
 

@@ -29,7 +29,7 @@ class Enrolment:
         self._wait = experiment.deadlines.enrolment
         self._closes_at: float | None = None
         self._on_return = on_return
-        questions.is_closed = "relevance" in journal.phases() or bool(journal.plans())
+        questions.is_closed = "relevance" in journal.phases() or bool(journal.plans.made())
 
     @property
     def is_closed(self) -> bool:
@@ -84,7 +84,7 @@ class Enrolment:
         for device in self._roster.founders:
             if not device.refused and not self._questions.has_begun(device):
                 device.is_late = True
-                self._journal.note_late(device.device_index)
+                self._journal.devices.note_late(device.device_index)
                 self._note_absent(device.device_id, "no answer by the deadline")
         self._questions.tell()
 

@@ -72,7 +72,7 @@ class Questions:
         return {
             question.name: {
                 index: arrays_of(question, pb.Answer.FromString(answer))
-                for index, answer in self._journal.answers(question.name).items()
+                for index, answer in self._journal.answers.all(question.name).items()
                 if index in there
             }
             for question in self.asked
@@ -164,7 +164,7 @@ class Questions:
                     return
                 other = self._roster.devices.get(index)
                 if other is not None and question.name in other.answered and not other.refused and not other.is_late:
-                    answer = pb.Answer.FromString(self._journal.answer(question.name, index))
+                    answer = pb.Answer.FromString(self._journal.answers.one(question.name, index))
                     await relay.carry(self._decided_ns.get(index, 0), answer.ByteSize())
                     for part in self._parts(answer, other):
                         yield part

@@ -20,6 +20,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
+from gps.journal.devices import DeviceRow
 from gps.journal.journal import Journal
 
 MOST_HELD_OUT = 1 << 20  # unless the experiment says
@@ -27,25 +28,17 @@ NEVER_JOINED = "a newcomer that was not there by the deadline"
 POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 
-@dataclass
-class Device:
-    """One device as the GPS knows it."""
+@dataclass(kw_only=True)
+class Device(DeviceRow):
+    """One device as the GPS knows it; its cluster and home are set by its `Places`."""
 
-    device_id: str
-    device_index: int
-    num_examples: int
-    num_held_out: int  # examples that it measures models on
-    pod_name: str
-    is_late: bool = False
     answered: set[str] = field(default_factory=set)  # the questions before training
     cluster: int | None = None
-    home: int | None = None  # the number of the LPS that it hangs on
-    has_lost_state: bool = False
+    home: int | None = None  # the number of the LPS that it belongs to
     from_global_round: int = 0  # of a late device: the first it takes part in
     refused: str | None = None
     process_id: str = ""
-    kernel: str = ""  # of its OpenBLAS, when it computed its profile
-    calls_under_way: int = field(default=0)
+    calls_under_way: int = 0
 
 
 class Roster:
@@ -59,21 +52,10 @@ class Roster:
         self.newcomers = experiment.newcomer_indexes
         self.awaits_newcomers = False  # whether the next global round begins once they are there
         self.devices: dict[int, Device] = {}
-        for row in journal.devices():
-            self.devices[row.device_index] = Device(
-                device_id=row.device_id,
-                device_index=row.device_index,
-                num_examples=row.num_examples,
-                num_held_out=row.num_held_out,
-                pod_name=row.pod_name,
-                kernel=row.kernel,
-                is_late=row.is_late,
-                cluster=row.cluster,
-                home=row.home,
-                has_lost_state=row.has_lost_state,
-                from_global_round=self._first_round(row.device_index),
-            )
-        for question, index in journal.answered():
+        for row in journal.devices.all():
+            first = self._first_round(row.device_index)
+            self.devices[row.device_index] = Device(**vars(row), from_global_round=first)
+        for question, index in journal.answers.given():
             self.devices[index].answered.add(question)
         for device_id, stage, reason in journal.exclusions():
             if stage == "enrolment" and reason.startswith("refused") and device_id in self._indexes:
@@ -159,10 +141,7 @@ class Roster:
                 is_late=is_late,
                 from_global_round=self._first_round(request.device_index),
             )
-            self._journal.enroll(
-                index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,
-                num_held_out=device.num_held_out, pod_name=pod_name, is_late=is_late, kernel=device.kernel,
-            )  # fmt: skip
+            self._journal.devices.enroll(device)
             self.devices[device.device_index] = device
         if device.refused:
             raise ExcludedError(f"{device.device_id} was {device.refused}")
@@ -184,10 +163,7 @@ class Roster:
         """Keep where a device runs now; its pod may have been replaced by one of another name."""
         if device.pod_name != pod_name and POD_NAME.match(pod_name):
             device.pod_name = pod_name
-            self._journal.enroll(
-                index=device.device_index, device_id=device.device_id, num_examples=device.num_examples,
-                num_held_out=device.num_held_out, pod_name=pod_name, is_late=device.is_late,
-            )  # fmt: skip
+            self._journal.devices.enroll(device)
 
     def by_id(self, device_id: str) -> Device:
         """The device of that id. Raises UnknownChildError when it has not enrolled."""
@@ -213,13 +189,13 @@ class Roster:
 
     def set_answer(self, device: Device, answer: answers_pb2.Answer) -> None:
         """Keep a device's answer from before training, and drop it from memory."""
-        self._journal.add_answer(answer.question, device.device_index, answer.SerializeToString(deterministic=True))
+        self._journal.answers.add(answer.question, device.device_index, answer.SerializeToString(deterministic=True))
         device.answered.add(answer.question)
 
     def note_lost_state(self, device: Device) -> None:
         """Note that what a device had kept for itself is gone."""
         if not device.has_lost_state:
-            self._journal.note_lost_state(device.device_index)
+            self._journal.devices.note_lost_state(device.device_index)
             device.has_lost_state = True
 
     def refuse(self, device: Device, reason: str) -> None:

@@ -31,18 +31,18 @@ class Adoption:
     async def until_served(self) -> None:
         """With deadlines, wait until every cluster's LPS, or another in its place, is there."""
         if self._deadline_s is not None:
-            longest_s = self._deadline_s + self._serving.hold_s
+            longest_s = self._deadline_s + self._serving.presence.hold_s
             await self._changes.wait_until(lambda: self._serving.are_all_there, longest_s)
 
     async def watch(self) -> None:
         """Have the clusters of an LPS that is away adopted by another, as soon as there is one."""
         loop = asyncio.get_running_loop()
-        self._serving.listen()
+        self._serving.presence.listen()
         while (check_again_s := self._serving.check_again_s()) is not None:
             due = loop.time() + check_again_s
             await self._changes.wait_until(lambda: bool(self._adoptable()), check_again_s)
-            if loop.time() > due + self._serving.hold_s:
-                self._serving.listen()  # it was the GPS that stood still
+            if loop.time() > due + self._serving.presence.hold_s:
+                self._serving.presence.listen()  # it was the GPS that stood still
             self._hand_over(self._adoptable())
 
     def hand_back(self) -> None:
@@ -50,7 +50,7 @@ class Adoption:
         self._hand_over(self._serving.returnable())
 
     def _adoptable(self) -> dict[str, str]:
-        return self._serving.adoptable(self._journal.reported())
+        return self._serving.adoptable(self._journal.rounds.reported())
 
     def _hand_over(self, lps_of: dict[str, str]) -> None:
         """Let other LPSs serve clusters; they hear of it by the call that is held for them."""

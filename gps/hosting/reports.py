@@ -2,30 +2,29 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sized
+from collections.abc import AsyncIterator, Callable, Sized
 from contextlib import closing
 from pathlib import Path
 
 from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateError, UnknownChildError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.links import WAYS
-from fedstrata.process.metrics import LinkKey, ProcessMetrics
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import HOLD_S, Changes
 from fedstrata.record.rounds import loss_and_accuracy
 from fedstrata.rounds import ChildLimits
 from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds
-from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
+from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.store import ModelFile, clear_asides, write_aside
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from gps.hosting.link_counts import LinkCounts
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
-from gps.plans.plan import Plans
+from gps.plans.places import Places
 
-KINDS = ("model", "update", "control", "answer")
 MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
 MOST_COUNTS = 64  # of bytes by link, direction, kind and end; there are 22
 MOST_CARRIED = 5  # of a device in an LPS round: model, answer, word to go on, update, and its computing
@@ -37,7 +36,7 @@ class Reports:
     """Takes what LPSs report; of a cluster, only from the LPS that serves it now."""
 
     def __init__(
-        self, experiment: Experiment, *, plan: Plans, serving: Serving, journal: Journal, metrics: ProcessMetrics,
+        self, experiment: Experiment, *, places: Places, serving: Serving, journal: Journal, metrics: ProcessMetrics,
         models: Path, layout: Layout, exclude: Callable[[str, str, str], None],
     ) -> None:  # fmt: skip
         """`exclude` is called with who was excluded, at what stage and why."""
@@ -45,9 +44,10 @@ class Reports:
         self._lps_rounds = experiment.training.lps_rounds
         self._device_count = experiment.device_count
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
-        self._plan = plan
+        self._places = places
         self._serving = serving
         self._journal = journal
+        self.counts = LinkCounts(journal, metrics.links)
         self._metrics = metrics
         self._models = models
         self._layout = layout
@@ -56,12 +56,10 @@ class Reports:
         self._newest: dict[str, Supersedable] = {}  # by cluster, the report that is being taken
         self._under_way = 0
         self._changes = Changes()
-        self._lps_link_bytes: dict[str, dict[LinkKey, int]] = {}
         self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
         self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
         self._exclude = exclude
         clear_asides(models)
-        self._recall_link_bytes()
 
     # --- calls under way ------------------------------------------------------------------------
 
@@ -91,10 +89,10 @@ class Reports:
         own = (row for row in header.lps_rounds if row.cluster_id == header.cluster_id)
         rows = [row for row in own if row.lps_round < self._lps_rounds]
         with self._journal.together():
-            self._note_link_bytes(header.lps_id or header.cluster_id, link_bytes_from_proto(header.link_bytes))
+            self.counts.note(header.lps_id or header.cluster_id, link_bytes_from_proto(header.link_bytes))
             if not is_current:
                 return  # whoever serves the cluster now tells of its rounds
-            self._journal.add_lps_rounds(
+            self._journal.rounds.add(
                 (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
             )
             for exclusion in header.exclusions:
@@ -117,7 +115,7 @@ class Reports:
         _check_length("LPS rounds", header.lps_rounds, self._lps_rounds)
         _check_length("exclusions", header.exclusions, len(members) * MOST_EXCLUSIONS * (self._rounds_per_global + 2))
         check_link_bytes(header.link_bytes)
-        check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._plan.held_out)
+        check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._places.held_out)
         for row in header.lps_rounds:
             flows = [*row.times.flows, *row.times.late]
             _check_length("flows of a round", flows, len(members))
@@ -138,10 +136,10 @@ class Reports:
 
     def _members(self, cluster_id: str) -> set[str]:
         """The devices of which an LPS has something to say: its own, and those that have moved away since."""
-        return {device.device_id for device in self._plan.members(cluster_id)} | self._plan.left(cluster_id)
+        return {device.device_id for device in self._places.members(cluster_id)} | self._places.left(cluster_id)
 
     def _check_known(self, cluster_id: str) -> None:
-        if cluster_id not in self._plan.homes:
+        if cluster_id not in self._places.homes:
             raise UnknownChildError(f"no cluster is called {quoted(cluster_id)}")
 
     async def take(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
@@ -153,13 +151,13 @@ class Reports:
         """
         self._check_said(header)
         self._check_current(header)
-        if self._journal.global_rounds_closed() < self._global_rounds:
+        if self._journal.rounds.closed() < self._global_rounds:
             raise NotReadyError(f"{header.cluster_id} reports before the last global round; try again after it")
         self._check_evaluations(header)
-        if not self._plan.spans_lps:  # else the models are here already
+        if not self._places.spans_lps:  # else the models are here already
             await self._take_newest(header, parts)
         self.note(header)
-        self._journal.add_report(header.cluster_id, header.SerializeToString(deterministic=True))
+        self._journal.rounds.add_report(header.cluster_id, header.SerializeToString(deterministic=True))
 
     async def _take_newest(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         """Take a cluster's model, unless its LPS begins to send it anew."""
@@ -176,7 +174,7 @@ class Reports:
             raise NotServedError(f"{header.cluster_id} is served by {now} now; a report of an earlier term is void")
 
     def _check_evaluations(self, header: pb.ReportHeader) -> None:
-        members = self._plan.members(header.cluster_id)
+        members = self._places.members(header.cluster_id)
         left = {device.device_id for device in members}
         limits = ChildLimits(held_out={device.device_id: device.num_held_out for device in members})
         for evaluation in header.evaluations:
@@ -214,53 +212,15 @@ class Reports:
 
     def all(self) -> dict[str, pb.ReportHeader]:
         """The final reports there are, by cluster."""
-        return {name: pb.ReportHeader.FromString(data) for name, data in self._journal.reports().items()}
+        return {name: pb.ReportHeader.FromString(data) for name, data in self._journal.rounds.reports().items()}
 
     def missing(self) -> list[str]:
         """The clusters that have not reported."""
-        return sorted(set(self._plan.homes) - self._journal.reported())
+        return sorted(set(self._places.homes) - self._journal.rounds.reported())
 
     # --- bytes ----------------------------------------------------------------------------------
-
-    def _recall_link_bytes(self) -> None:
-        """Go on counting from where an earlier life stood when it last kept its counts."""
-        for source, data in self._journal.link_bytes().items():
-            counts = link_bytes_from_proto(pb.RunStatus.FromString(data).link_bytes)
-            if source:
-                self._lps_link_bytes[source] = counts
-            else:
-                self._metrics.links.go_on_from(counts)
-
-    def _note_link_bytes(self, lps_id: str, counts: Mapping[LinkKey, int]) -> None:
-        """Keep an LPS's counts, which are of all it serves: of several notes the largest counts."""
-        known = self._lps_link_bytes.setdefault(lps_id, {})
-        kinds = {*KINDS, *self._metrics.links.questions}
-        own = {key: count for key, count in counts.items() if _is_of_devices(key) and key.kind in kinds}
-        known.update({key: max(count, known.get(key, 0)) for key, count in own.items()})
-        self._keep(lps_id, known)
-
-    def keep_link_bytes(self) -> None:
-        """Keep what the GPS has counted so far."""
-        self._keep("", self._metrics.links.snapshot())
-
-    def _keep(self, source: str, counts: Mapping[LinkKey, int]) -> None:
-        message = pb.RunStatus(link_bytes=link_bytes_to_proto(counts))
-        self._journal.set_link_bytes(source, message.SerializeToString(deterministic=True))
-
-    def link_bytes(self) -> dict[LinkKey, int]:
-        """All bytes counted so far at the parents' ends: here, and at each LPS as it last reported."""
-        counts = {key: n for key, n in self._metrics.links.snapshot().items() if key.end == "parent"}
-        for reported in self._lps_link_bytes.values():
-            for key, count in reported.items():
-                counts[key] = counts.get(key, 0) + count
-        return counts
 
 
 def _check_length(what: str, said: Sized, longest: int) -> None:
     if len(said) > longest:
         raise PayloadError(f"{len(said)} {what} reported, expected at most {longest}")
-
-
-def _is_of_devices(key: LinkKey) -> bool:
-    """Whether bytes are those that an LPS counts for all: between it and its devices, at its end."""
-    return (key.link, key.end) == ("device-lps", "parent") and key.direction in WAYS

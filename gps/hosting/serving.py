@@ -1,6 +1,5 @@
 """Which LPS serves which cluster: its own, or, for as long as that one is away, another that has adopted it."""
 
-import asyncio
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
@@ -8,18 +7,16 @@ from fedstrata.errors import UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment
 from fedstrata.process.address import split_address
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import CALL_S, HOLD_S
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Device
+from gps.hosting.presence import LpsPresence
 from gps.journal.journal import Journal
-from gps.plans.plan import Plans, home_name
+from gps.plans.places import Places, home_name
 
 LONGEST_NUMBER = 9  # digits of an LPS's number
-ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
-LOOK_S = 1.0  # how often it is looked whose certificates count no more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,28 +34,22 @@ class Handover:
 
 
 class Serving:
-    """Addresses of LPSs, when each was last heard of, and who serves each cluster; written through to the journal."""
+    """Addresses of LPSs, and the LPS that serves each cluster; written through to the journal."""
 
     def __init__(
-        self, experiment: Experiment, plan: Plans, journal: Journal, clock: Callable[[], float] | None = None,
+        self, experiment: Experiment, places: Places, journal: Journal, clock: Callable[[], float] | None = None,
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
         """`tls` are the GPS's own files, if it has any: an LPS whose name their list revokes serves nothing."""
         self._experiment = experiment
-        self._plan = plan
+        self._places = places
         self._journal = journal
-        self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._tls = tls
-        self._deadline_s = experiment.deadlines.gps.deadline_s
-        self._addresses = journal.lps_addresses()
-        self._heard: dict[str, float] = {}
-        self._listening_since = float("inf")
-        self._refused: set[str] = set()  # LPSs that serve nothing for the rest of the run
+        self._addresses = journal.hosting.addresses()
+        self.presence = LpsPresence(experiment, self._addresses, clock, tls)
         self.handovers = [
             Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
-            for cluster_id, lps_id, global_round in journal.handovers()
+            for cluster_id, lps_id, global_round in journal.hosting.handovers()
         ]
-        plan.version += len(self.handovers)
 
     # --- who serves what ------------------------------------------------------------------------
 
@@ -75,12 +66,12 @@ class Serving:
             raise UnknownChildError(f"{quoted(request.lps_id)} is no LPS's id; they are lps-0, lps-1, …")
         split_address(request.address)
         self._addresses[request.lps_id] = request.address
-        self._journal.register_lps(request.lps_id, request.address)
-        self.hear(request.lps_id)
+        self._journal.hosting.register(request.lps_id, request.address)
+        self.presence.register(request.lps_id)
 
     def is_known(self, lps_id: str) -> bool:
         """Whether an LPS has registered, or devices hang on it."""
-        return lps_id in self._addresses or lps_id in self._plan.homes
+        return lps_id in self._addresses or lps_id in self._places.homes
 
     def lps_of(self, cluster_id: str) -> str:
         """The LPS that serves a cluster now."""
@@ -104,7 +95,7 @@ class Serving:
 
     def clusters_of(self, lps_id: str) -> list[str]:
         """The clusters that an LPS serves; of one that is refused, none."""
-        return [name for name in self._plan.homes if self.lps_of(name) == lps_id and lps_id not in self._refused]
+        return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
         """Where a device trains, if that is known and there by now."""
@@ -122,90 +113,34 @@ class Serving:
         """By pod name the LPSs of the devices in it."""
         return {
             pod: sorted({self.lps_of(name) for name in clusters}, key=_number)
-            for pod, clusters in self._plan.pods().items()
+            for pod, clusters in self._places.pods().items()
         }
 
     @property
     def are_all_there(self) -> bool:
         """Whether every cluster's LPS has made itself known."""
-        return all(self._is_named(self.lps_of(name)) for name in self._plan.homes)
+        return all(self._is_named(self.lps_of(name)) for name in self._places.homes)
 
     def _is_named(self, lps_id: str) -> bool:
         """Whether devices are told of an LPS."""
-        return lps_id in self._addresses and lps_id not in self._refused and not self.is_revoked(lps_id)
+        return lps_id in self._addresses and not (self.presence.is_refused(lps_id) or self.presence.is_revoked(lps_id))
 
     # --- who is away ----------------------------------------------------------------------------
 
-    def refuse(self, lps_id: str) -> None:
-        """Give an LPS nothing to serve for the rest of the run; with deadlines another adopts its clusters."""
-        self._refused.add(lps_id)
-
-    def is_refused(self, lps_id: str) -> bool:
-        """Whether an LPS serves nothing for the rest of the run."""
-        return lps_id in self._refused
-
-    @property
-    def hold_s(self) -> float:
-        """How long the GPS may hold an LPS's question, so that one that lives is heard of well before the deadline."""
-        return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
-
-    def listen(self) -> None:
-        """Begin to listen, or begin again after the GPS itself was away: nobody was silent before now."""
-        self._listening_since = self._clock()
-
-    def hear(self, lps_id: str) -> None:
-        """Note that an LPS lives."""
-        if lps_id in self._addresses:
-            self._heard[lps_id] = self._clock()
-
-    def _silent_s(self, lps_id: str) -> float:
-        """How long an LPS has been silent, as far as the GPS has listened."""
-        return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
-
-    def _left_s(self, lps_id: str) -> float:
-        """How long an LPS may still be silent; negative for one that is away, as a revoked one is at once.
-
-        So is one that is refused, with deadlines: without, nobody may go on with a cluster that has missed a round.
-        """
-        if self.is_revoked(lps_id):
-            return -1.0
-        if self._deadline_s is None:
-            return float("inf")
-        if lps_id in self._refused:
-            return -1.0
-        return self._deadline_s - self._silent_s(lps_id)
-
-    def is_revoked(self, lps_id: str) -> bool:
-        """Return whether nobody is to speak as an LPS."""
-        return self._tls is not None and self._tls.revoked().revokes(("lps",), lps_id)
-
-    @property
-    def _longest_silence_s(self) -> float:
-        """For how long nothing may be heard of an LPS that lives and is reached."""
-        return self.hold_s + CALL_S
-
-    def _is_there(self, lps_id: str) -> bool:
-        if lps_id not in self._addresses or lps_id not in self._heard or self._left_s(lps_id) <= 0:
-            return False
-        return self._deadline_s is not None or self._silent_s(lps_id) <= self._longest_silence_s
-
     def check_again_s(self) -> float | None:
-        """When the next LPS may be away, if it goes on being silent or is revoked; None where none ever is."""
-        look_s = None if self._tls is None else LOOK_S
-        if self._deadline_s is None:
-            return look_s
-        left = [self._left_s(self.lps_of(name)) for name in self._plan.homes]
-        away_s = min([seconds for seconds in left if seconds > 0], default=self.hold_s)
-        return away_s if look_s is None else min(away_s, look_s)
+        """Return when the next LPS that serves may be away; None if none ever is."""
+        return self.presence.check_again_s(map(self.lps_of, self._places.homes))
 
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
         """By cluster whose LPS is away the LPS to adopt it: its own if that is back, else the one with the fewest
         clusters, of these the first; `done` clusters need none."""
-        away = [name for name in self._plan.homes if name not in done and self._left_s(self.lps_of(name)) <= 0]
+        away = [
+            name for name in self._places.homes if name not in done and self.presence.left_s(self.lps_of(name)) <= 0
+        ]
         if not away:
             return {}
         load = {name: len(self.clusters_of(name)) for name in sorted(self._addresses, key=_number)}
-        there = {name: load[name] for name in load if self._is_there(name)}
+        there = {name: load[name] for name in load if self.presence.is_there(name)}
         chosen = {}
         for cluster_id in away if there else ():
             chosen[cluster_id] = cluster_id if cluster_id in there else min(there, key=lambda name: there[name])
@@ -214,14 +149,13 @@ class Serving:
 
     def returnable(self) -> dict[str, str]:
         """The adopted clusters whose own LPS is back, with that LPS."""
-        return {name: name for name in self._plan.homes if self.lps_of(name) != name and self._is_there(name)}
+        return {name: name for name in self._places.homes if self.lps_of(name) != name and self.presence.is_there(name)}
 
     def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> Handover:
         """Let another LPS serve a cluster from now on."""
-        self._journal.hand_over(cluster_id, lps_id, global_round)
+        self._journal.hosting.hand_over(cluster_id, lps_id, global_round)
         handover = Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
         self.handovers.append(handover)
-        self._plan.version += 1
         return handover
 
     def stage_of(self, handover: Handover) -> str:

@@ -17,7 +17,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Roster
 from gps.hosting.reports import Reports
 from gps.hosting.serving import Serving
-from gps.plans.plan import Plans
+from gps.plans.places import Places
 from gps.plans.rounds import GlobalRounds
 
 LOOK_S = 1.0
@@ -56,12 +56,12 @@ class Waiting:
     """Looks who is missing, as the roster, the LPSs' calls and the LPSs' own words have it."""
 
     def __init__(
-        self, roster: Roster, plan: Plans, serving: Serving, *, questions: Sequence[str], metrics: ProcessMetrics,
+        self, roster: Roster, places: Places, serving: Serving, *, questions: Sequence[str], metrics: ProcessMetrics,
         log: EventLog, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """`questions` are those that every device answers before training, by name."""
         self._roster = roster
-        self._plan = plan
+        self._places = places
         self._serving = serving
         self._questions = questions
         self._metrics = metrics
@@ -120,9 +120,9 @@ class Waiting:
             yield from self._missing_in_training()
 
     def _missing_in_training(self) -> Iterator[tuple[tuple[str, str], float | None]]:
-        for cluster_id in self._plan.homes:
+        for cluster_id in self._places.homes:
             lps_id = self._serving.lps_of(cluster_id)
-            if self._serving.is_revoked(lps_id):
+            if self._serving.presence.is_revoked(lps_id):
                 yield (lps_id, "to be replaced: it is revoked, and no other LPS is there; start one"), None
             elif not self._calls[lps_id]:
                 yield (lps_id, "to serve its clusters"), None

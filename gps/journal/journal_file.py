@@ -1,48 +1,37 @@
-"""The journal's file: its tables, whose every row carries a checksum of its values, and how it is opened."""
+"""The journal's file: an SQLite file (WAL) whose every row carries a checksum of its values.
+
+Everything is written before it is answered, so a crash of the process loses nothing. What others build on (the
+grouping, LPSs, closed rounds, reports) is flushed to the disk as well. A crash of the machine may lose enrolments,
+profiles and rows noted since the last flush; devices that are not known any more enrol again. All checksums are
+compared when a journal is opened.
+"""
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from fedstrata.errors import StateError
+from fedstrata.errors import StateError, WrongRunError
 from fedstrata.process.private_files import only_the_owner
 from fedstrata.store.files import sync_folder
 
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceRow:
-    """What is known of one device."""
-
-    device_index: int
-    device_id: str
-    num_examples: int
-    num_held_out: int
-    pod_name: str
-    kernel: str
-    cluster: int | None
-    home: int | None
-    is_late: bool
-    has_lost_state: bool
-
-
 TABLES: Mapping[str, str] = {
-    "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL",
+    "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL, version INTEGER NOT NULL",
     "phases": "phase TEXT PRIMARY KEY, began REAL NOT NULL",
     "devices": "device_index INTEGER PRIMARY KEY, device_id TEXT NOT NULL, num_examples INTEGER NOT NULL, "
     "num_held_out INTEGER NOT NULL, "
-    "pod_name TEXT NOT NULL, kernel TEXT NOT NULL, is_late INTEGER NOT NULL, cluster INTEGER, home INTEGER, "
-    "has_lost_state INTEGER",
+    "pod_name TEXT NOT NULL, kernel TEXT NOT NULL, is_late INTEGER NOT NULL, has_lost_state INTEGER",
     "answers": "question TEXT NOT NULL, global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, "
     "answer BLOB NOT NULL",
-    "bundles": "global_round INTEGER NOT NULL, cluster_id TEXT NOT NULL",
-    "bundle_times": "global_round INTEGER NOT NULL, cluster_id TEXT NOT NULL, arrived_ns INTEGER NOT NULL",
+    "bundles": "global_round INTEGER NOT NULL, cluster_id TEXT NOT NULL, arrived_ns INTEGER NOT NULL",
     "exclusions": "device_id TEXT NOT NULL, stage TEXT NOT NULL, reason TEXT NOT NULL",
     "plans": "global_round INTEGER PRIMARY KEY, plan TEXT NOT NULL, affinity BLOB NOT NULL",
-    "taken_back": "global_round INTEGER NOT NULL, versions INTEGER NOT NULL",
-    "moves": "global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, came_from INTEGER NOT NULL, "
-    "home INTEGER NOT NULL",
+    "placed": "device_index INTEGER PRIMARY KEY, cluster INTEGER NOT NULL, home INTEGER NOT NULL, "
+    "global_round INTEGER NOT NULL",
+    "moves": "global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, home INTEGER NOT NULL",
     "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
     "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
@@ -54,10 +43,91 @@ TABLES: Mapping[str, str] = {
 UNIQUE = {
     "answers": "question, global_round, device_index",
     "bundles": "global_round, cluster_id",
-    "bundle_times": "global_round, cluster_id",
     "exclusions": "device_id, stage, reason",
     "lps_rounds": "cluster_id, lps_round",
 }
+
+
+class JournalFile:
+    """Read and write rows; each call is a transaction of its own, or part of the one in which it is called."""
+
+    def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
+        """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for one of another run."""
+        self._path = path
+        # Grouping works in a thread of its own, and one thread at a time is in SQLite: a write waits there for Python
+        # to compute its seals, and a reader beside it would wait for SQLite while it keeps Python for itself.
+        self._using = threading.RLock()
+        self._is_durable: bool | None = None  # the transaction under way, if there is one
+        try:
+            if not path.exists():
+                create(path)
+            self._db = connect(path)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            verify(self._db, path)
+            known = self._db.execute("SELECT run_id FROM run").fetchone()
+        except sqlite3.OperationalError as error:  # the disk is full, say, or the file locked: it may be whole
+            raise StateError(f"cannot open {path}: {error}; free space and start again") from None
+        except sqlite3.DatabaseError as error:
+            raise StateError(f"{path}: {error}; move it away to begin the run anew") from None
+        self.is_resumed = known is not None
+        if known is None:
+            self.write("INSERT INTO run VALUES (?, ?, 0, NULL)", run_id, experiment)
+        elif known[0] != run_id:
+            raise WrongRunError(f"{path} is of run {known[0]}, not {run_id}; give another --state")
+
+    def write(self, statement: str, *values: object, durable: bool = False) -> int:
+        """Execute one statement; gives how many rows it has changed."""
+        with self.together(durable=durable):
+            return self._db.execute(statement, values).rowcount
+
+    @contextmanager
+    def together(self, *, durable: bool = False) -> Iterator[None]:
+        """All writes of the block or none; with `durable`, flushed to disk with all that came before.
+
+        A block inside another is part of that one; then it is the outer one that has to be durable.
+        """
+        try:
+            with self._using:
+                if self._is_durable is None:
+                    self._is_durable = durable
+                    try:
+                        with self._transaction(durable=durable):
+                            yield
+                    finally:
+                        self._is_durable = None
+                elif durable and not self._is_durable:
+                    raise RuntimeError("a durable write inside a transaction that is not durable")
+                else:
+                    yield
+        except sqlite3.Error as error:
+            raise StateError(f"cannot write {self._path}: {error}; free space and start again") from None
+
+    @contextmanager
+    def _transaction(self, *, durable: bool) -> Iterator[None]:
+        if durable:
+            self._db.execute("PRAGMA synchronous=FULL")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        finally:
+            if durable:
+                self._db.execute("PRAGMA synchronous=NORMAL")
+
+    def rows(self, query: str, *values: object) -> list[Any]:
+        """All that a query finds."""
+        with self._using:
+            return self._db.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        with self._using:
+            self._db.close()
 
 
 def create(path: Path) -> None:

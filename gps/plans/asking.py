@@ -16,19 +16,20 @@ from fedstrata.rpc.answers import arrays_of, bytes_of
 from fedstrata.streams.streams import Streams
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal.journal import Journal
-from gps.plans.plan import Plans
+from gps.plans.places import Places
 
 
 class Asking:
     """Gathers the bundles of a global round; each is kept before it is answered: a killed GPS asks nobody twice."""
 
     def __init__(
-        self, method: Method, streams: Streams, *, plans: Plans, journal: Journal, changes: Changes, log: EventLog,
+        self, method: Method, streams: Streams, *, places: Places, journal: Journal, changes: Changes, log: EventLog,
         clock: GpsClock,
     ) -> None:  # fmt: skip
         self._method = method
         self._streams = streams
-        self._plans = plans
+        self._places = places
+        self._plans = places.plans
         self._journal = journal
         self._changes = changes
         self._log = log
@@ -52,7 +53,7 @@ class Asking:
         if number >= self._plans.planned_rounds and is_current():
             told = {index: answer.SerializeToString(deterministic=True) for index, answer in answers.items()}
             arrived_ns = self._clock.bundled_ns(name, number, header.answered_ns, size)
-            self._journal.add_bundle(question.name, number, name, told, arrived_ns)
+            self._journal.answers.add_bundle(question.name, number, name, told, arrived_ns)
             self._changes.tell()
 
     def _check(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> Question:
@@ -61,7 +62,7 @@ class Asking:
             raise PayloadError("nobody is asked in the global rounds of this run")
         if len(answers) < header.answers:
             raise SupersededError(f"{len(answers)} of {header.answers} answers; send them again")
-        members = {device.device_index for device in self._plans.members(header.cluster_id)}
+        members = {device.device_index for device in self._places.members(header.cluster_id)}
         if not set(answers) <= members:
             raise UnknownChildError(f"{header.cluster_id} tells of {len(set(answers) - members)} devices of others")
         for answer in answers.values():
@@ -73,26 +74,26 @@ class Asking:
     @property
     def planned_ns(self) -> int:
         """When the newest plan of answers in a global round was made on the virtual clock."""
-        return self._journal.bundled_ns(self._plans.planned_rounds - 1)
+        return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
         """Make the plan of a global round, unless an earlier life has; whether it is a new one."""
         question = self.question
         if question is None or self._plans.of_round(global_round) is not None:
             return False
-        homes = set(self._plans.homes)
-        await self._changes.wait_until(lambda: homes <= self._journal.bundled(global_round), deadline_s)
+        homes = set(self._places.homes)
+        await self._changes.wait_until(lambda: homes <= self._journal.answers.bundled(global_round), deadline_s)
         given = {
             index: arrays_of(question, pb.Answer.FromString(answer))
-            for index, answer in self._journal.answers(question.name, global_round).items()
+            for index, answer in self._journal.answers.all(question.name, global_round).items()
         }
-        devices = self._plans.candidates()
+        devices = self._places.candidates()
         answers = Answers(devices, {question.name: given}, global_round)
         before = self._plans.before(global_round)
         plan = await asyncio.to_thread(planned, self._method, question.moment, answers, before)
         plan.check_covers(devices, may_be_empty=True)
         self._streams.check_plan(plan, self._method, before)
-        self._plans.make(global_round, plan)
+        self._places.make(global_round, plan)
         self._log.info("planned_again", global_round=global_round, rule=plan.rule)
         return True
 

@@ -50,6 +50,16 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         "echo --devices 3 --mb 0.1 --rounds 2 --repeats 1",
         [r" devices +MB +fedstrata s +floor s +ratio .*", rf" +3 +0.1( +{N}){{5}}"],
     ),
+    "enrolment": (
+        "enrolment --devices 6 --lps 2 --data digits --core-share 0.5",
+        [
+            rf"6 devices, 0.5 of a core a process: {N} s from command to end",
+            rf"enrol {N} s  .*",
+            rf"gps +1 +{N} +{N}",
+            rf"lps +2 +{N} +{N}",
+            r"calls made more than once: \d+; one call at most [12] times",
+        ],
+    ),
     "exponential_rounds": (
         "exponential_rounds --devices 3 --rounds 5 --most-apart 80",
         [rf"T_min \+ H_m / mu = {N} s with m = 3", rf"seed 0: 5 rounds, mean {N} s, {N} %"],

@@ -160,7 +160,9 @@ class InTurnGps(GpsServicer):
         parts = [part async for part in requests]
         header = parts[0].header
         call = super().SubmitAggregate(_stream(parts), context)
-        return await self._turns.take(("SubmitAggregate", header.round), header.child_id, self._run.plan.clusters, call)
+        return await self._turns.take(
+            ("SubmitAggregate", header.round), header.child_id, self._run.places.clusters, call
+        )
 
 
 class InTurnLps(LpsServicer):
@@ -175,7 +177,7 @@ class InTurnLps(LpsServicer):
         header = parts[0].header
         call = super().SubmitUpdate(_stream(parts), context)
         assert self._turns.run is not None
-        members = self._turns.run.plan.clusters[header.cluster_id]
+        members = self._turns.run.places.clusters[header.cluster_id]
         return await self._turns.take((header.cluster_id, header.round), header.child_id, members, call)
 
 

@@ -49,7 +49,7 @@ async def test_a_late_device_joins_the_cluster_it_is_relevant_to_from_the_next_g
         await tiers.until(lambda: tiers.run.roster.states()["answered"] == EXPERIMENT.device_count - 1)
         clock.advance(3600)
         await tiers.until(lambda: tiers.run.phase == "training")
-        grouped = tiers.run.plan.clusters
+        grouped = tiers.run.places.clusters
         late = tiers.start_device(host, LATE)
         await tiers.until(lambda: tiers.run.roster.states()["assigned"] == EXPERIMENT.device_count)
         held[0].gate.set()
@@ -76,7 +76,7 @@ async def test_a_late_device_that_nobody_can_place_is_refused_with_the_reason(tm
         host = await tiers.start_devices([0, 1, 2, 3])
         await tiers.until(lambda: tiers.run.roster.states()["enrolled"] == 4)
         clock.advance(3600)
-        await tiers.until(lambda: tiers.run.plan.is_made)
+        await tiers.until(lambda: tiers.run.plans.is_made)
         with pytest.raises(ExcludedError, match="device-004 came after the devices were grouped"):
             await tiers.start_device(host, 4)
         assert (await tiers.ended()).summary.status == "completed"

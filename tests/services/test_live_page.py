@@ -82,7 +82,7 @@ async def test_nothing_is_done_for_a_page_that_nobody_has_open(tmp_path: Path) -
     async with Tiers(small(), tmp_path / "run") as tiers:
         page = LivePage(tiers.run)
         asked: list[int] = []
-        tiers.run.journal.lps_rounds_after = lambda place: asked.append(place) or []  # type: ignore[method-assign,func-returns-value]
+        tiers.run.journal.rounds.rows_after = lambda place: asked.append(place) or []  # type: ignore[method-assign,func-returns-value]
         await tiers.start_devices()
         await tiers.ended()
         await page.close()

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
-from device.agent import DeviceAgent
 from emulator.results.record import RunRecord
 from emulator.results.report.page import document_of
 from fedstrata.datasets import dataset_info
@@ -22,7 +21,7 @@ from fedstrata.store import ModelFile
 from fedstrata.tensors import ExactSum, Flat
 from gps.status import Status
 from tests.support.programs import Program
-from tests.support.tiers import SMALL, Open, Tiers, whole_run
+from tests.support.tiers import SMALL, Tiers, open_device, whole_run
 
 FILE = (
     SMALL.replace("method: {name: one_shot, clusters: 2}", "method: fedavg")
@@ -46,12 +45,12 @@ def tensors(record: RunRecord) -> dict[str, bytes]:
 async def watched(asked: Experiment, folder: Path) -> tuple[RunRecord, list[list[Flat]]]:
     """A run, and by device what its updates were."""
 
-    class Seen(Open):
-        updates: ClassVar = {name: [] for name in asked.device_ids()}
+    updates: dict[str, list[Update]] = {name: [] for name in asked.device_ids()}
+    seen = open_device(lambda name, update: updates[name].append(update))
 
-    record = await whole_run(asked, folder, liars=dict.fromkeys(range(asked.device_count), Seen))
+    record = await whole_run(asked, folder, liars=dict.fromkeys(range(asked.device_count), seen))
     assert record.summary.status == "completed", record.summary.reason
-    return record, [[each.read(0, each.codec.layout.size) for each in sent] for sent in Seen.updates.values()]
+    return record, [[each.read(0, each.codec.layout.size) for each in sent] for sent in updates.values()]
 
 
 def model_of(asked: Experiment) -> Model:
@@ -141,16 +140,14 @@ async def test_epsilon_is_in_progress_and_record(tmp_path: Path, monkeypatch: py
 async def test_a_run_that_failed_says_how_much_was_spent(tmp_path: Path) -> None:
     asked = experiment("privacy.updates={clip: 2, epsilon: 8}", "training.global_rounds=9")
 
-    class Leaves(DeviceAgent):
-        def _note(self, goes_up: Any) -> None:
-            super()._note(goes_up)
-            if isinstance(goes_up, Update) and goes_up.round == 4:
-                raise ExcludedError("a test")
+    def leave(device_id: str, update: Update) -> None:
+        if update.round == 4:
+            raise ExcludedError("a test")
 
     async with Tiers(asked, tmp_path) as tiers:
         host = await tiers.host()
         for index in range(asked.device_count):
-            tiers.start_device(host, index, Leaves)
+            tiers.start_device(host, index, open_device(leave))
         await tiers.until(lambda: tiers.run.rounds.global_round == 2)
         tiers.run.stop("a test has seen enough")
         record = await tiers.ended()

@@ -25,7 +25,7 @@ from fedstrata.tensors import ExactSum
 from fedstrata.trust.authority import Authority
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.servicer import LpsServicer
-from tests.support.tiers import SMALL, Open, Tiers, whole_run
+from tests.support.tiers import SMALL, Tiers, open_device, whole_run
 
 MASKED = "secure_aggregation={min_devices: 3}"
 FILE = SMALL.replace("devices: 3", "devices: 4").replace("devices: 2", "devices: 3")
@@ -91,16 +91,16 @@ async def watched_run(folder: Path, *overrides: str) -> tuple[dict[str, list[Upd
     class Heard(Recording):
         heard: ClassVar = {name: bytearray() for name in asked.device_ids()}
 
-    class Seen(Open):
-        updates: ClassVar = {name: [] for name in asked.device_ids()}
+    updates: dict[str, list[Update]] = {name: [] for name in asked.device_ids()}
+    seen = open_device(lambda name, update: updates[name].append(update))
 
     async with Tiers(asked, folder, lps_servicer=Heard) as tiers:
         host = await tiers.host()
         for index in range(asked.device_count):
-            tiers.start_device(host, index, Seen)
+            tiers.start_device(host, index, seen)
         record = await tiers.ended()
     assert record.summary.status == "completed"
-    return Seen.updates, Heard.heard
+    return updates, Heard.heard
 
 
 def pieces(updates: dict[str, list[Update]]) -> Iterator[bytes]:
@@ -166,11 +166,11 @@ async def test_an_lps_that_gives_one_device_another_model_recovers_nothing_and_t
     class Lps(Lying):
         sums: ClassVar = []
 
-    class Seen(Open):
-        updates: ClassVar = {name: [] for name in asked.device_ids()}
+    updates: dict[str, list[Update]] = {name: [] for name in asked.device_ids()}
+    seen = open_device(lambda name, update: updates[name].append(update))
 
-    record = await whole_run(asked, tmp_path, lps_servicer=Lps, liars=dict.fromkeys(range(7), Seen))
-    first = Seen.updates["device-000"][0]
+    record = await whole_run(asked, tmp_path, lps_servicer=Lps, liars=dict.fromkeys(range(7), seen))
+    first = updates["device-000"][0]
     total = ExactSum(first.codec.layout.size, 1 << 12)
     total.add(first.read(0, first.codec.layout.size), first.num_examples)
     recovered = sum(Lps.sums[:7]) == total.sums()  # the others' updates of a model of zeros are zero but for 10 biases

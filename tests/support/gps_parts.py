@@ -17,7 +17,7 @@ from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
 from gps.devices.roster import Device, Roster
 from gps.journal.journal import Journal
-from gps.plans.plan import Plans
+from gps.plans.places import Places
 
 FEATURES = 4
 TEXT = """
@@ -34,7 +34,7 @@ IDS = [f"device-{index:03d}" for index in range(5)]
 
 
 class GpsParts:
-    """Journal, roster, questions, enrolment and plans of one GPS, as `gps.run` puts them together."""
+    """Journal, roster, questions, enrolment, plans and places of one GPS, as `gps.run` puts them together."""
 
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.experiment: Experiment = parse_experiment(TEXT, overrides=overrides)
@@ -56,13 +56,14 @@ class GpsParts:
             experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=log,
             on_return=self._count_return,
         )  # fmt: skip
-        self.plans = Plans(experiment, self.method, self.roster, self.journal)
+        self.places = Places(experiment, self.method, self.roster, self.journal)
+        self.plans = self.places.plans
 
     def ask(self, method: Method) -> None:
         """Have a method's questions asked."""
         self.questions = Questions(
             method, roster=self.roster, journal=self.journal, log=EventLog("test"), on_change=lambda: None,
-            on_late=self._hand_on, clock=clock_of(self.experiment).gps(self.journal).questions,
+            on_late=self._hand_on, clock=clock_of(self.experiment).gps(self.journal.clock).questions,
         )  # fmt: skip
 
     def _hand_on(self, device: Device) -> None:

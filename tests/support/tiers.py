@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from device.__main__ import load
 from device.agent import DeviceAgent
 from device.channels import Channels
+from device.rounds import DeviceRounds
 from device.work import DeviceProcess
 from emulator.results.record import RunRecord, load_record
 from fedstrata.experiment import Experiment
@@ -31,6 +32,7 @@ from fedstrata.trust.names import Name, device_names
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from gps.kubernetes.backend import LocalBackend
+from gps.phases import Phases
 from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 from lps.agent import LpsAgent
@@ -102,7 +104,7 @@ class Tiers:
         await self.server.start(ANY_PORT)
         await self.server.set_ready()
         self.address = self.server.address
-        self._jobs.append(asyncio.create_task(self.run.conduct()))
+        self._jobs.append(asyncio.create_task(Phases(self.run).conduct()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -184,15 +186,20 @@ class Tiers:
         return load_record(self.run.record_folder)
 
 
-class Open(DeviceAgent):
-    """A device that tells the test what its updates are."""
+def open_device(note: Callable[[str, Update], None]) -> type[DeviceAgent]:
+    """Return a kind of device that tells the test its name and each of its updates, before the update is sent."""
 
-    updates: ClassVar[dict[str, list[Update]]]
+    class Rounds(DeviceRounds):
+        def _note(self, goes_up: Any) -> None:
+            if isinstance(goes_up, Update):
+                note(self._device_id, goes_up)
+            super()._note(goes_up)
 
-    def _note(self, goes_up: Any) -> None:
-        if isinstance(goes_up, Update):
-            self.updates[self.device_id].append(goes_up)
-        super()._note(goes_up)
+    class Device(DeviceAgent):
+        def __init__(self, host: DeviceProcess, device_index: int) -> None:
+            super().__init__(host, device_index, Rounds)
+
+    return Device
 
 
 class Clock:

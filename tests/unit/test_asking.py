@@ -19,7 +19,7 @@ from fedstrata.process.sleeping import Changes
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.streams.streams import streams_of
 from fedstrata.v1 import answers_pb2 as pb
-from gps.journal.journal import BEFORE
+from gps.journal.answers import BEFORE
 from gps.plans.asking import Asking
 from gps.servicer import GpsServicer
 from tests.support.gps_parts import IDS, GpsParts
@@ -37,15 +37,15 @@ class Setting:
         self.gps = GpsParts(folder, *ASKING, *overrides)
         self.gps.enrol(*range(5))
         self._open()
-        self.gps.plans.make(BEFORE, Plan(clusters=((0, 2, 4), (1, 3)), rule="2 as given"))
+        self.gps.places.make(BEFORE, Plan(clusters=((0, 2, 4), (1, 3)), rule="2 as given"))
 
     def _open(self) -> None:
         gps = self.gps
         model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
         streams = streams_of(gps.experiment, gps.method, model)
         self.asking = Asking(
-            gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test"),
-            clock=clock_of(gps.experiment).gps(gps.journal),
+            gps.method, streams, places=gps.places, journal=gps.journal, changes=Changes(), log=EventLog("test"),
+            clock=clock_of(gps.experiment).gps(gps.journal.clock),
         )  # fmt: skip
 
     def restart(self) -> None:
@@ -104,7 +104,7 @@ async def test_a_round_is_planned_once_whatever_comes_later(setting: Setting) ->
     await setting.bundle("lps-0", {0: (9.0, 0.0), 1: (9.0, 0.0)})
     assert not await setting.plan()
     assert setting.clusters == ((0, 2, 4), (1, 3))
-    assert setting.gps.journal.answers("losses", 0)[0] == setting.answer(FIRST[0]).SerializeToString()
+    assert setting.gps.journal.answers.all("losses", 0)[0] == setting.answer(FIRST[0]).SerializeToString()
 
 
 async def test_an_lps_that_tells_twice_is_heard_once(setting: Setting) -> None:
@@ -153,13 +153,13 @@ async def test_at_the_deadline_who_has_not_answered_stays_where_it_was(setting: 
 async def test_a_bundle_that_was_cut_leaves_nothing_behind(setting: Setting) -> None:
     with pytest.raises(SupersededError, match="1 of 2 answers; send them again"):
         await setting.bundle("lps-0", {0: (1.0, 2.0)}, announced=2)
-    assert setting.gps.journal.bundled(0) == set()
+    assert setting.gps.journal.answers.bundled(0) == set()
 
 
 async def test_an_lps_tells_of_its_own_devices_only(setting: Setting) -> None:
     with pytest.raises(UnknownChildError, match="lps-0 tells of 2 devices of others"):
         await setting.bundle("lps-0", {0: (1.0, 2.0), 2: (1.0, 2.0), 77: (1.0, 2.0)})
-    assert setting.gps.journal.answers("losses", 0) == {}
+    assert setting.gps.journal.answers.all("losses", 0) == {}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ async def test_an_answer_that_is_none_is_refused_whoever_passes_it_on(
     answer = pb.Answer(question="losses", arrays=[header], data=np.float64(losses).tobytes())
     with pytest.raises(PayloadError, match=reason):
         await setting.asking.take(pb.BundleHeader(cluster_id="lps-0", answers=1), {0: answer})
-    assert setting.gps.journal.bundled(0) == set()
+    assert setting.gps.journal.answers.bundled(0) == set()
 
 
 async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
     asking = Asking(
         gps.method,
         streams,
-        plans=gps.plans,
+        places=gps.places,
         journal=gps.journal,
         changes=Changes(),
         log=EventLog("test"),
-        clock=clock_of(gps.experiment).gps(gps.journal),
+        clock=clock_of(gps.experiment).gps(gps.journal.clock),
     )
     assert asking.question is None
     with pytest.raises(PayloadError, match="nobody is asked in the global rounds of this run"):
@@ -217,7 +217,7 @@ async def test_a_method_that_makes_no_plan_ends_the_run_with_its_name_and_leaves
     with pytest.raises(PluginError, match=reason):
         await setting.plan()
     assert setting.gps.plans.planned_rounds == 0
-    assert [device.device_id for device in setting.gps.plans.members("lps-0")] == IDS[:2]
+    assert [device.device_id for device in setting.gps.places.members("lps-0")] == IDS[:2]
 
 
 @pytest.mark.parametrize(("announced", "read"), [(1 << 31, 1), (-1, 1), (2, 4)])

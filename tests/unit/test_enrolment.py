@@ -34,7 +34,7 @@ def row_of(index: int) -> dict[int, float]:
 def answers_of(gps: GpsParts) -> Answers:
     """What the method is given to make the first plan of."""
     devices = gps.enrolment.candidates()
-    return Answers(gps.plans.described(devices), gps.questions.answers(devices))
+    return Answers(gps.places.described(devices), gps.questions.answers(devices))
 
 
 def first_plan(gps: GpsParts) -> Plan:
@@ -81,7 +81,7 @@ async def test_a_profile_sent_twice_counts_once(gps: GpsParts) -> None:
     await all_profiled(gps)
     other = np.eye(2, FEATURES, k=2, dtype=np.float32)
     await gps.profile(0, other)
-    kept = pb.Answer.FromString(gps.journal.answer("profile", 0))
+    kept = pb.Answer.FromString(gps.journal.answers.one("profile", 0))
     assert kept.data == np.eye(2, FEATURES, dtype=np.float32).tobytes()
 
 
@@ -93,7 +93,7 @@ async def test_devices_share_fewer_eigenvectors_than_asked_where_they_have_fewer
     await gps.profile(0, np.eye(1, FEATURES, dtype=np.float32))
     with pytest.raises(PayloadError, match="1 eigenvectors of a device that has 2"):
         await gps.profile(1, np.eye(1, FEATURES, dtype=np.float32))
-    kept = pb.Answer.FromString(gps.journal.answer("profile", 0))
+    kept = pb.Answer.FromString(gps.journal.answers.one("profile", 0))
     assert kept.arrays[0].shape == [1, FEATURES]
 
 

@@ -49,7 +49,7 @@ def test_files_of_state_and_their_folders_are_their_owners_alone(tmp_path: Path)
 
 def test_the_journal_and_its_logs_are_their_owners_alone(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite", run_id="run-1", experiment="name: x")
-    journal.close_global_round(0)
+    journal.rounds.close(0)
     assert {path.name: rights(path) for path in tmp_path.iterdir()} == {
         f"journal.sqlite{end}": "0o600" for end in ("", "-wal", "-shm")
     }

@@ -13,10 +13,10 @@ from fedstrata.models import Model
 from fedstrata.store import AnyModel, ModelInMemory
 from fedstrata.store.model_file import joined
 from fedstrata.streams.streams import WEIGHT_GRID, Streams, streams_of
-from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PartialSums, Sums
-from gps.journal.journal import BEFORE
-from gps.plans.keepers import Keeper, SharedKeeper, StreamsKeeper
-from gps.plans.plan import Plans
+from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PartialSums
+from gps.journal.answers import BEFORE
+from gps.plans.keepers import Gathered, Keeper
+from gps.plans.places import Places
 from tests.support.gps_parts import GpsParts
 
 LAYOUT = Layout.of({"base": (2,), "head": (1,)})
@@ -49,7 +49,7 @@ class Mixing(Heads):
         return all_layers(model, Reach.CLUSTER)
 
 
-def following(keeper: Keeper, model: AnyModel, sums: Sums, global_round: int = 0) -> list[float]:
+def following(keeper: Keeper, model: AnyModel, sums: Gathered, global_round: int = 0) -> list[float]:
     """What the next global round starts from where the GPS has no optimiser of its own."""
     found: list[float] = []
     for move in keeper.moves(model, sums, global_round):
@@ -67,16 +67,18 @@ class Setting:
         gps = GpsParts(folder, *TWO_LPSS, *overrides)
         gps.enrol(*range(5))
         method = kind.of({"name": "own:method"}, Facts(device_count=5))
-        self.plans = Plans(gps.experiment, method, gps.roster, gps.journal)
+        self.places = Places(gps.experiment, method, gps.roster, gps.journal)
         self.streams: Streams = streams_of(gps.experiment, method, MODEL)
-        self.keeper = StreamsKeeper(gps.experiment, method, MODEL, self.streams, self.plans)
-        self.plans.make(BEFORE, Plan(clusters=((0, 2), (1, 3, 4)), rule="as given"))
+        self.keeper = Keeper(gps.experiment, method, MODEL, self.streams, self.places)
+        self.places.make(BEFORE, Plan(clusters=((0, 2), (1, 3, 4)), rule="as given"))
 
     def model(self, *values: float, global_round: int = 0) -> AnyModel:
         return ModelInMemory(self.keeper.layout(global_round), np.float32(values), {})
 
     def sums(self) -> PartialSums:
-        return self.keeper.sums(self.plans.examples(0), 0)
+        sums = self.keeper.sums(self.places.examples(0), 0)
+        assert isinstance(sums, PartialSums)
+        return sums
 
     def following(self, model: AnyModel, sums: PartialSums, global_round: int = 0) -> list[float]:
         return following(self.keeper, model, sums, global_round)
@@ -155,7 +157,7 @@ def test_a_stream_that_nobody_is_in_stays_as_it_is(setting: Setting) -> None:
 
 def test_an_empty_cluster_takes_nothing_and_keeps_its_model(tmp_path: Path) -> None:
     setting = Setting(tmp_path)
-    setting.plans.make(0, Plan(clusters=((), (0, 1, 2, 3, 4)), rule="all in the second"))
+    setting.places.make(0, Plan(clusters=((), (0, 1, 2, 3, 4)), rule="all in the second"))
     sums = setting.sums()
     with pytest.raises(PayloadError, match="has weights"):
         sums.check("lps-0", [20, 1, 20])
@@ -165,7 +167,7 @@ def test_an_empty_cluster_takes_nothing_and_keeps_its_model(tmp_path: Path) -> N
 
 def test_a_new_cluster_goes_on_from_its_parents_model_and_this_rounds_updates_count_for_it(setting: Setting) -> None:
     plan = Plan(clusters=((0,), (1, 3, 4), (2,)), rule="3 by bipartition", parents=(0, 1, 0))
-    setting.plans.make(0, plan)
+    setting.places.make(0, plan)
     assert setting.keeper.layout(0).names == ("base", "0/head", "1/head")
     assert setting.keeper.layout(1).names == ("base", "0/head", "1/head", "2/head")
     sums = setting.sums()
@@ -175,14 +177,14 @@ def test_a_new_cluster_goes_on_from_its_parents_model_and_this_rounds_updates_co
 
 
 def test_clusters_that_change_their_numbers_take_their_models_along(setting: Setting) -> None:
-    setting.plans.make(0, Plan(clusters=((1, 3, 4), (0, 2)), rule="the other way round", parents=(1, 0)))
+    setting.places.make(0, Plan(clusters=((1, 3, 4), (0, 2)), rule="the other way round", parents=(1, 0)))
     assert setting.following(setting.model(1, 2, 30, 40), setting.sums()) == [1, 2, 40, 30]
 
 
 def test_a_mixed_stream_is_the_mean_itself_by_the_plans_weights(tmp_path: Path) -> None:
     setting = Setting(tmp_path, Mixing)
     mixed = {"model": ({0: 0.75, 3: 0.25}, {4: 1.0})}
-    setting.plans.make(0, Plan(clusters=((0, 2), (1, 3, 4)), rule="mixed", weights=mixed))
+    setting.places.make(0, Plan(clusters=((0, 2), (1, 3, 4)), rule="mixed", weights=mixed))
     sums = setting.sums()
     quarter = WEIGHT_GRID // 4
     send(sums, "lps-0", ([3 * quarter << 32, 0, 0], 3 * quarter), ([0, 0, 0], 0))  # 0.75 of (1, 0, 0)
@@ -245,10 +247,13 @@ def test_the_clusters_models_are_read_out_of_the_streams(setting: Setting) -> No
 # --- the layers shared everywhere ---------------------------------------------------------------------------
 
 
-def shared_keeper(folder: Path, *overrides: str) -> SharedKeeper:
+def shared_keeper(folder: Path, *overrides: str) -> Keeper:
+    """The keeper of five devices in two clusters, each on an LPS of its own."""
     gps = GpsParts(folder, *overrides)
+    gps.enrol(*range(5))
+    gps.places.make(BEFORE, Plan(clusters=((0, 1), (2, 3, 4)), rule="as given"))
     method = Heads.of({"name": "own:method"}, Facts(device_count=5))
-    return SharedKeeper(gps.experiment, method, MODEL, streams_of(gps.experiment, method, MODEL), "update")
+    return Keeper(gps.experiment, method, MODEL, streams_of(gps.experiment, method, MODEL), gps.places)
 
 
 def test_where_each_cluster_has_an_lps_only_what_is_shared_everywhere_is_kept(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedstrata.methods import Plan
-from gps.journal.journal import BEFORE
+from gps.journal.answers import BEFORE
 from gps.page import seconds_left
 from tests.support.gps_parts import IDS, GpsParts
 
@@ -22,13 +22,13 @@ def test_time_left_is_not_guessed_before_a_round_is_done_nor_after_the_last(phas
 
 def test_rows_are_told_once_and_again_when_they_are_replaced(tmp_path: Path) -> None:
     journal = GpsParts(tmp_path).journal
-    journal.add_lps_rounds([("lps-0", 0, b"a"), ("lps-1", 0, b"b")])
-    told = journal.lps_rounds_after(0)
+    journal.rounds.add([("lps-0", 0, b"a"), ("lps-1", 0, b"b")])
+    told = journal.rounds.rows_after(0)
     assert [row for _, row in told] == [b"a", b"b"]
     last = told[-1][0]
-    assert journal.lps_rounds_after(last) == []
-    journal.add_lps_rounds([("lps-1", 0, b"c"), ("lps-0", 1, b"d")])  # one replaces the newest of all
-    assert [row for _, row in journal.lps_rounds_after(last)] == [b"c", b"d"]
+    assert journal.rounds.rows_after(last) == []
+    journal.rounds.add([("lps-1", 0, b"c"), ("lps-0", 1, b"d")])  # one replaces the newest of all
+    assert [row for _, row in journal.rounds.rows_after(last)] == [b"c", b"d"]
 
 
 def test_states_are_told_in_the_order_of_devices(tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_plans_made_in_training_say_how_many_devices_they_moved(tmp_path: Path) 
     gps = GpsParts(tmp_path)
     gps.enrol(*range(5))
     for made_in, clusters in ((BEFORE, ((0, 1, 2), (3, 4))), (0, ((0, 1, 2), (3, 4))), (2, ((0,), (3, 4, 1), (2,)))):
-        gps.plans.make(made_in, Plan(clusters=clusters, rule="a test's"))
+        gps.places.make(made_in, Plan(clusters=clusters, rule="a test's"))
     assert gps.plans.history() == [(0, 2, 0), (2, 3, 2)]
-    gps.plans.go_back_to(1)
+    gps.places.go_back_to(1)
     assert gps.plans.history() == [(0, 2, 0)]
     gps.restart()
     assert gps.plans.history() == [(0, 2, 0)]

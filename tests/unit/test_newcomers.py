@@ -20,7 +20,7 @@ from fedstrata.methods.oracle import Oracle
 from fedstrata.methods.pacfl import SUBSPACE, Pacfl
 from fedstrata.methods.random_clusters import RandomClusters
 from fedstrata.methods.registry import method_class
-from gps.journal.journal import BEFORE
+from gps.journal.answers import BEFORE
 from gps.plans.asking import placed
 from tests.support.gps_parts import IDS, GpsParts
 
@@ -132,13 +132,13 @@ async def test_the_plan_is_made_of_the_founders_and_waits_for_nobody_else(tmp_pa
 
 async def test_who_is_late_is_known_of_by_a_gps_that_comes_back(tmp_path: Path) -> None:
     gps = await grouped(tmp_path)
-    gps.plans.make(BEFORE, Plan(clusters=((0, 1), (3,)), rule="2 as given"))
-    gps.plans.place(gps.roster.devices[4], 1, gps.roster.devices[4].from_global_round)
+    gps.places.make(BEFORE, Plan(clusters=((0, 1), (3,)), rule="2 as given"))
+    gps.places.place(gps.roster.devices[4], 1, gps.roster.devices[4].from_global_round)
     gps.restart()
     assert gps.roster.devices[4].is_late
     assert gps.roster.devices[4].from_global_round == 1
     assert gps.roster.unplaced_newcomers() == [IDS[2]]
-    assert [gps.plans.examples(global_round) for global_round in (0, 1)] == [
+    assert [gps.places.examples(global_round) for global_round in (0, 1)] == [
         {"lps-0": 20, "lps-1": 20},
         {"lps-0": 20, "lps-1": 40},
     ]

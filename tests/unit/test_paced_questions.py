@@ -34,7 +34,7 @@ from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster
-from gps.journal.journal import BEFORE
+from gps.journal.answers import BEFORE
 from gps.plans.asking import Asking as GpsAsking
 from tests.support.gps_parts import GpsParts
 from tests.support.rounds_setting import RUN_ID, asking_of
@@ -180,14 +180,14 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
     changes = ("method={name: ifca, clusters: 2}", "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
     gps = GpsParts(tmp_path, *changes, "clock=real", LINKS)
     gps.enrol(*range(5))
-    gps.plans.make(BEFORE, Plan(clusters=((0, 2, 4), (1, 3)), rule="2 as given"))
+    gps.places.make(BEFORE, Plan(clusters=((0, 2, 4), (1, 3)), rule="2 as given"))
     streams = streams_of(
         gps.experiment, gps.method, build_model(gps.experiment.model, dataset_info(gps.experiment.data))
     )
     clock = SetTime()
     asking = GpsAsking(
-        gps.method, streams, plans=gps.plans, journal=gps.journal, changes=Changes(), log=EventLog("test"),
-        clock=RealGpsClock(gps.experiment, gps.journal, clock),
+        gps.method, streams, places=gps.places, journal=gps.journal, changes=Changes(), log=EventLog("test"),
+        clock=RealGpsClock(gps.experiment, gps.journal.clock, clock),
     )  # fmt: skip
     assert asking.question is not None
     answers = {index: answer_to_proto(asking.question, {"losses": np.float64((1, 2))}) for index in (2, 3, 4)}
@@ -198,7 +198,7 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
     async def look() -> None:
         for at_ns in (there_ns - 1, there_ns + 1):
             await clock.until(at_ns)
-            kept.append(gps.journal.bundled(0))
+            kept.append(gps.journal.answers.bundled(0))
 
     await clock.run(asking.take(header, answers), look())
     assert kept == [set(), {"lps-1"}]  # nothing is kept before it is there

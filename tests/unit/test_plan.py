@@ -12,9 +12,10 @@ from fedstrata.errors import PluginError
 from fedstrata.methods import Answers, Candidate, Channel, Facts, Method, Plan, Reach, all_layers
 from fedstrata.methods.one_shot import OneShot
 from fedstrata.models import Model
-from fedstrata.streams.streams import WEIGHT_GRID
-from gps.journal.journal import BEFORE
-from gps.plans.plan import Plans
+from fedstrata.streams.streams import WEIGHT_GRID, shares_of
+from gps.journal.answers import BEFORE
+from gps.plans.places import Places
+from gps.plans.plan import cluster_of
 from tests.support.gps_parts import IDS, GpsParts
 
 PLAN = Plan(clusters=((0, 2), (1, 3, 4)), rule="2 as given")
@@ -51,9 +52,9 @@ def gps(tmp_path: Path) -> GpsParts:
 
 
 @pytest.fixture
-def plan(gps: GpsParts) -> Plans:
-    gps.plans.make(BEFORE, PLAN)
-    return gps.plans
+def places(gps: GpsParts) -> Places:
+    gps.places.make(BEFORE, PLAN)
+    return gps.places
 
 
 def same(one: Plan, other: Plan) -> bool:
@@ -67,19 +68,19 @@ def same(one: Plan, other: Plan) -> bool:
 # --- clusters -----------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_is_called_after_its_lps(plan: Plans) -> None:
-    assert plan.clusters == {"lps-0": [IDS[0], IDS[2]], "lps-1": [IDS[1], IDS[3], IDS[4]]}
-    assert plan.homes == plan.clusters
-    assert plan.examples(0) == {"lps-0": 20, "lps-1": 50}
+def test_a_cluster_is_called_after_its_lps(places: Places) -> None:
+    assert places.clusters == {"lps-0": [IDS[0], IDS[2]], "lps-1": [IDS[1], IDS[3], IDS[4]]}
+    assert places.homes == places.clusters
+    assert places.examples(0) == {"lps-0": 20, "lps-1": 50}
 
 
 def test_a_restarted_gps_finds_its_plan(gps: GpsParts) -> None:
-    gps.plans.make(BEFORE, RELATED)
-    before = gps.plans
+    gps.places.make(BEFORE, RELATED)
+    before, clusters, version = gps.plans, gps.places.clusters, gps.places.version
     gps.restart()
     found = gps.plans
-    assert (found.is_made, found.rule, found.clusters) == (True, "2 as given", before.clusters)
-    assert found.version == before.version == 1
+    assert (found.is_made, found.now.rule, gps.places.clusters) == (True, "2 as given", clusters)
+    assert gps.places.version == version == 1
     assert same(found.now, before.now)
     assert same(found.now, RELATED)
 
@@ -97,9 +98,9 @@ def test_a_restarted_gps_finds_its_plan(gps: GpsParts) -> None:
 )
 def test_lpss_are_asked_for_as_soon_as_their_number_is_known(tmp_path: Path, overrides: list[str], known: int) -> None:
     gps = enrolled(tmp_path, *overrides)
-    assert gps.plans.lps_known == known
-    gps.plans.make(BEFORE, PLAN)
-    assert gps.plans.lps_known == 2
+    assert gps.places.lps_known == known
+    gps.places.make(BEFORE, PLAN)
+    assert gps.places.lps_known == 2
 
 
 @pytest.mark.parametrize(
@@ -110,32 +111,32 @@ def test_where_clusters_span_lpss_their_number_is_the_topologys_alone(
     tmp_path: Path, overrides: list[str], known: int
 ) -> None:
     gps = enrolled(tmp_path, *overrides)
-    assert gps.plans.lps_known == known
-    gps.plans.make(BEFORE, PLAN)
-    assert gps.plans.lps_known == known
+    assert gps.places.lps_known == known
+    gps.places.make(BEFORE, PLAN)
+    assert gps.places.lps_known == known
 
 
 def test_where_clusters_span_lpss_a_device_has_a_cluster_and_hangs_on_an_lps(tmp_path: Path) -> None:
     gps = enrolled(tmp_path, "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
-    gps.plans.make(BEFORE, PLAN)
-    assert gps.plans.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
-    assert gps.plans.homes == {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}
-    assert gps.plans.examples(0) == {"lps-0": 20, "lps-1": 50}
-    assert [device.device_index for device in gps.plans.members("lps-1")] == [2, 3, 4]
+    gps.places.make(BEFORE, PLAN)
+    assert gps.places.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
+    assert gps.places.homes == {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}
+    assert gps.places.examples(0) == {"lps-0": 20, "lps-1": 50}
+    assert [device.device_index for device in gps.places.members("lps-1")] == [2, 3, 4]
 
 
 def test_devices_are_dealt_out_to_lpss_in_index_order_where_nothing_else_is_said(tmp_path: Path) -> None:
     gps = enrolled(tmp_path, "topology={lps: 2}")
-    gps.plans.make(BEFORE, PLAN)
-    assert gps.plans.homes == {"lps-0": [IDS[0], IDS[2], IDS[4]], "lps-1": [IDS[1], IDS[3]]}
+    gps.places.make(BEFORE, PLAN)
+    assert gps.places.homes == {"lps-0": [IDS[0], IDS[2], IDS[4]], "lps-1": [IDS[1], IDS[3]]}
 
 
-def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, plan: Plans) -> None:
+def test_a_pod_has_all_the_clusters_of_its_devices(gps: GpsParts, places: Places) -> None:
     for index, pod_name in enumerate(["pod-0", "pod-0", "pod-1", "pod-1", ""]):
         gps.roster.devices[index].pod_name = pod_name
-    assert plan.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0", "lps-1"]}
+    assert places.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0", "lps-1"]}
     gps.roster.devices[3].pod_name = "pod-2"
-    assert plan.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0"], "pod-2": ["lps-1"]}
+    assert places.pods() == {"pod-0": ["lps-0", "lps-1"], "pod-1": ["lps-0"], "pod-2": ["lps-1"]}
 
 
 # --- what a plan holds ----------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ def test_a_plan_is_in_force_as_a_restarted_gps_will_read_it(gps: GpsParts) -> No
     numbers: Any = (np.int64(0),)
     memory = {"seen": (1, 2), "by": {3: 0.5}}
     made = Plan(clusters=clusters, rule="own", memory=memory, parents=numbers, offers=((*numbers, 1), (1,)))
-    gps.plans.make(BEFORE, made)
+    gps.places.make(BEFORE, made)
     before = gps.plans.now
     assert before.clusters == PLAN.clusters
     assert before.offers == ((0, 1), (1,))
@@ -157,19 +158,18 @@ def test_a_plan_is_in_force_as_a_restarted_gps_will_read_it(gps: GpsParts) -> No
 
 
 def test_where_devices_were_as_a_round_began_is_known_once_its_plan_is_made_and_after_a_restart(gps: GpsParts) -> None:
-    assert gps.plans.clusters_before(0) == {}
-    gps.plans.make(BEFORE, PLAN)
+    gps.places.make(BEFORE, PLAN)
     moved = replace(PLAN, clusters=((0, 1, 2, 3, 4), ()))
-    gps.plans.make(0, moved)
+    gps.places.make(0, moved)
     for _ in range(2):
-        assert gps.plans.clusters_before(0) == {0: 0, 1: 1, 2: 0, 3: 1, 4: 1}
-        assert gps.plans.clusters_before(1) == dict.fromkeys(range(5), 0)
+        assert cluster_of(gps.plans.before(0)) == {0: 0, 1: 1, 2: 0, 3: 1, 4: 1}
+        assert cluster_of(gps.plans.before(1)) == dict.fromkeys(range(5), 0)
         gps.restart()
 
 
 def test_what_a_method_has_not_said_that_it_tells_is_its_fault(gps: GpsParts) -> None:
     with pytest.raises(PluginError, match="tells devices what it has not said"):
-        gps.plans.make(BEFORE, replace(PLAN, told={"batch": np.arange(3)}))
+        gps.places.make(BEFORE, replace(PLAN, told={"batch": np.arange(3)}))
     assert not gps.plans.is_made
 
 
@@ -178,24 +178,24 @@ def test_a_memory_that_cannot_be_written_is_the_methods_fault_and_leaves_no_plan
     gps: GpsParts, memory: dict[str, object]
 ) -> None:
     with pytest.raises(PluginError, match="a plan's memory holds JSON values"):
-        gps.plans.make(BEFORE, replace(PLAN, memory=memory))
+        gps.places.make(BEFORE, replace(PLAN, memory=memory))
     assert not gps.plans.is_made
     gps.restart()
     assert not gps.plans.is_made
 
 
 def test_a_devices_shares_are_whole_multiples_of_the_grid(gps: GpsParts) -> None:
-    plans = Plans(gps.experiment, Mixing({}, Facts(device_count=5)), gps.roster, gps.journal)
+    places = Places(gps.experiment, Mixing({}, Facts(device_count=5)), gps.roster, gps.journal)
+    plans = places.plans
     mixed = {"model": ({0: 0.75, 1: 0.25}, {1: 1.0, 4: 1e-9})}
-    plans.make(BEFORE, replace(PLAN, weights=mixed))
-    devices = gps.roster.devices
-    assert plans.mixed == ("model",)
-    assert plans.shares(devices[0]) == {"model": {0: 3 * WEIGHT_GRID // 4}}
-    assert plans.shares(devices[1]) == {"model": {0: WEIGHT_GRID // 4, 1: WEIGHT_GRID}}
-    assert plans.shares(devices[4]) == {"model": {}}  # less than half a step of the grid
-    again = Plans(gps.experiment, Mixing({}, Facts(device_count=5)), gps.roster, gps.journal)
-    assert again.now.weights == mixed
-    assert again.clusters == plans.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
+    places.make(BEFORE, replace(PLAN, weights=mixed))
+    assert tuple(plans.now.weights) == ("model",)
+    assert shares_of(plans.now, 0) == {"model": {0: 3 * WEIGHT_GRID // 4}}
+    assert shares_of(plans.now, 1) == {"model": {0: WEIGHT_GRID // 4, 1: WEIGHT_GRID}}
+    assert shares_of(plans.now, 4) == {"model": {}}  # less than half a step of the grid
+    again = Places(gps.experiment, Mixing({}, Facts(device_count=5)), gps.roster, gps.journal)
+    assert again.plans.now.weights == mixed
+    assert again.clusters == places.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
 
 
 # --- planning again ---------------------------------------------------------------------------------------------
@@ -205,9 +205,9 @@ def test_a_devices_shares_are_whole_multiples_of_the_grid(gps: GpsParts) -> None
 def asking(tmp_path: Path) -> GpsParts:
     """Plans made before training and in global rounds 0 and 1; device 0 changes over, then device 3."""
     gps = enrolled(tmp_path, *ASKING)
-    gps.plans.make(BEFORE, PLAN)
-    gps.plans.make(0, Plan(clusters=((2,), (0, 1, 3, 4)), rule="in round 0"))
-    gps.plans.make(1, Plan(clusters=((2, 3), (0, 1, 4)), rule="in round 1", parents=(1, 0)))
+    gps.places.make(BEFORE, PLAN)
+    gps.places.make(0, Plan(clusters=((2,), (0, 1, 3, 4)), rule="in round 0"))
+    gps.places.make(1, Plan(clusters=((2, 3), (0, 1, 4)), rule="in round 1", parents=(1, 0)))
     return gps
 
 
@@ -218,16 +218,16 @@ def clusters_now(gps: GpsParts) -> list[int | None]:
 def test_a_plan_of_a_round_holds_from_that_rounds_updates_on(asking: GpsParts) -> None:
     plans = asking.plans
     assert plans.first is not None
-    assert [plans.first.rule, plans.rule] == ["2 as given", "in round 1"]
+    assert [plans.first.rule, plans.now.rule] == ["2 as given", "in round 1"]
     assert [plans.before(number).rule for number in range(4)] == ["2 as given", "in round 0", *["in round 1"] * 2]
     assert plans.of_round(2) is None
-    assert (plans.planned_rounds, plans.version) == (2, 3)
+    assert (plans.planned_rounds, asking.places.version) == (2, 3)
     assert clusters_now(asking) == [1, 1, 0, 0, 1]
 
 
 def test_devices_stay_on_their_lps_when_they_change_their_cluster(asking: GpsParts) -> None:
-    assert asking.plans.homes == {"lps-0": list(IDS)}
-    assert asking.plans.cluster_count == 2
+    assert asking.places.homes == {"lps-0": list(IDS)}
+    assert len(asking.plans.now.clusters) == 2
 
 
 def test_all_plans_outlive_a_restart(asking: GpsParts) -> None:
@@ -236,39 +236,39 @@ def test_all_plans_outlive_a_restart(asking: GpsParts) -> None:
     after = asking.plans
     for number in range(4):
         assert same(after.before(number), before.before(number))
-    assert (after.planned_rounds, after.version) == (2, 3)
+    assert (after.planned_rounds, asking.places.version) == (2, 3)
     assert clusters_now(asking) == [1, 1, 0, 0, 1]
 
 
 def test_a_global_round_that_is_done_again_keeps_its_own_plan_and_forgets_later_ones(asking: GpsParts) -> None:
-    asking.journal.add_bundle("losses", 0, "lps-0", {0: b"kept"})
-    asking.journal.add_bundle("losses", 1, "lps-0", {0: b"forgotten"})
-    asking.plans.go_back_to(0)
-    assert (asking.plans.rule, asking.plans.planned_rounds) == ("in round 0", 1)
+    asking.journal.answers.add_bundle("losses", 0, "lps-0", {0: b"kept"})
+    asking.journal.answers.add_bundle("losses", 1, "lps-0", {0: b"forgotten"})
+    asking.places.go_back_to(0)
+    assert (asking.plans.now.rule, asking.plans.planned_rounds) == ("in round 0", 1)
     assert clusters_now(asking) == [1, 1, 0, 1, 1]
-    assert (asking.journal.bundled(0), asking.journal.bundled(1)) == ({"lps-0"}, set())
-    assert asking.journal.answers("losses", 1) == {}
+    assert (asking.journal.answers.bundled(0), asking.journal.answers.bundled(1)) == ({"lps-0"}, set())
+    assert asking.journal.answers.all("losses", 1) == {}
     asking.restart()
-    assert asking.plans.rule == "in round 0"
+    assert asking.plans.now.rule == "in round 0"
     assert clusters_now(asking) == [1, 1, 0, 1, 1]
 
 
 def test_a_version_is_never_given_to_two_plans_whatever_is_taken_back_and_restarted(asking: GpsParts) -> None:
-    seen = {asking.plans.version}
+    seen = {asking.places.version}
     for _ in range(3):
-        asking.plans.go_back_to(0)
+        asking.places.go_back_to(0)
         asking.restart()
-        assert asking.plans.version > max(seen)
-        seen.add(asking.plans.version)
-        asking.plans.make(1, Plan(clusters=((0, 1, 2, 3, 4), ()), rule="again"))
+        assert asking.places.version > max(seen)
+        seen.add(asking.places.version)
+        asking.places.make(1, Plan(clusters=((0, 1, 2, 3, 4), ()), rule="again"))
         asking.restart()
-        assert asking.plans.version > max(seen)
-        seen.add(asking.plans.version)
+        assert asking.places.version > max(seen)
+        seen.add(asking.places.version)
 
 
 def test_going_back_to_the_newest_plan_changes_nothing(asking: GpsParts) -> None:
-    asking.plans.go_back_to(1)
-    assert (asking.plans.rule, asking.plans.version) == ("in round 1", 3)
+    asking.places.go_back_to(1)
+    assert (asking.plans.now.rule, asking.places.version) == ("in round 1", 3)
 
 
 # --- late devices -------------------------------------------------------------------------------------------
@@ -299,23 +299,23 @@ def test_without_relevance_nobody_stands_for_a_cluster(gps: GpsParts) -> None:
 
 def test_a_late_device_joins_without_moving_the_others(tmp_path: Path) -> None:
     gps = enrolled(tmp_path, devices=range(4))
-    plan = gps.plans
-    plan.make(BEFORE, Plan(clusters=((0, 2), (1, 3)), rule="2 as given"))
+    places = gps.places
+    places.make(BEFORE, Plan(clusters=((0, 2), (1, 3)), rule="2 as given"))
     gps.enrol(4)
-    version = plan.version
-    plan.place(gps.roster.devices[4], 0, 3)
-    assert plan.version == version + 1
+    version = places.version
+    places.place(gps.roster.devices[4], 0, 3)
+    assert places.version == version + 1
     assert gps.roster.devices[4].from_global_round == 3
-    assert plan.clusters == {"lps-0": [IDS[0], IDS[2], IDS[4]], "lps-1": [IDS[1], IDS[3]]}
-    assert plan.homes == plan.clusters
+    assert places.clusters == {"lps-0": [IDS[0], IDS[2], IDS[4]], "lps-1": [IDS[1], IDS[3]]}
+    assert places.homes == places.clusters
     gps.restart()
-    assert gps.plans.clusters == plan.clusters
+    assert (gps.places.clusters, gps.roster.devices[4].from_global_round) == (places.clusters, 3)
 
 
 def test_where_clusters_span_lpss_a_late_device_hangs_where_the_topology_says(tmp_path: Path) -> None:
     gps = enrolled(tmp_path, "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}", devices=range(4))
-    gps.plans.make(BEFORE, Plan(clusters=((0, 2), (1, 3)), rule="2 as given"))
+    gps.places.make(BEFORE, Plan(clusters=((0, 2), (1, 3)), rule="2 as given"))
     gps.enrol(4)
-    gps.plans.place(gps.roster.devices[4], 0, 3)
-    assert gps.plans.clusters["cluster-0"] == [IDS[0], IDS[2], IDS[4]]
-    assert gps.plans.homes["lps-1"] == [IDS[2], IDS[3], IDS[4]]
+    gps.places.place(gps.roster.devices[4], 0, 3)
+    assert gps.places.clusters["cluster-0"] == [IDS[0], IDS[2], IDS[4]]
+    assert gps.places.homes["lps-1"] == [IDS[2], IDS[3], IDS[4]]

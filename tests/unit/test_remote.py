@@ -39,6 +39,13 @@ def test_volumes_that_kubernetes_does_not_change_are_told_with_the_value_that_ke
     assert "lps.persistence.enabled=false for one of an older chart" in str(error)
 
 
+@pytest.mark.parametrize(
+    "said", ["release: already exists", "another operation (install/upgrade/rollback) is in progress"]
+)
+def test_a_release_that_another_changes_at_the_moment_is_told_as_that(said: str) -> None:
+    assert "somebody else is changing this release" in str(_refused(said))
+
+
 def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:
     assert isinstance(_refused("Kubernetes cluster unreachable: connection refused"), AddressError)
 

@@ -21,7 +21,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.hosting.reports import Reports
 from gps.hosting.serving import Serving
-from gps.journal.journal import BEFORE
+from gps.journal.answers import BEFORE
 from gps.servicer import GpsServicer
 from tests.support.gps_parts import IDS, GpsParts
 
@@ -50,17 +50,17 @@ class Setting:
         self.gps.enrol(*range(5))
         self.excluded: list[str] = []  # for what reasons
         self._open()
-        self.plan.make(BEFORE, Plan(clusters=((0, 2), (1, 3, 4)), rule="2 as given"))
+        self.places.make(BEFORE, Plan(clusters=((0, 2), (1, 3, 4)), rule="2 as given"))
         for global_round in range(self.gps.experiment.training.global_rounds if closed is None else closed):
-            self.gps.journal.close_global_round(global_round)
+            self.gps.journal.rounds.close(global_round)
 
     def _open(self) -> None:
         gps = self.gps
-        self.plan = gps.plans
-        self.serving = Serving(gps.experiment, self.plan, gps.journal, clock=lambda: 0.0)
+        self.places = gps.places
+        self.serving = Serving(gps.experiment, self.places, gps.journal, clock=lambda: 0.0)
         self.reports = Reports(
             gps.experiment,
-            plan=self.plan,
+            places=self.places,
             serving=self.serving,
             journal=gps.journal,
             metrics=ProcessMetrics("gps"),
@@ -108,7 +108,7 @@ def setting(tmp_path: Path) -> Setting:
 
 
 def devices_told(setting: Setting) -> list[int]:
-    return [rounds_pb2.LpsRound.FromString(row).devices for row in setting.gps.journal.lps_rounds()]
+    return [rounds_pb2.LpsRound.FromString(row).devices for row in setting.gps.journal.rounds.rows()]
 
 
 def test_rounds_and_exclusions_are_those_that_the_serving_lps_tells_of(setting: Setting) -> None:
@@ -141,9 +141,9 @@ def test_an_lps_that_serves_two_clusters_counts_its_bytes_once(setting: Setting)
     setting.serving.hand_over("lps-0", "lps-1", 1)
     setting.note("lps-1", term=1, bytes_up=900)  # all it has counted, of both clusters
     setting.note("lps-1", cluster_id="lps-1", bytes_up=850)  # said before, and heard later
-    assert setting.reports.link_bytes()[UP] == 100 + 900
+    assert setting.reports.counts.total()[UP] == 100 + 900
     setting.restart()
-    assert setting.reports.link_bytes()[UP] == 100 + 900
+    assert setting.reports.counts.total()[UP] == 100 + 900
 
 
 async def test_a_report_counts_from_the_serving_lps_only(setting: Setting) -> None:
@@ -189,9 +189,9 @@ def test_bytes_of_links_that_no_lps_counts_stay_out_of_the_record(setting: Setti
     strange = [vars(UP) | {"direction": "sideways"}, vars(UP) | {"kind": "x" * 99}, vars(UP) | {"link": "lps-gps"}]
     counts = [rounds_pb2.LinkBytes(**key, bytes=1) for key in (*strange, vars(UP))]
     setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", link_bytes=counts))
-    assert setting.reports.link_bytes() == {UP: 1}
+    assert setting.reports.counts.total() == {UP: 1}
     setting.restart()
-    assert setting.reports.link_bytes() == {UP: 1}
+    assert setting.reports.counts.total() == {UP: 1}
 
 
 async def test_a_model_that_does_not_fit_its_checksum_leaves_no_report(setting: Setting) -> None:
@@ -214,7 +214,7 @@ async def test_numbers_that_cannot_be_leave_nothing_behind(setting: Setting) -> 
         setting.note("lps-0", bytes_up=2**63 - 1)
     with pytest.raises(PayloadError, match="LPS round 0 is reported with devices -1"):
         setting.note("lps-0", devices=-1, bytes_up=7)
-    assert setting.reports.link_bytes() == {}
+    assert setting.reports.counts.total() == {}
     assert not devices_told(setting)
     assert not setting.reports.latest_rounds
 
@@ -283,10 +283,10 @@ def test_of_a_device_that_moves_the_lpss_speak_that_have_had_it(setting: Setting
 
     with pytest.raises(PayloadError, match="expected a device of its own"):
         note("lps-1")
-    setting.plan.move(1, {0: 1})
+    setting.places.move(1, {0: 1})
     for taken_back in (False, True):
         if taken_back:
-            setting.plan.go_back_to(0)
+            setting.places.go_back_to(0)
         note("lps-0")
         note("lps-1")
     assert setting.excluded == ["lps-0", "lps-1"] * 2

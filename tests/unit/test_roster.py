@@ -117,7 +117,7 @@ def test_answers_are_kept_to_the_bit(gps: GpsParts) -> None:
     device = gps.roster.enroll(gps.enrol_request(0), is_late=False)
     said = answer("relevance", [0.1, 1 / 3, 0.0])
     gps.roster.set_answer(device, said)
-    assert Answer.FromString(gps.journal.answer("relevance", 0)) == said
+    assert Answer.FromString(gps.journal.answers.one("relevance", 0)) == said
 
 
 def test_a_restarted_gps_knows_what_it_was_told(gps: GpsParts) -> None:
@@ -128,7 +128,7 @@ def test_a_restarted_gps_knows_what_it_was_told(gps: GpsParts) -> None:
     gps.restart()
     known = gps.roster.devices
     assert (known[0].answered, known[0].num_examples) == ({"profile", "relevance"}, 10)
-    assert Answer.FromString(gps.journal.answer("relevance", 0)) == answer("relevance", [0.5])
+    assert Answer.FromString(gps.journal.answers.one("relevance", 0)) == answer("relevance", [0.5])
     assert known[4].answered == set()
     assert known[4].is_late
     assert not known[0].is_late

@@ -13,8 +13,8 @@ from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
-from gps.journal.journal import BEFORE
-from gps.plans.plan import Plans
+from gps.journal.answers import BEFORE
+from gps.plans.places import Places
 from tests.support.gps_parts import IDS, GpsParts
 
 PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
@@ -29,11 +29,11 @@ class Setting:
         self.gps.enrol(*range(5))
         self.now = 100.0
         self._open()
-        self.plan.make(BEFORE, PLAN)
+        self.places.make(BEFORE, PLAN)
 
     def _open(self) -> None:
-        self.plan = self.gps.plans
-        self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, clock=lambda: self.now, tls=self.tls)
+        self.places = self.gps.places
+        self.serving = Serving(self.gps.experiment, self.places, self.gps.journal, clock=lambda: self.now, tls=self.tls)
 
     def restart(self) -> None:
         self.gps.restart()
@@ -50,7 +50,7 @@ class Setting:
         """Let time go by, at whose end some LPSs are heard of."""
         self.now += seconds
         for number in living:
-            self.serving.hear(f"lps-{number}")
+            self.serving.presence.hear(f"lps-{number}")
 
     def adopt(self) -> None:
         for cluster_id, lps_id in self.serving.adoptable().items():
@@ -120,16 +120,16 @@ def test_an_lps_of_another_experiment_or_without_address_is_refused(setting: Set
 
 def test_without_a_deadline_nobody_is_ever_away(tmp_path: Path) -> None:
     setting = Setting(tmp_path, "method.clusters=3")
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0)
     setting.pass_s(1e6, 0)
     assert setting.serving.adoptable() == {}
     assert setting.serving.check_again_s() is None
-    assert setting.serving.hold_s == HOLD_S
+    assert setting.serving.presence.hold_s == HOLD_S
 
 
 def test_an_lps_is_away_when_it_was_silent_for_the_deadline_and_not_before(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     setting.pass_s(20, 0, 2)
     assert setting.serving.check_again_s() == 10
@@ -140,13 +140,13 @@ def test_an_lps_is_away_when_it_was_silent_for_the_deadline_and_not_before(setti
 
 
 def test_an_lps_that_lives_is_asked_to_say_so_three_times_a_deadline(setting: Setting) -> None:
-    assert setting.serving.hold_s == 10
+    assert setting.serving.presence.hold_s == 10
 
 
 def test_an_lps_that_never_came_up_is_away_a_deadline_after_the_gps_began_to_listen(setting: Setting) -> None:
     setting.register(1, 2)
     setting.pass_s(500, 1, 2)
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.pass_s(29, 1, 2)
     assert setting.serving.adoptable() == {}
     setting.pass_s(1)
@@ -154,10 +154,10 @@ def test_an_lps_that_never_came_up_is_away_a_deadline_after_the_gps_began_to_lis
 
 
 def test_a_gps_that_stood_still_itself_does_not_take_that_for_silence(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     setting.pass_s(3600, 0)
-    setting.serving.listen()
+    setting.serving.presence.listen()
     assert setting.serving.adoptable() == {}
 
 
@@ -165,7 +165,7 @@ def test_a_gps_that_stood_still_itself_does_not_take_that_for_silence(setting: S
 
 
 def test_clusters_go_one_by_one_to_the_lps_with_the_fewest_of_these_the_first(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2, 10)
     setting.pass_s(30, 2, 10)  # 2 serves one cluster, 10 is a spare and serves none
     assert setting.serving.adoptable() == {"lps-0": "lps-10", "lps-1": "lps-2"}
@@ -176,14 +176,14 @@ def test_clusters_go_one_by_one_to_the_lps_with_the_fewest_of_these_the_first(se
 
 
 def test_a_cluster_that_has_reported_needs_nobody_any_more(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     setting.pass_s(30, 2)
     assert setting.serving.adoptable({"lps-0"}) == {"lps-1": "lps-2"}
 
 
 def test_where_nobody_is_there_nobody_adopts_until_somebody_comes(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.pass_s(40)
     assert setting.serving.adoptable() == {}
     setting.register(1)
@@ -191,7 +191,7 @@ def test_where_nobody_is_there_nobody_adopts_until_somebody_comes(setting: Setti
 
 
 def test_of_an_adopter_that_goes_away_too_the_cluster_goes_to_its_own_lps_if_that_is_back(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     setting.pass_s(30, 1, 2)
     setting.adopt()
@@ -202,7 +202,7 @@ def test_of_an_adopter_that_goes_away_too_the_cluster_goes_to_its_own_lps_if_tha
 
 def test_devices_and_pods_are_told_of_the_adopter(setting: Setting) -> None:
     setting.gps.roster.devices[0].pod_name = setting.gps.roster.devices[3].pod_name = "pod-0"
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     assert setting.serving.pods() == {"pod-0": ["lps-0", "lps-2"]}
     setting.pass_s(30, 1)
@@ -210,19 +210,19 @@ def test_devices_and_pods_are_told_of_the_adopter(setting: Setting) -> None:
     assignment = setting.serving.assignment(setting.gps.roster.devices[0])
     assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-0", "lps-1", "10.0.0.1:50052")
     assert setting.serving.pods() == {"pod-0": ["lps-1"]}
-    assert setting.plan.members("lps-0")[0].device_id == IDS[0]
+    assert setting.places.members("lps-0")[0].device_id == IDS[0]
 
 
 # --- back ---------------------------------------------------------------------------------------------------
 
 
 def test_an_lps_that_is_back_may_have_its_clusters_again(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     setting.pass_s(30, 1, 2)
     setting.adopt()
     assert setting.serving.returnable() == {}
-    setting.serving.hear("lps-0")
+    setting.serving.presence.hear("lps-0")
     assert setting.serving.returnable() == {"lps-0": "lps-0"}
     assert setting.serving.hand_over("lps-0", "lps-0", 3).is_return
     assert setting.serving.clusters_of("lps-0") == ["lps-0"]
@@ -231,12 +231,12 @@ def test_an_lps_that_is_back_may_have_its_clusters_again(setting: Setting) -> No
 
 def test_each_change_of_hands_is_a_term_and_what_is_said_in_an_earlier_one_is_not_current(setting: Setting) -> None:
     assert setting.serving.is_current("lps-0", 0)
-    version = setting.plan.version
+    version = setting.places.version
     setting.serving.hand_over("lps-0", "lps-1", 2)
     setting.serving.hand_over("lps-0", "lps-0", 3)
     assert [setting.serving.is_current("lps-0", term) for term in (0, 1, 2)] == [False, False, True]
     assert setting.serving.term_of("lps-1") == 0
-    assert setting.plan.version == version + 2
+    assert setting.places.version == version + 2
 
 
 async def test_an_lps_belongs_to_a_cluster_in_the_terms_in_which_it_has_served_it(setting: Setting) -> None:
@@ -255,17 +255,17 @@ async def test_an_lps_belongs_to_a_cluster_in_the_terms_in_which_it_has_served_i
 
 
 def test_a_restarted_gps_knows_who_serves_what_and_gives_everybody_a_deadline_to_be_heard(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     setting.pass_s(30, 1, 2)
     setting.adopt()
-    version = setting.plan.version
+    version = setting.places.version
     setting.restart()
     assert setting.serving.lps_of("lps-0") == "lps-1"
     assert setting.serving.term_of("lps-0") == 1
-    assert setting.plan.version == version
+    assert setting.places.version == version
     setting.pass_s(1000)
-    setting.serving.listen()
+    setting.serving.presence.listen()
     assert setting.serving.adoptable() == {}
     setting.pass_s(30, 2)
     assert setting.serving.adoptable() == {"lps-0": "lps-2", "lps-1": "lps-2"}
@@ -281,23 +281,23 @@ def test_a_handover_is_of_the_global_round_then_open_and_after_the_last_of_the_e
 def test_while_all_lps_are_there_looking_for_one_that_is_away_costs_one_look_at_the_clusters(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
-    homes, looks = setting.plan.homes, Mock()
+    homes, looks = setting.places.homes, Mock()
 
-    def look(plan: Plans) -> dict[str, list[str]]:
+    def look(places: Places) -> dict[str, list[str]]:
         looks()
         return homes
 
-    monkeypatch.setattr(Plans, "homes", property(look))
+    monkeypatch.setattr(Places, "homes", property(look))
     assert setting.serving.adoptable() == {}
     looks.assert_called_once_with()
 
 
 def test_an_lps_that_is_refused_is_away_at_once_and_for_good(setting: Setting) -> None:
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
-    setting.serving.refuse("lps-1")
+    setting.serving.presence.refuse("lps-1")
     assert setting.serving.clusters_of("lps-1") == []
     assert setting.serving.adoptable() == {"lps-1": "lps-0"}
     setting.adopt()
@@ -308,8 +308,8 @@ def test_an_lps_that_is_refused_is_away_at_once_and_for_good(setting: Setting) -
 
 def test_without_deadlines_nobody_adopts_from_an_lps_that_is_refused(tmp_path: Path) -> None:
     setting = Setting(tmp_path, "method.clusters=3")
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
-    setting.serving.refuse("lps-1")
+    setting.serving.presence.refuse("lps-1")
     assert setting.serving.clusters_of("lps-1") == []
     assert setting.serving.adoptable() == {}

@@ -8,7 +8,7 @@ from test_serving import Setting
 from fedstrata.process.sleeping import CALL_S, HOLD_S
 from fedstrata.trust.files import Revoked
 from fedstrata.trust.names import Name
-from gps.hosting.serving import LOOK_S
+from gps.hosting.presence import LOOK_S
 
 
 class Listing:
@@ -27,7 +27,7 @@ def revoking(setting: Setting, revoked: Revoked) -> None:
 @pytest.fixture
 def without_deadlines(tmp_path: Path) -> Setting:
     setting = Setting(tmp_path, "method.clusters=3", tls=Listing())
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     return setting
 
@@ -72,7 +72,7 @@ def test_without_deadlines_an_lps_that_has_been_silent_for_long_adopts_nothing(w
 
 def test_with_deadlines_it_is_looked_each_second_who_is_revoked(tmp_path: Path) -> None:
     setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30", tls=Listing())
-    setting.serving.listen()
+    setting.serving.presence.listen()
     setting.register(0, 1, 2)
     assert setting.serving.check_again_s() == LOOK_S
     revoking(setting, LPS_1)

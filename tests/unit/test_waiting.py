@@ -39,15 +39,15 @@ class Setting:
 
     def __init__(self, folder: Path) -> None:
         self.gps = GpsParts(folder)
-        self.plan = self.gps.plans
+        self.places = self.gps.places
         self.clock = Clock()
         self.revoked = Revoked()
         self.tls: Any = SimpleNamespace(revoked=lambda: self.revoked)
-        self.serving = Serving(self.gps.experiment, self.plan, self.gps.journal, self.clock, tls=self.tls)
+        self.serving = Serving(self.gps.experiment, self.places, self.gps.journal, self.clock, tls=self.tls)
         self.metrics = ProcessMetrics("gps")
         self.waiting = Waiting(
             self.gps.roster,
-            self.plan,
+            self.places,
             self.serving,
             questions=["profile", "relevance"],
             metrics=self.metrics,

@@ -1,0 +1,56 @@
+"""The bytes of a run's links, counted at the parents' ends: at the GPS itself, and at LPSs as they report them."""
+
+from collections.abc import Mapping
+
+from fedstrata.experiment.links import WAYS
+from fedstrata.process.metrics import LinkKey, LinkMeter
+from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
+from fedstrata.v1 import gps_service_pb2 as pb
+from gps.journal.journal import Journal
+
+KINDS = ("model", "update", "control", "answer")
+
+
+class LinkCounts:
+    """Counts that outlive the process."""
+
+    def __init__(self, journal: Journal, links: LinkMeter) -> None:
+        """Go on counting from the counts that an earlier life kept last."""
+        self._journal = journal
+        self._links = links
+        self._of_lps: dict[str, dict[LinkKey, int]] = {}
+        for source, data in journal.rounds.link_bytes().items():
+            counts = link_bytes_from_proto(pb.RunStatus.FromString(data).link_bytes)
+            if source:
+                self._of_lps[source] = counts
+            else:
+                links.go_on_from(counts)
+
+    def note(self, lps_id: str, counts: Mapping[LinkKey, int]) -> None:
+        """Keep the counts of an LPS for all it serves; of several notes the largest counts."""
+        known = self._of_lps.setdefault(lps_id, {})
+        kinds = {*KINDS, *self._links.questions}
+        own = {key: count for key, count in counts.items() if _is_of_devices(key) and key.kind in kinds}
+        known.update({key: max(count, known.get(key, 0)) for key, count in own.items()})
+        self._write(lps_id, known)
+
+    def keep(self) -> None:
+        """Keep what the GPS has counted so far."""
+        self._write("", self._links.snapshot())
+
+    def _write(self, source: str, counts: Mapping[LinkKey, int]) -> None:
+        message = pb.RunStatus(link_bytes=link_bytes_to_proto(counts))
+        self._journal.rounds.set_link_bytes(source, message.SerializeToString(deterministic=True))
+
+    def total(self) -> dict[LinkKey, int]:
+        """Return all bytes counted so far: here, and at each LPS as it last reported."""
+        counts = {key: n for key, n in self._links.snapshot().items() if key.end == "parent"}
+        for reported in self._of_lps.values():
+            for key, count in reported.items():
+                counts[key] = counts.get(key, 0) + count
+        return counts
+
+
+def _is_of_devices(key: LinkKey) -> bool:
+    """Return whether an LPS counts these bytes for all: between it and its devices, at its end."""
+    return (key.link, key.end) == ("device-lps", "parent") and key.direction in WAYS

@@ -1,0 +1,85 @@
+"""When each LPS was last heard of, and which of them are away, refused or revoked."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from fedstrata.experiment import Experiment
+from fedstrata.process.sleeping import CALL_S, HOLD_S
+from fedstrata.trust.files import TlsFiles
+
+ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
+LOOK_S = 1.0  # seconds between two looks at the list of revoked certificates
+
+
+class LpsPresence:
+    """Listens to LPSs by id; without a deadline of global rounds none is away unless it is revoked."""
+
+    def __init__(
+        self, experiment: Experiment, known: Iterable[str], clock: Callable[[], float] | None, tls: TlsFiles | None
+    ) -> None:
+        """`known` have registered before. `tls` are the GPS's own files: their list revokes names of LPSs."""
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._tls = tls
+        self._deadline_s = experiment.deadlines.gps.deadline_s
+        self._heard = dict.fromkeys(known, float("-inf"))
+        self._listening_since = float("inf")
+        self._refused: set[str] = set()  # LPSs that serve nothing for the rest of the run
+
+    @property
+    def hold_s(self) -> float:
+        """How long the GPS may hold an LPS's question, so that one that lives is heard of well before the deadline."""
+        return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
+
+    def listen(self) -> None:
+        """Begin to listen, or begin again after the GPS itself was away: nobody was silent before now."""
+        self._listening_since = self._clock()
+
+    def register(self, lps_id: str) -> None:
+        """Listen to an LPS from now on."""
+        self._heard[lps_id] = self._clock()
+
+    def hear(self, lps_id: str) -> None:
+        """Note that an LPS lives, if it has registered."""
+        if lps_id in self._heard:
+            self._heard[lps_id] = self._clock()
+
+    def refuse(self, lps_id: str) -> None:
+        """Give an LPS nothing to serve for the rest of the run; with deadlines another adopts its clusters."""
+        self._refused.add(lps_id)
+
+    def is_refused(self, lps_id: str) -> bool:
+        """Return whether an LPS serves nothing for the rest of the run."""
+        return lps_id in self._refused
+
+    def is_revoked(self, lps_id: str) -> bool:
+        """Return whether nobody is to speak as an LPS."""
+        return self._tls is not None and self._tls.revoked().revokes(("lps",), lps_id)
+
+    def _silent_s(self, lps_id: str) -> float:
+        """Return how long an LPS has been silent, as far as the GPS has listened."""
+        return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
+
+    def left_s(self, lps_id: str) -> float:
+        """Return how long an LPS may still be silent; negative for one that is away or revoked.
+
+        With deadlines a refused LPS is away, too. Without, nobody may go on with a cluster that has missed a round.
+        """
+        if self.is_revoked(lps_id):
+            return -1.0
+        if self._deadline_s is None:
+            return float("inf")
+        return -1.0 if lps_id in self._refused else self._deadline_s - self._silent_s(lps_id)
+
+    def is_there(self, lps_id: str) -> bool:
+        """Return whether an LPS has been heard of since the GPS started, and is not away."""
+        if self._heard.get(lps_id, float("-inf")) == float("-inf") or self.left_s(lps_id) <= 0:
+            return False
+        return self._deadline_s is not None or self._silent_s(lps_id) <= self.hold_s + CALL_S
+
+    def check_again_s(self, lps_ids: Iterable[str]) -> float | None:
+        """Return when the next of these LPSs may be away if it stays silent or is revoked; None if none ever is."""
+        look_s = None if self._tls is None else LOOK_S
+        if self._deadline_s is None:
+            return look_s
+        away_s = min((seconds for each in lps_ids if (seconds := self.left_s(each)) > 0), default=self.hold_s)
+        return away_s if look_s is None else min(away_s, look_s)

@@ -1,0 +1,61 @@
+"""What devices have answered, before training and in global rounds, as the journal keeps it."""
+
+from collections.abc import Mapping
+
+from gps.journal.journal_file import JournalFile
+
+BEFORE = -1  # the global round of what is asked and planned before training
+
+
+class AnswerTable:
+    """Answers by question, global round and device; those of a round come in one bundle for each LPS."""
+
+    def __init__(self, file: JournalFile) -> None:
+        self._file = file
+
+    def add(self, question: str, index: int, answer: bytes) -> None:
+        """Keep a device's answer (an Answer message) from before training; the first counts."""
+        self._add(question, BEFORE, index, answer)
+
+    def _add(self, question: str, global_round: int, index: int, answer: bytes) -> None:
+        self._file.write(
+            "INSERT OR IGNORE INTO answers (question, global_round, device_index, answer) VALUES (?, ?, ?, ?)",
+            question, global_round, index, answer,
+        )  # fmt: skip
+
+    def add_bundle(
+        self, question: str, global_round: int, cluster_id: str, answers: Mapping[int, bytes], arrived_ns: int = 0
+    ) -> None:
+        """Keep what the devices of an LPS answered in a global round, and when that came, at once; the first counts."""
+        with self._file.together(durable=True):
+            if self._file.write(
+                "INSERT OR IGNORE INTO bundles VALUES (?, ?, ?, NULL)", global_round, cluster_id, arrived_ns
+            ):
+                for index, answer in answers.items():
+                    self._add(question, global_round, index, answer)
+
+    def bundled(self, global_round: int) -> set[str]:
+        """The LPSs whose devices' answers of a global round are there."""
+        return {
+            name for (name,) in self._file.rows("SELECT cluster_id FROM bundles WHERE global_round = ?", global_round)
+        }
+
+    def bundled_ns(self, global_round: int) -> int:
+        """When the last bundle of a global round came, on the virtual clock."""
+        times = self._file.rows("SELECT arrived_ns FROM bundles WHERE global_round = ?", global_round)
+        return max((arrived_ns for (arrived_ns,) in times), default=0)
+
+    def one(self, question: str, index: int) -> bytes:
+        """A device's answer from before training."""
+        query = "SELECT answer FROM answers WHERE question = ? AND global_round = ? AND device_index = ?"
+        ((answer,),) = self._file.rows(query, question, BEFORE, index)
+        return bytes(answer)
+
+    def all(self, question: str, global_round: int = BEFORE) -> dict[int, bytes]:
+        """All answers to a question, by device index in ascending order."""
+        query = "SELECT device_index, answer FROM answers WHERE question = ? AND global_round = ? ORDER BY device_index"
+        return {index: bytes(answer) for index, answer in self._file.rows(query, question, global_round)}
+
+    def given(self) -> list[tuple[str, int]]:
+        """(question, device index) of all answers from before training."""
+        return self._file.rows("SELECT question, device_index FROM answers WHERE global_round = ?", BEFORE)

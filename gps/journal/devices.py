@@ -1,0 +1,57 @@
+"""The devices that have enrolled, as the journal keeps them."""
+
+from dataclasses import dataclass
+
+from gps.journal.journal_file import JournalFile
+
+
+@dataclass(kw_only=True)
+class DeviceRow:
+    """One device, as it has enrolled."""
+
+    device_index: int
+    device_id: str
+    num_examples: int
+    num_held_out: int  # examples that it measures models on
+    pod_name: str
+    kernel: str = ""  # of its OpenBLAS, when it computed its profile
+    is_late: bool = False
+    has_lost_state: bool = False
+
+
+class DeviceTable:
+    """The devices of a run."""
+
+    def __init__(self, file: JournalFile) -> None:
+        self._file = file
+
+    def enroll(self, device: DeviceRow) -> None:
+        """Add a device, or note the pod in which it runs now."""
+        self._file.write(
+            "INSERT INTO devices (device_index, device_id, num_examples, num_held_out, pod_name, is_late, kernel) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device_index) DO UPDATE SET pod_name = excluded.pod_name",
+            device.device_index, device.device_id, device.num_examples, device.num_held_out, device.pod_name,
+            device.is_late, device.kernel,
+        )  # fmt: skip
+
+    def all(self) -> list[DeviceRow]:
+        """Return all devices in index order."""
+        rows = self._file.rows(
+            "SELECT device_index, device_id, num_examples, num_held_out, pod_name, kernel, is_late, has_lost_state "
+            "FROM devices ORDER BY device_index"
+        )
+        return [
+            DeviceRow(
+                device_index=index, device_id=name, num_examples=examples, num_held_out=held_out, pod_name=pod,
+                kernel=kernel, is_late=bool(late), has_lost_state=bool(lost),
+            )
+            for index, name, examples, held_out, pod, kernel, late, lost in rows
+        ]  # fmt: skip
+
+    def note_late(self, index: int) -> None:
+        """Note that a device comes after the first plan."""
+        self._file.write("UPDATE devices SET is_late = 1 WHERE device_index = ?", index)
+
+    def note_lost_state(self, index: int) -> None:
+        """Note that a device has lost the state that it had kept for itself."""
+        self._file.write("UPDATE devices SET has_lost_state = 1 WHERE device_index = ?", index)

@@ -1,0 +1,31 @@
+"""The LPSs and the clusters that they serve, as the journal keeps them."""
+
+from gps.journal.journal_file import JournalFile
+from gps.journal.plans import PlanTable
+
+
+class HostingTable:
+    """Addresses of LPSs, and clusters that have changed hands."""
+
+    def __init__(self, file: JournalFile, plans: PlanTable) -> None:
+        self._file = file
+        self._plans = plans
+
+    def register(self, lps_id: str, address: str) -> None:
+        """Keep the address of an LPS."""
+        self._file.write("INSERT OR REPLACE INTO lps (lps_id, address) VALUES (?, ?)", lps_id, address, durable=True)
+
+    def addresses(self) -> dict[str, str]:
+        """Return addresses by LPS id."""
+        return dict(self._file.rows("SELECT lps_id, address FROM lps"))
+
+    def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> None:
+        """Note that another LPS serves a cluster from now on, while that global round is open."""
+        statement = "INSERT INTO handovers (cluster_id, lps_id, global_round) VALUES (?, ?, ?)"
+        with self._file.together(durable=True):
+            self._file.write(statement, cluster_id, lps_id, global_round)
+            self._plans.count_change()
+
+    def handovers(self) -> list[tuple[str, str, int]]:
+        """Return (cluster, LPS that serves it from then on, global round then open) in the order noted."""
+        return self._file.rows("SELECT cluster_id, lps_id, global_round FROM handovers ORDER BY rowid")

@@ -1,0 +1,166 @@
+"""The phases of a run in order, from its first device to its record, each entered again after a restart."""
+
+import asyncio
+
+from fedstrata.errors import FedstrataError, RunStoppedError
+from fedstrata.methods import Answers, Moment
+from fedstrata.process.fault_points import reach
+from gps.journal.answers import BEFORE
+from gps.plans.asking import planned
+from gps.plans.places import described
+from gps.plans.rounds import ClosedRound
+from gps.record import write_models, write_record
+from gps.run import Run
+from gps.standing import result_of
+
+EVENT_EVERY = 10  # global rounds between two notes to the operator
+
+
+class Phases:
+    """Takes a run through enrolment, relevance, grouping, training and evaluation."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    async def conduct(self) -> None:
+        """Go through all phases; a written record ends them, whether the run was completed or not."""
+        run = self._run
+        if run.has_record:  # an earlier life has ended the run; this one serves its record
+            run.rounds.server.finish(run.reason)
+            run.tell()
+            return
+        watching = asyncio.ensure_future(run.waiting.watch(run, run.operator.tell))
+        work, stopped = asyncio.ensure_future(self._phases()), asyncio.ensure_future(run.stopped.wait())
+        try:
+            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+                raise RunStoppedError(run.reason)
+            work.result()
+        except FedstrataError as error:
+            reason = " ".join(str(error).split())
+            run.rounds.server.finish(reason)
+            run.fail(reason)
+            run.operator.tell("RunFailed", reason, is_warning=True)
+        finally:
+            watching.cancel()
+            run.waiting.end()
+            stopped.cancel()
+            work.cancel()  # where this was cancelled itself: no round is closed under a journal about to be closed
+        if not run.has_record:
+            await asyncio.to_thread(write_record, run.record_folder, *result_of(run))
+            run.note_record()
+        run.tell()
+
+    async def _phases(self) -> None:
+        """Go through the phases of a run that is completed."""
+        run = self._run
+        if not run.plans.is_made:
+            run.enter("enrolment")
+            if run.places.lps_known:
+                run.operator.scale_lps(run.places.lps_known)
+            await run.enrolment.gather_devices()
+            if len(run.questions.asked) > 1:
+                run.enter("relevance")
+                await run.enrolment.gather_answers()
+            run.enter("grouping")
+            await asyncio.to_thread(self._group)
+        self._publish_plan()
+        run.enter("training")
+        watching = asyncio.ensure_future(run.adoption.watch())
+        watching.add_done_callback(self._watch_ended)
+        try:
+            await run.adoption.until_served()
+            async for closed in run.rounds.closed(run.joined, run.tell, run.reports.counts.keep):
+                self._after(closed)
+            models = run.rounds.final_models()
+            digests = await asyncio.to_thread(write_models, run.record_folder, models, run.experiment)
+            run.own_models.update(digests)
+            run.enter("evaluation")
+            await self._gather_reports()
+        finally:
+            watching.cancel()
+        run.end()
+        run.rounds.server.finish()
+        run.tell()
+        await run.reports.all_answered()
+        await asyncio.to_thread(write_record, run.record_folder, *result_of(run))
+        run.enter("completed")
+        run.note_record()  # not before: whoever watches takes the status with the record for the last
+        run.operator.tell("RunCompleted", f"{run.experiment.run_id}: {run.rounds.global_round} global rounds")
+
+    async def _gather_reports(self) -> None:
+        """Wait until every cluster has reported, or for the deadline of global rounds, anew after an adoption."""
+        run = self._run
+        handovers = -1
+        while handovers < len(run.serving.handovers):
+            handovers = len(run.serving.handovers)
+            deadline_s = run.experiment.deadlines.gps.deadline_s
+            if deadline_s is not None:  # an LPS silent since training ended is away by then, and its clusters adopted
+                deadline_s += run.serving.presence.hold_s
+            await run.changes.wait_until(lambda: not self._unreported(), deadline_s)
+            if not self._unreported():
+                return
+        for cluster_id in self._unreported():
+            run.log.warning("report_missing", cluster=cluster_id)
+            run.operator.exclude(cluster_id, "evaluation", "no report by the deadline")
+
+    def _unreported(self) -> list[str]:
+        """Return the clusters whose reports may still come."""
+        serving = self._run.serving
+        return [name for name in self._run.reports.missing() if not serving.presence.is_refused(serving.lps_of(name))]
+
+    def _watch_ended(self, watching: "asyncio.Future[None]") -> None:
+        """End the run if a handover cannot be written down."""
+        if not watching.cancelled() and (error := watching.exception()):
+            self._run.stop(str(error))
+
+    def _group(self) -> None:
+        """Make the first plan."""
+        run = self._run
+        devices = run.enrolment.candidates()
+        candidates = described(run.experiment, devices)
+        plan = planned(run.method, Moment.BEFORE, Answers(candidates, run.questions.answers(devices)), None)
+        plan.check_covers(candidates, may_be_empty=run.streams.spans)
+        run.streams.check_plan(plan, run.method, None)
+        reach("grouping")
+        run.places.make(BEFORE, plan)
+
+    def _publish_plan(self) -> None:
+        """Let devices, LPSs and the operator know the clusters."""
+        run = self._run
+        sizes = {name: len(devices) for name, devices in run.places.homes.items()}
+        run.log.info("grouped", rule=run.plans.now.rule, clusters=sizes)
+        run.operator.scale_lps(run.places.lps_known)
+        run.operator.label_pods()
+        for who, stage, reason in run.journal.exclusions():
+            run.operator.tell_excluded(who, stage, reason)
+        run.operator.tell("Grouped", f"{run.plans.now.rule}: {sizes}")
+        run.questions.publish_sponsors(run.method.sponsors(run.plans.first) if run.plans.first is not None else ())
+
+    def _after(self, closed: ClosedRound) -> None:
+        """Note a closed global round, exclude the clusters that missed it, and hand clusters back."""
+        run = self._run
+        gathered, stage = closed.gathered, f"global round {closed.done}"
+        run.metrics.round_closed(closed.seconds)
+        run.log.info(
+            "global_round_closed",
+            global_round=closed.done - 1,
+            clusters=gathered.children,
+            train_loss=round(gathered.train_loss, 6),
+            seconds=round(closed.seconds, 4),
+            missing=list(gathered.missing),
+        )
+        refused = {who for who, at, _ in run.journal.exclusions() if at == stage} | set(run.rounds.server.refused)
+        for cluster_id in gathered.missing:
+            if cluster_id not in refused:
+                run.operator.exclude(cluster_id, stage, "missed the deadline")
+        if closed.done < run.experiment.training.global_rounds:  # else its LPS has the model measured, too
+            run.adoption.hand_back()
+        if closed.moved:
+            run.log.info("devices_moved", global_round=closed.done, devices=closed.moved)
+            run.operator.label_pods()
+        if closed.done % EVENT_EVERY == 0:
+            rounds = f"{closed.done} of {run.experiment.training.global_rounds} global rounds"
+            run.operator.tell("RoundsDone", rounds)

@@ -1,0 +1,89 @@
+"""The vector that each global round starts from, in files that a restarted GPS finds again."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from fedstrata.errors import StateError
+from fedstrata.experiment import Experiment
+from fedstrata.optimisers.files import OptimiserFiles
+from fedstrata.optimisers.server import Move, server_optimiser
+from fedstrata.process.logs import EventLog
+from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
+from fedstrata.store.model_file import joined
+from fedstrata.tensors import Flat, Layout
+from gps.plans.keepers import Gathered, Keeper
+
+
+class KeptModel:
+    """One file a global round, and one of the GPS's optimiser if it has a state."""
+
+    def __init__(self, experiment: Experiment, keeper: Keeper, folder: Path, log: EventLog) -> None:
+        self.keeper = keeper
+        self._experiment = experiment
+        self._folder = folder
+        self._log = log
+        self._optimiser = OptimiserFiles(server_optimiser(experiment.training.gps_optimiser), folder, self._metadata)
+
+    def begin(self, global_round: int) -> tuple[ModelFile, int]:
+        """Return the vector of a global round and the round; or those of the round before if the file is damaged.
+
+        Raises:
+            StateError: neither file is whole, or training is over and nobody could repeat its last round.
+        """
+        clear_asides(self._folder)
+        if not global_round:
+            layout = self.keeper.layout(0)
+            self._save(0, layout, self.keeper.initial())
+            self._optimiser.begin(0, layout)
+            return ModelFile(self._path(0), layout), 0
+        try:
+            found = self._open(global_round)
+        except StateError as error:
+            if global_round == self._experiment.training.global_rounds:
+                raise
+            self._log.warning("state_passed_over", reason=str(error))
+            global_round -= 1
+            found = self._open(global_round)
+        self._log.info("rounds_resumed", global_round=global_round)
+        return found, global_round
+
+    def _open(self, global_round: int) -> ModelFile:
+        found = ModelFile(self._path(global_round), self.keeper.layout(global_round))
+        found.verify()
+        self._optimiser.begin(global_round, self.keeper.layout(global_round))
+        expected = self._metadata(global_round)
+        if found.metadata != expected:
+            raise StateError(f"{found.path}: of {found.metadata}, expected {expected}; it is another file renamed")
+        return found
+
+    def following(self, model: AnyModel, sums: Gathered, global_round: int) -> AnyModel:
+        """Write the vector that follows on a global round's; return it, a small one without reading it again."""
+        following, layout = global_round + 1, self.keeper.layout(global_round + 1)
+        self._optimiser.save(following, layout, partial(self._moves, model, sums, global_round))
+        pieces = self._optimiser.moved(self._moves(model, sums, global_round))
+        if not layout.is_small:
+            self._save(following, layout, pieces)
+            return ModelFile(self._path(following), layout)
+        moved = ModelInMemory(layout, joined(pieces), self._metadata(following))
+        self._save(following, layout, moved.pieces(), moved.digest)
+        return moved
+
+    def _moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
+        """Yield how the vector moves, piece by piece: where it stands, by how much, and the optimiser's state there."""
+        for move in self.keeper.moves(model, sums, global_round):
+            base, update = model.read(move.start, move.stop), move.update
+            if update is not None and move.is_absolute:
+                base, update = (base, update - base) if self._optimiser.has_state else (update, None)
+            yield base, update, self._optimiser.at(global_round, model.layout, move.start, move.stop)
+
+    def _metadata(self, global_round: int) -> dict[str, str]:
+        return {"format": "fedstrata", "run_id": self._experiment.run_id, "global_round": str(global_round)}
+
+    def _save(self, global_round: int, layout: Layout, pieces: Iterator[Flat], digest: bytes = b"") -> None:
+        write_model(self._path(global_round), layout, pieces, self._metadata(global_round), digest=digest)
+        self._path(global_round - 2).unlink(missing_ok=True)
+        self._optimiser.remove(global_round - 2)
+
+    def _path(self, global_round: int) -> Path:
+        return self._folder / f"shared-{global_round:06d}.safetensors"

@@ -1,0 +1,187 @@
+"""Which cluster each device is in and which LPS it belongs to: by the plans, late arrivals and moves."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from fedstrata.experiment import Experiment
+from fedstrata.methods import Candidate, Method, Plan
+from fedstrata.privacy.updates import weight_of
+from fedstrata.streams.homes import home_of, homes_of, lps_known
+from fedstrata.streams.streams import are_placed_by_index, spans_lps
+from gps.devices.roster import Device, Roster
+from gps.journal.journal import Journal
+from gps.plans.plan import Plans, cluster_of
+
+
+def home_name(number: int) -> str:
+    """Return the name of an LPS; its devices keep it as their home if another LPS adopts them."""
+    return f"lps-{number}"
+
+
+def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candidate]:
+    """Return devices as a method sees them."""
+    tasks = experiment.task_of_devices()
+    return [
+        Candidate(
+            device_index=device.device_index,
+            num_examples=device.num_examples,
+            true_task=tasks[device.device_index] if tasks else None,
+        )
+        for device in devices
+    ]
+
+
+class Places:
+    """Works out each device's `cluster` and `home` anew from the journal whenever something changes."""
+
+    def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
+        self._experiment = experiment
+        self._method = method
+        self._roster = roster
+        self.plans = Plans(method, journal)
+        self._journal = journal
+        self.spans_lps = spans_lps(experiment, method)
+        self._moves: list[tuple[int, int, int, int]] = []  # global round, device index, LPS before, LPS from then on
+        self._left: set[tuple[int, int]] = set()  # LPS and index of devices that belonged to it before
+        self._arrange()
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change that LPSs have to hear of; the same after a restart."""
+        return self._journal.plans.version()
+
+    def _arrange(self) -> None:
+        """Set each device's cluster and home, and the global round from which on a late device takes part."""
+        clusters: dict[int, int] = {}
+        homes: dict[int, int] = {}
+        moves: list[tuple[int, int, int, int]] = []
+        for index, clusters[index], homes[index], global_round in self._journal.plans.placed():
+            self._roster.devices[index].from_global_round = global_round
+        if self.plans.first is not None:
+            for number, members in enumerate(homes_of(self._experiment, self._method, self.plans.first.clusters)):
+                homes.update(dict.fromkeys(members, number))
+        clusters.update(cluster_of(self.plans.now))
+        for global_round, index, home in self._journal.plans.moves():
+            moves.append((global_round, index, homes[index], home))
+            self._left.add((homes[index], index))
+            homes[index] = home
+        self._moves = moves
+        for index, device in list(self._roster.devices.items()):  # a device may enrol meanwhile
+            device.cluster, device.home = clusters.get(index), homes.get(index)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def make(self, global_round: int, plan: Plan) -> None:
+        """Put a plan into force, made in a global round or `BEFORE` training. Raises PluginError as `Plans.add`."""
+        self.plans.add(global_round, plan)
+        self._arrange()
+
+    def go_back_to(self, global_round: int) -> None:
+        """Forget the plans and moves of later global rounds than one that has to be done again."""
+        taken_back = [move for move in self._moves if move[0] > global_round]
+        if taken_back or self.plans.planned_rounds > global_round + 1:
+            self._left.update((home, index) for _, index, _, home in taken_back)
+            self.plans.forget_after(global_round)
+            self._arrange()
+
+    def place(self, device: Device, cluster: int, from_global_round: int) -> None:
+        """Add a late device to a cluster."""
+        home = home_of(self._experiment, device.device_index) if self.spans_lps else cluster
+        self._journal.plans.place(device.device_index, cluster=cluster, home=home, global_round=from_global_round)
+        self._arrange()
+
+    def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
+        """Give devices other LPSs, by device index, from a global round on; return the ids of those that move.
+
+        A device that an LPS has refused for the rest of the run stays: another LPS would wait for it.
+        """
+        refused = self._journal.refused_in_training()
+        devices = [self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices]
+        moving = [
+            device
+            for device in devices
+            if device.home not in {None, homes[device.device_index]} and device.device_id not in refused
+        ]
+        if moving:
+            self._journal.plans.move(global_round, [(d.device_index, homes[d.device_index]) for d in moving])
+            self._arrange()
+        return [device.device_id for device in moving]
+
+    def moves(self) -> list[tuple[int, str, str, str]]:
+        """Return of each device that has moved: the global round from which on, its id, LPS before, LPS then."""
+        ids = self._experiment.device_ids()
+        return [(made_in, ids[i], home_name(before), home_name(now)) for made_in, i, before, now in self._moves]
+
+    def left(self, home: str) -> set[str]:
+        """Return the ids of devices that have belonged to an LPS before, and were moved away, or back."""
+        return {self._roster.devices[index].device_id for number, index in self._left if home_name(number) == home}
+
+    # --- devices ----------------------------------------------------------------------------------
+
+    def candidates(self) -> list[Candidate]:
+        """Return the devices that are in clusters, by index."""
+        there = [device for _, device in sorted(self._roster.devices.items()) if device.cluster is not None]
+        return described(self._experiment, there)
+
+    def weight(self, device: Device) -> int:
+        """Return the weight of a device in a mean."""
+        return weight_of(self._experiment, device.num_examples)
+
+    @property
+    def held_out(self) -> int:
+        """How many examples all devices together measure models on."""
+        return sum(device.num_held_out for device in self._roster.devices.values())
+
+    # --- clusters and LPSs ------------------------------------------------------------------------
+
+    @property
+    def lps_known(self) -> int:
+        """How many LPSs the run needs as far as can be said now; 0 while only a plan can tell."""
+        if self.plans.is_made and not are_placed_by_index(self._experiment, self._method):
+            return len(self.homes)
+        return lps_known(self._experiment, self._method)
+
+    @property
+    def homes(self) -> dict[str, list[str]]:
+        """Device ids, in index order, by the LPS that they belong to."""
+        return {home_name(number): ids for number, ids in self._grouped("home").items()}
+
+    @property
+    def clusters(self) -> dict[str, list[str]]:
+        """Device ids, in index order, by cluster; a cluster with an LPS of its own has that LPS's name."""
+        return {self.cluster_name(number): ids for number, ids in self._grouped("cluster").items()}
+
+    def cluster_name(self, number: int) -> str:
+        """Return the name of a cluster."""
+        return f"cluster-{number}" if self.spans_lps else home_name(number)
+
+    def _grouped(self, by: str) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = defaultdict(list)
+        for _, device in sorted(self._roster.devices.items()):
+            number = getattr(device, by)
+            if number is not None:
+                found[number].append(device.device_id)
+        return {number: found[number] for number in sorted(found)}
+
+    def members(self, home: str) -> list[Device]:
+        """Return the devices that belong to an LPS, in index order."""
+        return [
+            device
+            for _, device in sorted(self._roster.devices.items())
+            if device.home is not None and home_name(device.home) == home
+        ]
+
+    def examples(self, global_round: int) -> dict[str, int]:
+        """Return by LPS for how many examples its devices stand in a global round."""
+        return {
+            name: sum(self.weight(d) for d in self.members(name) if d.from_global_round <= global_round)
+            for name in self.homes
+        }
+
+    def pods(self) -> dict[str, list[str]]:
+        """Return by pod name the LPSs that its devices belong to."""
+        numbers: dict[str, set[int]] = defaultdict(set)
+        for device in self._roster.devices.values():
+            if device.pod_name and device.home is not None:
+                numbers[device.pod_name].add(device.home)
+        return {pod: [home_name(number) for number in sorted(found)] for pod, found in numbers.items()}

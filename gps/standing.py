@@ -1,0 +1,53 @@
+"""What the record of a run says of it, at its end and before."""
+
+from dataclasses import replace
+
+from fedstrata.record.timeline import RunTimes
+from fedstrata.record.timing import Timing
+from gps.journal.rounds import LpsRounds
+from gps.record import RunResult, wall_seconds
+from gps.run import Run
+
+
+def standing(run: Run) -> RunResult:
+    """Return the record's contents if the run ended now, without the matrix, which can be large."""
+    reports = run.reports.all()
+    reported = {name: report.model_sha256 for name, report in reports.items()}
+    return RunResult(
+        experiment=run.experiment,
+        status="completed" if not run.reason else "failed",
+        reason=run.reason or None,
+        clusters=run.places.clusters,
+        clusters_rule=run.plans.now.rule,
+        plans=run.plans.history(),
+        homes=run.places.homes if run.streams.spans else None,
+        moves=run.places.moves(),
+        evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
+        model_sha256=run.own_models if run.streams.spans else reported,
+        lost_state=[d.device_id for _, d in sorted(run.roster.devices.items()) if d.has_lost_state],
+        link_bytes=run.reports.counts.total(),
+        exclusions=run.journal.exclusions(),
+        adoptions=[(h.cluster_id, h.lps_id, run.serving.stage_of(h)) for h in run.serving.handovers],
+        kernels=run.roster.kernels(),
+        wall_seconds=wall_seconds(run.journal.phases()),
+        global_rounds=run.rounds.global_round,
+        relevance=None,
+        relevance_ids=[],
+    )
+
+
+def result_of(run: Run) -> tuple[RunResult, Timing]:
+    """Return all contents of the record; called while nothing changes."""
+    ids, first, clock = run.experiment.device_ids(), run.plans.first, run.clock
+    result = replace(
+        standing(run),
+        relevance=first.affinity if first is not None else None,
+        relevance_ids=[ids[index] for index in first.related] if first is not None else [],
+    )
+    timing = Timing(
+        experiment=run.experiment,
+        rows=LpsRounds(run.journal.rounds),
+        times=RunTimes(before=clock.before, global_rounds=dict(clock.closed), asked=clock.asked),
+        carried_before=run.questions.carried(),
+    )
+    return result, timing

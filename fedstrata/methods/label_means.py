@@ -8,12 +8,10 @@ GPS sees it. With μ_c = s_c / n_c, label shares p_c, and v the spread within la
     mass      = Σ_c min(p_ic, p_jc) r_c: devices have the same examples
     meaning   = mean of r_c over labels that both have, by 1 / b_c: labels look and mean the same, whatever their shares
 
-w is the deviation of the noise, b_c what sampling and noise add to the distance of equal means. Labels with fewer than
-two examples, or three deviations of the noise, are left out. Average linkage on one minus the view with the higher
-silhouette; where the number of clusters is not given, the one with the highest silhouette.
+w is the deviation of the noise. Labels with fewer than two examples, or three deviations of the noise, are left out.
+Average linkage on one minus the view with the higher silhouette, which tells the number of clusters if none is said.
 
-Under `privacy.profiles` all numbers carry Gaussian noise. One example replaced by another moves s by at most 2, or two
-sums by 1 and two counts by 1; squares are sent a quarter as large. So the whole answer moves by at most √(4 + 2/16).
+Under `privacy.profiles` all numbers carry Gaussian noise (`profiles/label_means.py` has what one example can move).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,8 +94,6 @@ class LabelMeans(Method):
         base, head = shared_and_rest(model, Reach.DEVICE)
         return replace(base, reach=Reach.CLUSTER), head
 
-    # --- the answer -----------------------------------------------------------------------------
-
     def questions(self) -> Sequence[Question]:
         """By label the sum of z, the count, and a share of the squares; to the GPS alone."""
         options, facts = self.options, self.facts
@@ -130,8 +126,6 @@ class LabelMeans(Method):
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Sums are of as many points of at most length one as the device has examples; noised ones are near to that."""
         check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
-
-    # --- plans ----------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Average linkage of one minus the clearest view; of many devices those not drawn join the most like group."""

@@ -23,7 +23,13 @@ def bytes_until_grouped(run: RunRecord) -> float | None:
     moving = [plan.global_round for plan in run.summary.replanned if plan.moved]
     if moving:
         return _bytes_until(run, max(moving))
-    return run.summary.link("device-gps").total if run.relevance is not None else None
+    return run.summary.link("device-gps").total if run.relevance is not None or _asked_and_grouped(run) else None
+
+
+def _asked_and_grouped(run: RunRecord) -> bool:
+    """Whether devices answered questions before training and form several clusters, as of own code without a matrix."""
+    asked = set(run.summary.bytes_by_kind.get("device-gps", {})) - {"control"}
+    return bool(asked) and len(run.summary.clusters) > 1
 
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:

@@ -155,7 +155,9 @@ FEATURES: Mapping[str, Feature] = {
     "asks in each round": _method_that(lambda method: asks_in_training(method) is not None),
     "asks after training": _method_that(lambda method: asks_in_training(method) is Moment.TRAINED),
     "answers without noise": Feature(said=_unnoised_answers, without="say privacy.profiles", is_missing=True),
-    "profiles without noise": _method_that(lambda method: not method.noises_profiles, "choose method one_shot"),
+    "profiles without noise": _method_that(
+        lambda method: not method.noises_profiles, "choose method one_shot or label_means"
+    ),
     "places no late device": _method_that(lambda method: not method.places_late()),
 }
 CLOUD = "the GPS decides over every update, after each round"

@@ -26,6 +26,7 @@ REGISTRY: Mapping[str, str] = {
     "ditto": "fedstrata.methods.ditto:Ditto",
     "fedper": "fedstrata.methods.fed_per:FedPer",
     "pacfl": "fedstrata.methods.pacfl:Pacfl",
+    "label_means": "fedstrata.methods.label_means:LabelMeans",
     "ifca": "fedstrata.methods.ifca:Ifca",
     "cfl": "fedstrata.methods.cfl:Cfl",
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",

@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "shrink": 0.7,
     },
     "ifca": {"clusters": 2},
+    "label_means": {"clusters": 2, "sketch": 8},
     "one_shot": {"clusters": 2},
     "pacfl": {"clusters": 2},
     "random": {"clusters": 2},

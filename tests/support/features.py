@@ -40,8 +40,9 @@ LEFT_OUT = {"name", "seed", "data"}  # which are no features: every row is of di
 # What a kind needs beside its name, where the models do not say it.
 METHODS = {
     "adaptive": {"clusters": 2}, "cfl": {"first_round": 1, "mean_ratio": 1.0}, "fedfomo": {"offered": 2},
-    "fedtsdp": {"batch": 20, "hopkins_points": 4}, "ifca": {"clusters": 2}, "one_shot": {"clusters": 2},
-    "pacfl": {"clusters": 2}, "random": {"clusters": 2}, "user_centric": {"streams": 2, "batches": 2},
+    "fedtsdp": {"batch": 20, "hopkins_points": 4}, "ifca": {"clusters": 2}, "label_means": {"clusters": 2},
+    "one_shot": {"clusters": 2}, "pacfl": {"clusters": 2}, "random": {"clusters": 2},
+    "user_centric": {"streams": 2, "batches": 2},
 }  # fmt: skip
 EVEN = {"devices": 6, "examples_per_device": 40, "public": {"examples": 60, "labelled": True}}
 PARTITIONS: dict[str, dict[str, Any]] = {

@@ -91,6 +91,16 @@ def test_a_method_that_groups_nobody_has_no_such_bytes(tmp_path: Path) -> None:
     assert bytes_until_grouped(load_record(written)) is None
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("labels", BEFORE), ("control", None)])
+def test_own_code_that_asks_and_has_no_matrix_has_grouped_by_then(
+    kind: str, expected: float | None, tmp_path: Path
+) -> None:
+    kinds = {"device-gps": {kind: {"up": 5, "down": 1}}}
+    written = write_record(tmp_path / "run", bytes_by_kind=kinds)
+    (written / "relevance.csv").unlink()
+    assert bytes_until_grouped(load_record(written)) == expected
+
+
 def test_bytes_in_all_are_those_of_both_links_of_devices(tmp_path: Path) -> None:
     assert bytes_in_all(run(tmp_path)) == 1500 + 4500 + 1000 + 1100  # not those between LPS and GPS
 

@@ -227,5 +227,6 @@ def test_who_makes_plans_of_its_own_says_where_late_devices_go_or_takes_none() -
 
     assert not Regrouped.places_late()
     assert {name for name in NAMES if method_class(name).places_late()} == {
-        "adaptive", "ditto", "fedavg", "feddyn", "fedper", "fedprox", "local", "one_shot", "oracle", "pacfl", "random",
+        "adaptive", "ditto", "fedavg", "feddyn", "fedper", "fedprox", "label_means", "local", "one_shot", "oracle",
+        "pacfl", "random",
     }  # fmt: skip

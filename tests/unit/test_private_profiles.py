@@ -170,7 +170,7 @@ async def test_all_that_a_device_answers_comes_of_its_noised_matrix() -> None:
         ("privacy.profiles.epsilon=.inf", "privacy.profiles.epsilon"),
         ("privacy.profiles.delta=0", "privacy.profiles.delta"),
         ("privacy.profiles.clip=-1", "privacy.profiles.clip"),
-        ("privacy.profiles.min_examples=121", "the partition gives one 120: eigenvectors of few"),
+        ("privacy.profiles.min_examples=121", "the partition gives one 120: profiles of few"),
         ("partition.test_share=0.5", "the partition gives one 60"),
     ],
 )

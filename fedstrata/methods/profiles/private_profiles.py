@@ -52,7 +52,7 @@ def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
     if examples < settings.min_examples:
         raise ExperimentError(
             f"privacy.profiles: a device needs {settings.min_examples} examples (min_examples), and {which} "
-            f"{examples}: eigenvectors of few examples nearly are these examples, and noise that hides one hides all; "
+            f"{examples}: profiles of few examples nearly are these examples, and noise that hides one hides all; "
             "give it more, or lower min_examples"
         )
 

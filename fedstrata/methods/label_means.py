@@ -1,0 +1,146 @@
+"""Label means: clusters from the mean of each label in a random projection, once, before training.
+
+A device sends for each label c the sum s_c of z, the count n_c, and q_c, the sum of ‖z‖²: z(x) = A Φ(x) / ‖Φ(x)‖,
+shortened to length one, and A has m orthogonal rows of length √(d/m) that all draw from the experiment's seed. Only the
+GPS sees it. With μ_c = s_c / n_c, label shares p_c, and v the spread within labels (the median device's mean ‖z − μ‖²):
+
+    r_c(i, j) = exp(−2 max(‖μ_ic − μ_jc‖² − b_c, 0) / v),   b_c = e_ic + e_jc,   e = v / n + m w² / n²
+    mass      = Σ_c min(p_ic, p_jc) r_c: devices have the same examples
+    meaning   = mean of r_c over labels that both have, by 1 / b_c: labels look and mean the same, whatever their shares
+
+w is the deviation of the noise. Labels with fewer than two examples, or three deviations of the noise, are left out.
+Average linkage on one minus the view with the higher silhouette, which tells the number of clusters if none is said.
+
+Under `privacy.profiles` all numbers carry Gaussian noise (`profiles/label_means.py` has what one example can move).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment.privacy import ProfilePrivacy
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Candidate,
+    Channel,
+    Matrix,
+    Method,
+    Moment,
+    Plan,
+    Question,
+    Reach,
+    Work,
+    all_layers,
+    shared_and_rest,
+)
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest
+from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
+from fedstrata.methods.profiles.label_means import (
+    check_sums,
+    grouped,
+    label_sums,
+    likeness,
+    means_of,
+    noise_deviation,
+    noised,
+    projected,
+)
+from fedstrata.methods.profiles.relevance import landmarks
+from fedstrata.models import Model
+
+LABELS, SUMS = "labels", "sums"
+VIEWS = ("mass", "meaning")
+
+
+class LabelMeans(Method):
+    """Clusters from the mean of each label in two views, once, before training."""
+
+    class Options(ClusterOptions, FeatureOptions):
+        """The sketch, the view, what travels in a cluster, and how many devices are compared with all."""
+
+        sketch: int = Field(default=64, ge=1, le=4096)
+        """Number m that stands for an input; the inputs' dimension if that is less."""
+        view: Literal["clearest", "mass", "meaning"] = "clearest"
+        """`mass` compares the examples of devices, `meaning` their labels whatever the shares."""
+        training: Literal["fedavg", "shared", "fedper"] = "fedavg"
+        """All layers in each cluster, the shared ones everywhere, or FedPer in each cluster."""
+        landmarks: int = Field(default=512, ge=2)
+        """Number of devices that are clustered, drawn by the seed; the others join them."""
+
+    noises_profiles = True
+
+    def check(self) -> None:
+        """Labels are classes, and there are no more clusters than devices."""
+        check_clusters(self.options.clusters, self.facts)
+        if self.facts.num_classes < 1:
+            raise ExperimentError("method label_means compares labels, and the data has none; choose one_shot")
+
+    @property
+    def clusters_known(self) -> int:
+        """As many as said; else the silhouette tells."""
+        return self.options.given or 0
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """All layers in each cluster; or the shared ones everywhere and the rest there; or FedPer in each cluster."""
+        if self.options.training == "fedavg":
+            return all_layers(model, Reach.CLUSTER)
+        if self.options.training == "shared":
+            return shared_and_rest(model, Reach.CLUSTER)
+        base, head = shared_and_rest(model, Reach.DEVICE)
+        return replace(base, reach=Reach.CLUSTER), head
+
+    def questions(self) -> Sequence[Question]:
+        """By label the sum of z, the count, and a share of the squares; to the GPS alone."""
+        options, facts = self.options, self.facts
+        rows = min(options.sketch, feature_dim(options, facts.input_shape))
+        shape = (facts.num_classes, rows + 2)
+        return (Question(name=LABELS, moment=Moment.BEFORE, arrays={SUMS: ("float32", shape)}),)
+
+    @property
+    def _privacy(self) -> ProfilePrivacy | None:
+        return self.facts.privacy.profiles if self.facts.privacy is not None else None
+
+    @property
+    def _deviation(self) -> float:
+        """The deviation of the noise on each number; 0 without noise."""
+        shape = self.questions()[0].arrays[SUMS][1]
+        return noise_deviation(self._privacy, shape) if self._privacy is not None else 0.0
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Shape (classes, m + 2)."""
+        features, privacy, (classes, width) = feature_map(self.options), self._privacy, question.arrays[SUMS][1]
+
+        def sums() -> Matrix:
+            clip = privacy.clip if privacy is not None else 1.0
+            points = projected(features(work.examples.inputs), width - 2, self.facts.seed, clip)
+            found = label_sums(points, work.examples.labels, classes)
+            return noised(found, len(points), privacy, work.noise) if privacy is not None else found
+
+        return {SUMS: (await work.once(f"label sums {width} {privacy}", sums)).astype(np.float32)}
+
+    def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """Sums are of as many points of at most length one as the device has examples; noised ones are near to that."""
+        check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Average linkage of one minus the clearest view; of many devices those not drawn join the most like group."""
+        options, given = self.options, answers.of(LABELS)
+        indexes = [device.device_index for device in answers.devices]
+        drawn = landmarks(len(indexes), self.facts.seed, exact_up_to=options.landmarks, count=options.landmarks)
+        means = means_of([given[index][SUMS] for index in indexes], self._deviation)
+        found = grouped(means, drawn, VIEWS if options.view == "clearest" else (options.view,), options.given)
+        clusters = [[indexes[place] for place in np.flatnonzero(found.labels == one)] for one in set(found.labels)]
+        related = tuple(indexes[place] for place in drawn)
+        return Plan.ordered(clusters, found.rule, affinity=found.affinity, related=related, memory={"view": found.view})
+
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """The cluster to which the device is most like on average, in the plan's view."""
+        given = answers.of(LABELS)
+        means = means_of([given[index][SUMS] for index in (*plan.related, late.device_index)], self._deviation)
+        row = likeness(means.at([len(plan.related)]), means.at(range(len(plan.related))))[plan.memory["view"]][0]
+        return closest(dict(zip(plan.related, row.tolist(), strict=True)), plan.clusters)

@@ -1,0 +1,186 @@
+"""The arithmetic of label means: what a device sends, how alike two devices are by it, and clusters of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import PayloadError
+from fedstrata.experiment.privacy import ProfilePrivacy
+from fedstrata.methods.clusters import ONE_CLUSTER_BELOW, lower_median
+from fedstrata.methods.profiles.private_profiles import check_enough
+from fedstrata.methods.profiles.relevance import Matrix
+from fedstrata.noise import BEFORE_TRAINING, Noise, noise_multiplier_of, on_grid
+
+PROJECTION_ADDRESS = 0x1ABE_15  # keeps the draw of A apart from every other use of the seed
+SQUARES = 0.25  # the share of the squares that is sent: the noise on all numbers is less for it
+NO_STRUCTURE = 0.5  # silhouettes up to here may be of no groups (Kaufman & Rousseeuw 1990)
+LEAST_SPREAD = 1e-6
+FLOAT64 = 1e-9  # by which float64 may leave a shortened point longer than one
+GRID = 2.0**24  # sums are rounded to multiples of its inverse before noise
+FAR = 10.0  # deviations that no noise reaches
+ROUNDING = 1e-5  # of sums in float32
+
+
+def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
+    """z of features (n, d), over `clip` and shortened to length one, shape (n, rows)."""
+    dim = features.shape[1]
+    drawn = np.random.default_rng([seed, PROJECTION_ADDRESS]).standard_normal((dim, rows))
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    points = (features / np.where(lengths > 0, lengths, 1.0)) @ np.linalg.qr(drawn)[0] * (math.sqrt(dim / rows) / clip)
+    shortened: Matrix = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1.0)
+    return shortened
+
+
+def label_sums(points: Matrix, labels: NDArray[np.int64], classes: int) -> Matrix:
+    """By label the sum of points (n, m), the count and a share of the squares, shape (classes, m + 2)."""
+    squares = SQUARES * (points**2).sum(axis=1, keepdims=True)
+    found: Matrix = np.eye(classes)[:, labels] @ np.hstack([points, np.ones_like(squares), squares])
+    return found
+
+
+def noise_deviation(settings: ProfilePrivacy, shape: tuple[int, ...]) -> float:
+    """The noise on each number of an answer of this shape.
+
+    One example replaced by another moves one sum by at most 2 and its squares by a share of 1; or, with another label,
+    two sums, two counts and two squares by at most 1, 1 and a share of 1. The second moves more: √(4 + 2 · share²).
+    """
+    sensitivity = (1 + FLOAT64) * math.sqrt(4 + 2 * SQUARES**2) + math.sqrt(math.prod(shape)) / GRID
+    return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
+
+
+def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) -> Matrix:
+    """Sums with noise. Raises ExperimentError if there are fewer examples than `min_examples`."""
+    check_enough(examples, settings, "it has")
+    whole = np.rint(sums * GRID).astype(np.int64)
+    added = on_grid(
+        noise.key(BEFORE_TRAINING, whole.tobytes()), whole.size, noise_deviation(settings, whole.shape), GRID
+    )
+    found: Matrix = (whole + added.reshape(whole.shape)) / GRID
+    return found
+
+
+def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviation: float) -> None:
+    """Refuse sums that no device with so many examples has. Raises PayloadError."""
+    if sums.shape != shape:
+        raise PayloadError(f"label sums of shape {sums.shape}, expected {shape}")
+    most, wide = examples + FAR * deviation, sums.astype(np.float64)
+    if np.abs(wide).max() > most * (1 + ROUNDING):
+        raise PayloadError(f"a label sum beyond {most:g}, which {examples} examples cannot have")
+    if deviation:
+        return
+    counts, squares, lengths = wide[:, -2], wide[:, -1] / SQUARES, (wide[:, :-2] ** 2).sum(axis=1)
+    if (counts < 0).any() or (counts != np.rint(counts)).any() or counts.sum() != examples:
+        raise PayloadError(f"labels of {counts.sum():g} examples, and the device has {examples}")
+    if (lengths > (1 + ROUNDING) * counts * squares + ROUNDING).any() or (squares > (1 + ROUNDING) * counts).any():
+        raise PayloadError("a label sum that no points of at most length one have")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """Label means of N devices."""
+
+    centres: NDArray[np.float64]  # (N, classes, m)
+    shares: Matrix  # of each label, (N, classes); 0 of labels that are left out
+    errors: Matrix  # of a squared distance, by sampling and noise, (N, classes)
+    spread: float  # v
+
+    def at(self, places: Sequence[int]) -> "Means":
+        """Those of some of the devices."""
+        kept = list(places)
+        return Means(centres=self.centres[kept], shares=self.shares[kept], errors=self.errors[kept], spread=self.spread)
+
+
+def means_of(answers: Sequence[NDArray[Any]], deviation: float) -> Means:
+    """The means of answers (classes, m + 2) with noise of this deviation."""
+    sums = np.stack(answers).astype(np.float64)
+    counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
+    has, safe = counts > 0, np.maximum(counts, 1.0)
+    dim = sums.shape[2] - 2
+    centres = sums[..., :-2] * (has / safe)[..., None]
+    noise = dim * deviation**2 / safe**2
+    within = np.where(has, sums[..., -1] / SQUARES - counts * ((centres**2).sum(axis=2) - noise), 0.0).sum(axis=1)
+    spread = max(lower_median(np.clip(within / np.maximum((counts - has).sum(axis=1), 1.0), 0.0, 1.0)), LEAST_SPREAD)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+    return Means(centres=centres, shares=shares, errors=spread / safe + noise, spread=spread)
+
+
+def likeness(one: Means, other: Means) -> dict[str, Matrix]:
+    """By view how alike devices are, in [0, 1], shape (N, M)."""
+    mass, meaning, weights = (np.zeros((len(one.shares), len(other.shares))) for _ in range(3))
+    for label in range(one.shares.shape[1]):
+        these, those = one.centres[:, label], other.centres[:, label]
+        squares = (these**2).sum(axis=1)[:, None] + (those**2).sum(axis=1) - 2 * these @ those.T
+        bias = one.errors[:, label][:, None] + other.errors[:, label]
+        alike = np.exp(-2 * np.maximum(squares - bias, 0.0) / one.spread)
+        common = np.minimum(one.shares[:, label][:, None], other.shares[:, label])
+        mass += common * alike
+        meaning += (common > 0) * alike / bias
+        weights += (common > 0) / bias
+    return {"mass": mass, "meaning": meaning / np.where(weights > 0, weights, 1.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Clusters of N devices, numbered from 0, and what they were read from."""
+
+    labels: NDArray[np.int64]  # (N,)
+    affinity: Matrix  # of the devices compared with all of each other
+    view: str
+    rule: str
+
+
+def grouped(means: Means, drawn: Sequence[int], views: Sequence[str], count: int | None) -> Grouped:
+    """Cluster the devices at the places drawn; the others, in blocks as large, join the group most like them."""
+    marks = means.at(drawn)
+    found = likeness(marks, marks)
+    clusters, view, rule = clearest(found, views, count)
+    share_of = np.eye(clusters.max() + 1)[clusters] / np.bincount(clusters)  # (drawn, T), columns sum to one
+    labels = np.empty(len(means.shares), np.int64)
+    labels[list(drawn)] = clusters
+    others = sorted(set(range(len(labels))) - set(drawn))
+    for start in range(0, len(others), len(drawn)):
+        block = others[start : start + len(drawn)]
+        labels[block] = (likeness(means.at(block), marks)[view] @ share_of).argmax(axis=1)
+    if others:
+        rule += f"; among {len(drawn)} devices, {len(others)} placed by likeness"
+    return Grouped(labels=labels, affinity=found[view], view=view, rule=rule)
+
+
+def clearest(
+    found: Mapping[str, Matrix], views: Sequence[str], count: int | None
+) -> tuple[NDArray[np.int64], str, str]:
+    """The clusters of devices, shape (N,), in the view in which they are clearest; that view; and the rule.
+
+    Clearest is the highest silhouette, of `count` clusters or, if None, of any number from 2 to half of the devices.
+    """
+    from scipy.cluster.hierarchy import cut_tree, linkage
+    from scipy.spatial.distance import squareform
+    from sklearn.metrics import silhouette_score
+
+    devices = len(found[views[0]])
+    if devices == 1 or count == 1:
+        return np.zeros(devices, np.int64), views[0], "one cluster"
+    counts = [min(count, devices)] if count is not None else range(2, max(devices // 2, 2) + 1)
+    scored = []
+    for view in views:
+        distances = np.clip(1.0 - (found[view] + found[view].T) / 2, 0.0, 1.0)
+        np.fill_diagonal(distances, 0.0)
+        tree = linkage(squareform(distances, checks=False), "average")
+        for labels in cut_tree(tree, n_clusters=list(counts)).T:
+            is_between = labels.max() + 1 < devices
+            score = float(silhouette_score(distances, labels, metric="precomputed")) if is_between else 0.0
+            scored.append((score, view, labels, float(tree[-1, 2])))
+    score, view, labels, farthest = max(scored, key=lambda each: each[0])  # the first of equals
+    if count is not None:
+        return labels, view, f"{count} as given, by {view}, silhouette {score:.2f}"
+    if farthest < ONE_CLUSTER_BELOW or score <= NO_STRUCTURE:
+        return (
+            np.zeros(devices, np.int64),
+            view,
+            f"auto: silhouette {score:.2f}, last merge {farthest:.2f}, one cluster",
+        )
+    return labels, view, f"auto: {labels.max() + 1} by {view}, silhouette {score:.2f}"

@@ -1,7 +1,8 @@
-"""What a sweep is refused for before anything starts: data, partitions and models that some run could not use."""
+"""Check every run of a sweep before the first starts: its data, partition, model and deadline."""
 
 from collections.abc import Sequence
 
+from emulator.estimates.check import check_deadlines
 from emulator.sweeps.file import Place, SweepRun
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.datasets.examples import Dataset
@@ -13,7 +14,7 @@ from fedstrata.streams.streams import streams_of
 
 
 def check_runs(runs: Sequence[SweepRun]) -> None:
-    """Try the data, partition and model of every run.
+    """Try the data, partition, model and deadline of every run.
 
     Raises:
         FedstrataError: the first that is refused, with its cell and seed.
@@ -31,12 +32,13 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
 
 
 def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -> None:
-    """Partition the data, which is loaded once for all runs."""
+    """Partition the data, and see that enough devices can meet the deadline with their part of it."""
     if isinstance(experiment.partition, LocalPartition):
         return
     if experiment.data not in datasets:
         datasets[experiment.data] = load_dataset(experiment.data)
     check_partition(experiment, datasets[experiment.data])
+    check_deadlines(experiment)
 
 
 def _check_model(experiment: Experiment) -> None:

@@ -136,7 +136,12 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "code"), [({"partition.examples_per_device": 5000}, 3), ({"model": {"name": "mlp", "shared": ["fc9"]}}, 2)]
+    ("cell", "code"),
+    [
+        ({"partition.examples_per_device": 5000}, 3),
+        ({"model": {"name": "mlp", "shared": ["fc9"]}}, 2),
+        ({"clock": "virtual", "links.device-lps.up_rate": "8 kbit/s", "deadlines.lps": {"deadline_s": 0.001}}, 2),
+    ],
 )
 def test_a_run_that_would_be_refused_is_named_before_anything_starts(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], cell: dict[str, object], code: int

@@ -67,8 +67,8 @@ class LabelMeans(Method):
         """Number m that stands for an input; the inputs' dimension if that is less."""
         view: Literal["clearest", "mass", "meaning"] = "clearest"
         """`mass` compares the examples of devices, `meaning` their labels whatever the shares."""
-        training: Literal["fedavg", "shared", "fedper"] = "fedavg"
-        """All layers in each cluster, the shared ones everywhere, or FedPer in each cluster."""
+        averaging: Literal["all", "shared", "without_heads"] = "all"
+        """Average all layers in each cluster, the shared ones over all devices, or none but the shared ones."""
         landmarks: int = Field(default=512, ge=2)
         """Number of devices that are clustered, drawn by the seed; the others join them."""
 
@@ -86,10 +86,10 @@ class LabelMeans(Method):
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """All layers in each cluster; or the shared ones everywhere and the rest there; or FedPer in each cluster."""
-        if self.options.training == "fedavg":
+        """Return where each layer is averaged, by `averaging`."""
+        if self.options.averaging == "all":
             return all_layers(model, Reach.CLUSTER)
-        if self.options.training == "shared":
+        if self.options.averaging == "shared":
             return shared_and_rest(model, Reach.CLUSTER)
         base, head = shared_and_rest(model, Reach.DEVICE)
         return replace(base, reach=Reach.CLUSTER), head

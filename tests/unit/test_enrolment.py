@@ -9,6 +9,7 @@ from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError, Super
 from fedstrata.methods import Answers, Arrays, Moment, Plan
 from fedstrata.v1 import answers_pb2 as pb
 from gps.devices.roster import Device
+from gps.plans.places import described
 from tests.support.gps_parts import FEATURES, IDS, GpsParts, answer_header, parts_of
 
 EVERYONE = range(5)
@@ -34,7 +35,7 @@ def row_of(index: int) -> dict[int, float]:
 def answers_of(gps: GpsParts) -> Answers:
     """What the method is given to make the first plan of."""
     devices = gps.enrolment.candidates()
-    return Answers(gps.places.described(devices), gps.questions.answers(devices))
+    return Answers(described(gps.experiment, devices), gps.questions.answers(devices))
 
 
 def first_plan(gps: GpsParts) -> Plan:

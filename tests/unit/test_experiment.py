@@ -143,7 +143,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("model={name: convnet, channels: []}", "model.channels: List should have at least 1 item"),
         ("model={name: convnet, activation: tanh}", "model.activation: Input should be 'relu' or 'softmax'"),
         ("model.hidden=[0]", "model.hidden.0: "),
-        ("method.name=kmeans", "no method is called 'kmeans'; choose one_shot, random, oracle, fedavg, "),
+        ("method.name=dbscan", "no method is called 'dbscan'; choose one_shot, random, oracle, fedavg, "),
         ("method.features=pca", "no feature map is called 'pca'"),
         ("method.features=own:phi", "method: features own:phi: say feature_dim, how many features it gives an example"),
         ("method.feature_dim=9", "method: features raw are as many as an example has values; leave feature_dim out"),

@@ -255,10 +255,10 @@ def test_what_travels_is_an_option_and_other_training_a_base_class() -> None:
 
     model = build_model(ModelSettings(hidden=(3,)), DatasetInfo(input_shape=(DIM,), num_classes=CLASSES))
     reaches = {
-        training: [channel.reach.value for channel in made(2, training=training).channels(model)]
-        for training in ("fedavg", "shared", "fedper")
+        averaging: [channel.reach.value for channel in made(2, averaging=averaging).channels(model)]
+        for averaging in ("all", "shared", "without_heads")
     }
-    assert reaches == {"fedavg": ["cluster"], "shared": ["everywhere", "cluster"], "fedper": ["cluster", "device"]}
+    assert reaches == {"all": ["cluster"], "shared": ["everywhere", "cluster"], "without_heads": ["cluster", "device"]}
 
     class InGroups(LabelMeans, Ditto):
         class Options(LabelMeans.Options, Ditto.Options):

@@ -96,7 +96,7 @@ def test_without_a_name_the_default_is_taken(section: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("method=kmeans", "method.name: no method is called 'kmeans'; choose one_shot, random, oracle, "),
+        ("method=dbscan", "method.name: no method is called 'dbscan'; choose one_shot, random, oracle, "),
         ("method.name='own:'", "no method is called 'own:'"),
         ("method=[one_shot]", "method: a name, or a mapping with a name and its options, not ['one_shot']"),
         ("method=7", "method: a name, or a mapping with a name and its options, not 7"),

@@ -1,6 +1,6 @@
 """The run record: what a run leaves behind, the same from a laptop and from a cluster.
 
-Field by field in docs/record.md.
+Field by field in docs/reference/record.md.
 """
 
 from collections import Counter

@@ -67,7 +67,7 @@ class LinkMeter(Collector):
     def collect(self) -> Iterable[CounterMetricFamily]:
         """The counts as Prometheus reads them."""
         family = CounterMetricFamily(
-            "fedstrata_link_bytes", "Serialised bytes by link, direction, kind and counting end", labels=LINK_LABELS
+            "fedstrata_link_bytes", "Bytes of messages, counted when serialised and parsed.", labels=LINK_LABELS
         )
         for key, count in sorted(self.snapshot().items(), key=lambda item: str(item[0])):
             family.add_metric([key.link, key.direction, key.kind, key.end], count)
@@ -86,35 +86,40 @@ class ProcessMetrics:
         self.links = LinkMeter()
         self.registry.register(self.links)
         ProcessCollector(registry=self.registry)  # processor time and memory, read when somebody asks
-        self._round = Gauge("fedstrata_round", "Round now open, from 0", ["tier"], registry=self.registry)
+        self._round = Gauge(
+            "fedstrata_round",
+            "Open round, counted from 0: an LPS round at an LPS, a global round at the GPS.",
+            ["tier"],
+            registry=self.registry,
+        )
         self._duration = Histogram(
             "fedstrata_round_duration_seconds",
-            "Length of a round",
+            "Length of a round.",
             ["tier"],
             registry=self.registry,
             buckets=ROUND_BUCKETS,
         )
         self._updates = PrometheusCounter(
-            "fedstrata_updates", "Updates by what became of them", ["tier", "outcome"], registry=self.registry
+            "fedstrata_updates", "Received updates by outcome.", ["tier", "outcome"], registry=self.registry
         )
         # from zero, or Prometheus sees no increase in the first; kept, since to look one up costs more than to count
         self._outcomes = {o: self._updates.labels(tier, o) for o in OUTCOMES if tier != "device"}
         self._refused = PrometheusCounter(
             "fedstrata_refused",
-            "Calls refused by who makes them, or given up, by why",
+            "Calls that a process refused because of the caller, and uploads that it gave up.",
             ["reason"],
             registry=self.registry,
         )
-        self._devices = Gauge("fedstrata_devices", "Devices by state", ["state"], registry=self.registry)
+        self._devices = Gauge("fedstrata_devices", "At the GPS: devices by state.", ["state"], registry=self.registry)
         self._accuracy = Gauge(
             "fedstrata_accuracy_ratio",
-            "Accuracy of a cluster's last measured model",
+            "At the GPS: accuracy of a cluster's last measured model on held-out examples.",
             ["lps_id"],
             registry=self.registry,
         )
         self._loss = Gauge(
             "fedstrata_loss",
-            "Mean held-out loss of a cluster's last measured model",
+            "At the GPS: mean cross-entropy of the same model on the same examples.",
             ["lps_id"],
             registry=self.registry,
         )
@@ -174,20 +179,28 @@ class _RunMetrics:
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self.info = Gauge(
-            "fedstrata_run_info", "1, with the run that is conducted", ["run_id", "experiment", "method"],
+            "fedstrata_run_info", "At the GPS: 1, with the run as labels.", ["run_id", "experiment", "method"],
             registry=registry,
         )  # fmt: skip
         self.global_rounds = Gauge(
-            "fedstrata_global_rounds", "How many global rounds the run is to have", registry=registry
+            "fedstrata_global_rounds", "At the GPS: number of global rounds in the experiment.", registry=registry
         )
-        self.phase = Gauge("fedstrata_phase", "1 for the phase that the run is in", ["phase"], registry=registry)
+        self.phase = Gauge(
+            "fedstrata_phase", "At the GPS: 1 for the current phase, 0 for the others.", ["phase"], registry=registry
+        )
         self.progressed = Gauge(
-            "fedstrata_progress_timestamp_seconds", "When the run last got on, in Unix time", registry=registry
+            "fedstrata_progress_timestamp_seconds",
+            "At the GPS: Unix time of the last progress: a device enrolled, a round ended, or a phase began.",
+            registry=registry,
         )
         self.progressed.set_to_current_time()
-        self.awaited = Gauge("fedstrata_awaited", "Devices and LPSs that the run waits for", registry=registry)
+        self.awaited = Gauge(
+            "fedstrata_awaited",
+            "At the GPS: devices and LPSs that the run has awaited for over five seconds.",
+            registry=registry,
+        )
         self.waits = Gauge(
-            "fedstrata_waits_seconds", "How long the run has waited for one; of the ten longest waits", ["who"],
+            "fedstrata_waits_seconds", "At the GPS: the ten longest waits for a device or LPS.", ["who"],
             registry=registry,
         )  # fmt: skip
         self.named: set[str] = set()

@@ -18,25 +18,36 @@ SMALLEST_FJ = 10**6  # of energy.csv: a nanojoule, its last digit
 
 @checked_dataclass(frozen=True, kw_only=True)
 class EnergySummary:
-    """`energy` of summary.json, in joules: in all, by part, for updates that missed their round, and by device."""
+    """Hold `energy` of summary.json."""
 
     joules: Amount
+    """Energy of all devices, in joules."""
     down: Amount
+    """Of `joules`, energy for receiving."""
     compute: Amount
+    """Of `joules`, energy for computing."""
     up: Amount
+    """Of `joules`, energy for sending."""
     late: Amount
+    """Of `joules`, energy for updates that missed their round."""
     by_device: dict[str, Amount]
+    """Energy of each device, in joules."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class EnergyRow(OfRound):
-    """What a device took in an LPS round, or before training; `late` is 1 for an update that missed its round."""
+    """Hold the energy of a device in an LPS round or before training."""
 
     device: str
+    """Device id."""
     late: Literal["0", "1"]
+    """1 if the update missed its round, else 0."""
     down_j: Amount
+    """Joules for receiving, rounded to nanojoules."""
     compute_j: Amount
+    """Joules for computing, rounded to nanojoules."""
     up_j: Amount
+    """Joules for sending, rounded to nanojoules."""
 
 
 ENERGY = Table(EnergyRow)

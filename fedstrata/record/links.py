@@ -18,29 +18,43 @@ WITHIN, WITHIN_NS = 0.02, 1_000_000  # of what was configured; for one transfer 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Real:
-    """`real` of summary.json: how many rows links.csv has, and how many of them are outside of what was configured."""
+    """Hold `real` of summary.json."""
 
     links: NonNegativeInt
+    """Number of rows of `links.csv`."""
     outside: NonNegativeInt
+    """Number of these rows that were not as configured."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class LinkRow:
-    """A child's link in one direction, or its computing: configured beside achieved.
-
-    Latencies and computing are means of a transfer. Rates are None for a link without a limit, and for computing.
-    """
+    """Hold what was configured and achieved for a child's link in one direction, or for its computing."""
 
     link: Link
+    """Link. `device-gps` holds the answers before training, since the GPS last started."""
     direction: Literal["down", "up", "compute"]
+    """`up` is towards the GPS; `compute` is a device's computing."""
     child: str
+    """Device, or cluster."""
     transfers: NonNegativeInt
+    """Number of transfers in all rounds; for computing, of rounds. In a round with a question, the answer is one more
+    transfer up, and the word to go on one more down."""
     bytes: NonNegativeInt
+    """Bytes of all transfers. The word to go on has none."""
     bits_per_s: NonNegativeInt | None
+    """Configured rate; on a shared link, the mean of its max-min fair shares. Empty if nothing limits the rate."""
     achieved_bits_per_s: NonNegativeInt | None
+    """Rate that was achieved. A broadcast counts for each device with all that the device received, in the time since
+    it asked."""
     latency_s: Amount
+    """Configured latency in seconds with jitter drawn, mean of a transfer. For computing, the modelled time, mean of a
+    round."""
     achieved_latency_s: Amount
+    """Seconds from the end of the transfer on the link until the parent had it or had written it. For computing, the
+    time that the device took."""
     outside: str | None
+    """Which of `rate`, `latency` and `compute` differ by more than 2 % from the configured value and, in the mean, by
+    more than a millisecond. Empty for a link without rate and latency."""
 
 
 LINK_ROWS = Table(LinkRow)

@@ -13,31 +13,48 @@ from fedstrata.record.tables import Amount
 
 @checked_dataclass(frozen=True, kw_only=True)
 class NoisedUpdates:
-    """Noise on updates: ε of the whole run, and ε by when the run ended."""
+    """Hold the noise on updates."""
 
     covers: Literal["update", "sum"]
+    """What ε is of: each `update`, or only the `sum` of many."""
     unit: str
+    """What counts as one unit of privacy."""
     clip: Amount
+    """Largest norm of an update; longer ones are shortened to it."""
     epsilon: Amount
+    """ε that the experiment asks for, of the whole run."""
     delta: Amount
+    """δ of every ε here."""
     noise_multiplier: Amount
+    """Standard deviation of the noise on what is covered, divided by `clip`."""
     noise_deviation: Amount
+    """Standard deviation of the noise that one device adds to each weight."""
     releases: NonNegativeInt
+    """Largest number of updates of one device."""
     epsilon_of_updates: Amount
+    """ε of the whole run against a reader of single updates."""
     epsilon_of_sums: Amount | None
+    """ε of the whole run against a reader of sums alone, under masks; null without masks."""
     epsilon_spent: Amount | None
+    """ε by the end of the run, the open global round included."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """The noise of a run; without `updates` no updates were noised."""
+    """Hold the noise of a run."""
 
     noise: Literal["research", "protection"]
+    """Source of the noise: `research` is a function of the seed, `protection` is secret."""
     is_protection: bool
+    """Whether the noise protects anybody."""
     is_repeatable: bool
-    profiles: dict[str, float | int | str] | None  # the keys of the experiment's section, and `unit`
+    """Whether the same file gives the same hashes."""
+    profiles: dict[str, float | int | str] | None
+    """Noise on profiles: keys of the experiment's section, and `unit`, what counts as one unit of privacy."""
     not_covered: tuple[str, ...]
+    """Each kind of data that left devices without noise."""
     updates: NoisedUpdates | None = None
+    """Noise on updates; absent if updates had none."""
 
 
 def privacy_summary(experiment: Experiment, spent: float | None = None) -> Privacy | None:

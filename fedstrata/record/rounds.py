@@ -11,20 +11,34 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """One LPS round; rounds count from 1, and `loss` and all accuracies are None if it was not measured."""
+    """Hold one LPS round. `loss` and all accuracies are None if nobody measured the model."""
 
     global_round: PositiveInt
+    """Global round, counted from 1."""
     lps_round: PositiveInt
+    """LPS round, counted from 1 over the whole run."""
     lps_id: str
+    """Cluster; if clusters span LPSs, the LPS."""
     devices: NonNegativeInt
+    """Number of devices with an update in the mean."""
     num_examples: NonNegativeInt
+    """Number of examples that these devices trained on; they are the weights of the mean."""
     loss: float | None
+    """Mean cross-entropy, over held-out examples, of the model that this round produced. Devices measure it when they
+    receive it for the next round. Empty if nobody measured it."""
     accuracy: Ratio | None
+    """Share of hits on the same examples. After the last LPS round of a global round, the measured model has the
+    average of the shared layers."""
     seconds: Amount
+    """Seconds from the opening of the round until its last update."""
     bytes_up: NonNegativeInt
+    """Bytes from devices to the LPS, counted at the LPS during the round."""
     bytes_down: NonNegativeInt
+    """Bytes from the LPS to devices, counted at the LPS during the round."""
     lowest_accuracy: Ratio | None
+    """Accuracy of the least accurate device that measured the model; empty if `accuracy` is."""
     highest_accuracy: Ratio | None
+    """Accuracy of the most accurate device that measured the model; empty if `accuracy` is."""
 
     @property
     def key(self) -> tuple[int, str]:

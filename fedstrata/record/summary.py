@@ -22,10 +22,12 @@ From = Annotated[str, Field(validation_alias=AliasChoices("from", "stage", "came
 
 @checked_dataclass(frozen=True, kw_only=True)
 class LinkBytes:
-    """Bytes of one link: `up` towards the GPS, `down` towards the devices."""
+    """Hold the bytes of one link."""
 
     up: NonNegativeInt
+    """Bytes towards the GPS."""
     down: NonNegativeInt
+    """Bytes towards the devices."""
 
     @property
     def total(self) -> int:
@@ -34,82 +36,134 @@ class LinkBytes:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Exclusion:
-    """A device or LPS that took no part from some point on (`stage`: enrolment, or a round), and why."""
+    """Name a device or LPS that took no part from some point on, and say why."""
 
     device: str
+    """Device or LPS."""
     stage: From
+    """Enrolment, or a round counted from 1: it took no part from then on."""
     reason: str
+    """Why it was excluded."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Adoption:
-    """A cluster that changed hands: `by` which LPS it was served from some point on."""
+    """Name a cluster that another LPS took over."""
 
     cluster: str
+    """Cluster."""
     by: str
+    """LPS that served the cluster from then on."""
     stage: From
+    """Global round then open, counted from 1, or evaluation."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Replanning:
-    """A plan made in training, and how many devices it moved to another cluster."""
+    """Describe a plan that the GPS made in training."""
 
     global_round: PositiveInt
+    """Global round of the plan, counted from 1."""
     clusters: NonNegativeInt
+    """Number of clusters in this plan."""
     moved: NonNegativeInt
+    """Number of devices that came into another cluster."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Moved:
-    """A device that the schedule has moved to another LPS from a global round on."""
+    """Name a device that the schedule has moved to another LPS."""
 
     device: str
+    """Device."""
     came_from: From
+    """LPS that it left."""
     to: str
+    """LPS that it joined."""
     global_round: PositiveInt
+    """First global round at the new LPS, counted from 1."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a run came to; docs/record.md says what each key holds. Unknown keys are passed over.
+    """Hold the result of a run. Unknown keys in a file are ignored.
 
     A field with a default is left out of the file if the experiment does not ask for it.
     """
 
     run_id: str
+    """The experiment's name and the first twelve digits of `experiment_sha256`."""
     name: str
+    """Name of the experiment."""
     experiment_sha256: str
+    """SHA-256 of the resolved experiment without `data.folder`, `data.download` and `faults`."""
     seed: int
+    """Seed of the experiment."""
     method: str
+    """`method.name` of the experiment."""
     status: Literal["completed", "failed"]
+    """Whether the run ended with a result. A failed run has the other fields as far as it came."""
     reason: str | None
+    """Why the run failed, in one line."""
     devices: NonNegativeInt
+    """Number of devices in the experiment."""
     clusters: dict[str, tuple[str, ...]]
+    """Device ids by cluster, at the end. A cluster has the name of its LPS, or `cluster-0`, … if clusters span LPSs. A
+    late device is in the cluster that it joined."""
     clusters_rule: str
+    """Rule that chose the number of clusters."""
     replanned: tuple[Replanning, ...]
+    """Plans that the GPS made during training."""
     adjusted_rand_index: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] | None
+    """Agreement of the clusters with the true tasks: 1 if they are equal, about 0 if they are unrelated. Null if the
+    partition has no tasks."""
     device_tasks: dict[str, str] | None
+    """True task of each device; null if the partition has no tasks."""
     rounds: NonNegativeInt
+    """Number of global rounds done."""
     accuracy: dict[str, Ratio | None]
-    received_accuracy: dict[str, Ratio | None] | None  # None unless devices use models of their own
+    """Share of hits by cluster. Each device measures, on its held-out examples, what it would use: the final model with
+    its own layers in it, or a model of its own. `mean` is the plain mean over clusters."""
+    received_accuracy: dict[str, Ratio | None] | None
+    """The same for models as devices received them, if devices use models of their own (ditto)."""
     device_accuracy: dict[str, Ratio | None]
+    """The same by device."""
     newcomers: tuple[str, ...]
+    """Devices that joined once the others were grouped."""
     task_accuracy: dict[str, Ratio | None] | None
+    """Share of hits by true task, each device with what it would use; null if the partition has no tasks."""
     wall_seconds: dict[str, Amount]
-    virtual: Virtual | None  # None without a virtual clock
-    real: Real | None  # None without a real clock
+    """Seconds of the GPS's clock by phase: `enrol` (data loading and the first question included), `relevance` (the
+    other questions), `group`, `train` (the final measurement included), and `total`."""
+    virtual: Virtual | None
+    """Time on the virtual clock; null without `clock: virtual`."""
+    real: Real | None
+    """Links on the real clock; null without `clock: real`."""
     energy: EnergySummary | None = None
+    """Energy of the devices; absent unless the experiment counts it."""
     bytes: dict[Link, LinkBytes]
+    """Bytes by link, counted at the parents' ends."""
     bytes_by_kind: dict[Link, dict[str, LinkBytes]]
+    """The same by link, then by kind of call."""
     excluded: tuple[Exclusion, ...]
+    """Devices and LPSs that took no part from some point on: LPSs first, then devices, each in the order of rounds."""
     adoptions: tuple[Adoption, ...]
+    """Clusters that another LPS took over."""
     kernels: dict[str, NonNegativeInt]
-    homes: dict[str, tuple[str, ...]] | None  # devices by LPS, if clusters span LPSs
+    """Number of devices by OpenBLAS kernel (`SkylakeX`, `Haswell`, …), which the processor decides. With other kernels,
+    relevance and models may differ in their last bits."""
+    homes: dict[str, tuple[str, ...]] | None
+    """Device ids by LPS; null unless clusters span LPSs."""
     moves: tuple[Moved, ...]
+    """Devices that the schedule moved to another LPS."""
     lost_state: tuple[str, ...]
+    """Devices that came back without the state that they had kept, and began anew."""
     personal_sha256: dict[str, str]
+    """By device, the digest of what it keeps at the end: layers that never leave it, and a model of its own."""
     model_sha256: dict[str, str]
+    """By cluster, the digest of its model in `models/`. It covers the weights alone, so runs can be compared by it."""
     privacy: Privacy | None = None
+    """Noise of the run; absent unless the experiment has that section."""
 
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:

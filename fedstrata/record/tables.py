@@ -78,12 +78,16 @@ class Table(Generic[R]):
 
 @checked_dataclass(frozen=True, kw_only=True)
 class OfRound:
-    """The first columns of most tables; rounds count from 1, and those of no LPS round leave some empty."""
+    """Hold the first columns of most tables."""
 
     tier: Literal["before", "lps", "gps"]
+    """`before`: the questions before training; `lps`: an LPS round; `gps`: a global round."""
     global_round: PositiveInt | None
+    """Global round, counted from 1; empty before training."""
     lps_round: PositiveInt | None
+    """LPS round, counted from 1 over the whole run; empty in rows of other tiers."""
     lps_id: str | None
+    """Cluster; if clusters span LPSs, the LPS; in flows.csv before training, the question. Else empty."""
 
 
 BEFORE = ("before", "", "", "")  # these columns before training

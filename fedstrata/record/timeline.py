@@ -18,12 +18,16 @@ Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Seconds of a tier's rounds: the model's way down, computing, the update's way up, waiting for the slowest."""
+    """Hold the seconds of a tier's rounds by part."""
 
     down: Amount
+    """Seconds in which models went down."""
     compute: Amount
+    """Seconds of computing; to the GPS, an LPS computes while its LPS rounds last."""
     up: Amount
+    """Seconds in which updates went up."""
     waiting: Amount
+    """Seconds in which children waited for the slowest."""
 
     @property
     def total(self) -> float:
@@ -35,27 +39,42 @@ PARTS = tuple(part.name for part in fields(Parts))
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Virtual:
-    """`virtual` of summary.json; `timeline_sha256` is of timeline.csv."""
+    """Hold `virtual` of summary.json."""
 
     seconds: Amount
+    """Virtual seconds from the first question until the last final model has arrived."""
     before: Parts
+    """Of `seconds`, the questions before training, by part."""
     gps: Parts
+    """Of `seconds`, the global rounds as the GPS sees them, by part."""
     lps: Parts
+    """Of `seconds`, the LPS rounds as the LPSs see them, by part."""
     timeline_sha256: str
+    """SHA-256 of `timeline.csv`."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class TimelineRow(OfRound):
-    """The questions before training, an LPS round or a global round; parts are means over the children."""
+    """Hold the times of the questions before training, of an LPS round, or of a global round."""
 
     begins_s: Amount
+    """Virtual second at which the parent has the model of the round."""
     ends_s: Amount
+    """Virtual second at which the parent has the update of the last child."""
     ready_s: Amount
+    """Virtual second at which the parent has the model that the round produced. This is `ends_s`; after the last LPS
+    round of a global round, the arrival of the next model from the GPS. The accuracy of the row belongs to this
+    time."""
     down_s: Amount
+    """Seconds for which the model went down, mean over the children."""
     compute_s: Amount
+    """Seconds of computing, mean over the children. To the GPS, an LPS computes while its LPS rounds last."""
     up_s: Amount
+    """Seconds for which the update went up, mean over the children."""
     waiting_s: Amount
+    """Seconds of waiting for slower children, mean over the children. The four parts together are the round."""
     slowest: str | None
+    """Child with the last update: a device or a cluster."""
 
 
 TIMELINE = Table(TimelineRow)
@@ -63,15 +82,22 @@ TIMELINE = Table(TimelineRow)
 
 @checked_dataclass(frozen=True, kw_only=True)
 class FlowRow(OfRound):
-    """What went between a parent and one child in a round, or for a question before training."""
+    """Hold the traffic between a parent and one child in a round, or for a question before training."""
 
     child: NonNegativeInt
+    """Index of a device, or number of an LPS."""
     down_bytes: Count
+    """Bytes of the transfer down; 0 if there was none."""
     up_bytes: Count
+    """Bytes of the transfer up; 0 if there was none."""
     examples: Count
+    """Number of examples that the device's training went through."""
     stream: Count
+    """Number of the model, of those in the round, that the child was sent."""
     answer_bytes: Count
+    """Bytes of the device's answer, if it was asked in the round."""
     answer_examples: Count
+    """Of `examples`, those that the device trained on before it answered."""
 
     def exchanged(self, busy_ns: int = 0) -> Exchanged:
         """Return the row as a timeline takes it."""

@@ -14,15 +14,25 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class WaitRow(OfRound):
-    """How long a child was about each part of a round: in LPS rounds a device, in global rounds an LPS."""
+    """Hold the parts of a round of one child."""
 
     tier: Literal["lps", "gps"]
+    """`lps`: an LPS round; `gps`: a global round."""
     global_round: PositiveInt
+    """Global round, counted from 1."""
     child: str
+    """Device in LPS rounds, LPS in global rounds."""
     down_s: Amount
+    """Seconds for which the model went down, with latency. On the virtual clock, the time until a device is back or no
+    longer busy is part of it."""
     compute_s: Amount
+    """Seconds of computing. To the GPS, an LPS computes while its LPS rounds last, with the answers of its devices in
+    them."""
     up_s: Amount
+    """Seconds for which the update went up, with latency."""
     waiting_s: Amount
+    """The rest of the round, in seconds: the child waited for slower ones. On the real clock, a global round ends with
+    its slowest LPS."""
 
     @property
     def parts(self) -> list[tuple[str, float]]:

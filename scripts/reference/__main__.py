@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.reference import chart, combinations, command_line, errors, experiment, methods
+from scripts.reference import chart, combinations, command_line, errors, experiment, methods, metrics, record
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,6 +17,8 @@ def files() -> Mapping[Path, str]:
         folder / "command-line.md": command_line.page(),
         folder / "errors.md": errors.page(),
         folder / "experiment.md": experiment.page(),
+        folder / "metrics.md": metrics.page(),
+        folder / "record.md": record.page(),
         chart.CHART / "values.schema.json": chart.schema(),
     }
     return found | {folder / "methods" / f"{name}.md": text for name, text in methods.pages().items()}

@@ -41,7 +41,7 @@ def test_the_documented_table_has_each_panel_with_its_queries() -> None:
     release = 'namespace="$namespace",app_kubernetes_io_instance="$release"'
     asked = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel.get("targets", ())]
     short = [(title, query.replace(release + ",", "").replace("{" + release + "}", "")) for title, query in asked]
-    text = (CHART.parents[1] / "docs" / "metrics.md").read_text().partition("## The dashboard")[2].partition("\n## ")[0]
+    text = (CHART.parents[1] / "docs" / "reference" / "metrics.md").read_text().partition("## The dashboard")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^`\n]+) \| `(.*)` \| .+ \|$", text, re.MULTILINE)
     assert [(title, query.replace("\\|", "|")) for title, query in rows] == short
 

@@ -21,7 +21,7 @@ LARGE = "model.hidden=[1100]"  # 330 kB: in pieces, where SMALL's model is one m
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """The digests that a record names, each worked out again from its file, as docs/record.md says."""
+    """The digests that a record names, each worked out again from its file, as docs/reference/record.md says."""
     told: dict[str, str] = json.loads((folder / "summary.json").read_text())["model_sha256"]
     assert told
     for name, sha256 in told.items():

@@ -164,7 +164,7 @@ def test_what_the_experimenter_asks_is_on_no_link() -> None:
 
 
 def test_links_and_kinds_are_those_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     for link, kind in METHODS.values():
         assert f"`{link}`" in text
         assert kind == "attend" or f"`{kind}`" in text  # Attend counts as the calls that it stands for

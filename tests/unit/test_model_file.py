@@ -171,7 +171,7 @@ def test_the_checksum_stands_in_the_metadata(tmp_path: Path) -> None:
 
 
 def digest_by_hand(path: Path) -> str:
-    """As docs/record.md says to compute it, from the file alone."""
+    """As docs/reference/record.md says to compute it, from the file alone."""
     from safetensors.numpy import load_file
 
     digest = hashlib.sha256()

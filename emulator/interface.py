@@ -1,4 +1,4 @@
-"""Fedstrata from Python: `fedstrata.run` and `fedstrata.load` give a `fedstrata.Record`, `fedstrata.sweep` many."""
+"""Fedstrata from Python: `run` and `load` return a `Record`, and `sweep` returns a `SweepRecord`."""
 
 import html
 import json
@@ -47,19 +47,20 @@ def run(
     device_processes: int | None = None,
     quiet: bool = False,
 ) -> "Record":
-    """Run an experiment on this machine, as `fedstrata run` does, and give its record.
+    """Run an experiment on this machine, as `fedstrata run` does, and return its record.
 
     Args:
-        experiment: a file, the name of an example, or what a file holds as a mapping.
-        out: a new folder for the record, report, state and logs; by default one in `runs/`.
-        overrides: keys to change, `{"training.global_rounds": 3}` or `["training.global_rounds=3"]`.
-        seed: instead of the experiment's.
-        device_processes: how many processes share the devices; by default one a core.
-        quiet: show nothing while it runs.
+        experiment: A file, the name of an example (`fedstrata examples`), or the content of a file as a mapping.
+        out: New folder for the record, report, state and logs. By default `runs/EXPERIMENT`, numbered from the
+            second on.
+        overrides: Keys to change, as `{"training.global_rounds": 3}` or `["training.global_rounds=3"]`.
+        seed: Seed in place of the experiment's.
+        device_processes: Number of processes that share the devices. By default one per core.
+        quiet: Whether to show nothing while it runs.
 
     Raises:
-        FedstrataError: of `fedstrata.errors`, with one line that says what to do.
-        KeyboardInterrupt: the run was interrupted; its processes are gone.
+        FedstrataError: Something is wrong. The message is one line that says what to do.
+        KeyboardInterrupt: The run was interrupted. Its processes have ended.
     """
     from emulator.runs.run import RunRequest, execute, make_display
 
@@ -73,7 +74,7 @@ def run(
 
 
 def load(folder: str | PathLike[str]) -> "Record":
-    """The record that a run left in a folder. Raises DataError where there is none, or one that is damaged."""
+    """Open the record in a folder. Raises DataError if the folder has no record or a damaged one."""
     return Record(_record=load_record(Path(folder)))
 
 
@@ -84,17 +85,17 @@ def sweep(
     jobs: int | None = None,
     quiet: bool = False,
 ) -> "SweepRecord":
-    """Do the runs of a sweep that are not done yet, as `fedstrata sweep` does, and give the records of all.
+    """Do the missing runs of a sweep, as `fedstrata sweep` does, and return the records of all runs.
 
     Args:
-        sweep: a file, or what a file holds as a mapping.
-        out: a new folder, or that of the sweep, to go on in.
-        jobs: how many runs at once; by default one more than there are cores.
-        quiet: show nothing while it runs.
+        sweep: A file, or the content of a file as a mapping.
+        out: New folder, or the folder of this sweep to continue it.
+        jobs: Number of runs at the same time. By default one more than there are cores.
+        quiet: Whether to show nothing while it runs.
 
     Raises:
-        FedstrataError: something is wrong, or a run has failed; the same call tries that again.
-        KeyboardInterrupt: it was interrupted; its processes are gone, and the same call goes on.
+        FedstrataError: Something is wrong, or a run failed. The same call tries that run again.
+        KeyboardInterrupt: The sweep was interrupted. Its processes have ended, and the same call continues.
     """
     from rich.console import Console
 
@@ -111,75 +112,79 @@ def sweep(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Record:
-    """What a run came to: its tables, its models, and where it lies."""
+    """Hold the result of a run: its facts, tables and models."""
 
     _record: RunRecord
 
     @property
     def folder(self) -> Path:
+        """Folder of the record."""
         return self._record.folder
 
     @property
     def name(self) -> str:
-        """The experiment's."""
+        """Name of the experiment."""
         return self._record.name
 
     @property
     def run_id(self) -> str:
+        """Name of the experiment and the first twelve digits of its SHA-256."""
         return self._summary.run_id
 
     @property
     def seed(self) -> int:
+        """Seed of the experiment."""
         return self._summary.seed
 
     @property
     def status(self) -> Literal["completed", "failed"]:
+        """Whether the run ended with a result."""
         return self._summary.status
 
     @property
     def reason(self) -> str | None:
-        """Why the run failed; None where it did not."""
+        """Why the run failed; None if it did not."""
         return self._summary.reason
 
     @property
     def accuracy(self) -> float:
-        """Of the final models, the mean over clusters; NaN where it was not measured."""
+        """Accuracy of the final models, mean over clusters; NaN if nobody measured it."""
         return _number(self._summary.mean_accuracy)
 
     @property
     def adjusted_rand_index(self) -> float:
-        """Agreement of the clusters with the true tasks; NaN where the partition has no tasks."""
+        """Agreement of the clusters with the true tasks; NaN if the partition has no tasks."""
         return _number(self._summary.adjusted_rand_index)
 
     @property
     def experiment(self) -> Mapping[str, Any]:
-        """The experiment file, every key with its value."""
+        """The resolved experiment: every key with its value."""
         return self._record.experiment
 
     @property
     def experiment_yaml(self) -> str:
-        """The same as the text of experiment.yaml."""
+        """The same as text: the content of experiment.yaml."""
         return self._record.experiment_yaml
 
     @property
     def report(self) -> Path:
-        """The page that `fedstrata report` draws."""
+        """Path of the page that `fedstrata report` draws."""
         return self.folder / "report.html"
 
     @cached_property
     def summary(self) -> Table:
-        """One row with what tells runs apart, so that rows of many runs make a table."""
+        """One row with the facts of the run. The rows of many runs make a table."""
         return table_of([_summary_row(self._record)], SUMMARY_COLUMNS)
 
     @cached_property
     def rounds(self) -> Table:
-        """One row an LPS round of a cluster: the columns of rounds.csv."""
+        """One row per LPS round of a cluster, with the columns of rounds.csv."""
         rows = [dict(zip(ROUNDS.columns, ROUNDS.values(row), strict=True)) for row in self._record.rounds]
         return table_of(rows, ROUNDS.types)
 
     @cached_property
     def clusters(self) -> Table:
-        """One row a cluster: its devices' number, its final model's accuracy and SHA-256."""
+        """One row per cluster: `cluster`, `devices` (their number), its final model's `accuracy` and `model_sha256`."""
         summary = self._summary
         rows = [
             {
@@ -194,7 +199,7 @@ class Record:
 
     @cached_property
     def devices(self) -> Table:
-        """One row a device that is in a cluster; `task` is its true task, '' where the partition has none."""
+        """One row per device in a cluster: `device`, `cluster` and `task`, the true task or an empty text."""
         tasks = self._summary.device_tasks or {}
         found = sorted(self._summary.cluster_of_device.items())
         rows = [{"device": device, "cluster": cluster, "task": tasks.get(device)} for device, cluster in found]
@@ -202,20 +207,20 @@ class Record:
 
     @cached_property
     def bytes(self) -> Table:
-        """One row a link: bytes towards the GPS (`up`) and towards the devices (`down`)."""
+        """One row per link: `link`, `up` (bytes towards the GPS) and `down` (bytes towards the devices)."""
         counted = {link: self._summary.link(link) for link in LINKS}
         rows = [{"link": link, "up": of_link.up, "down": of_link.down} for link, of_link in counted.items()]
         return table_of(rows, {"link": str, "up": int, "down": int})
 
     @cached_property
     def relevance(self) -> Matrix | None:
-        """The relevance matrix R; None for methods without profiles."""
+        """The relevance matrix R; None if the method has none."""
         found = self._record.relevance
         return None if found is None else Matrix(ids=found.ids, values=found.matrix)
 
     @cached_property
     def models(self) -> Mapping[str, Weights]:
-        """Each cluster's final model, read when it is asked for: float32 arrays by name."""
+        """Final model of each cluster: float32 arrays by name, read from the file at each access."""
         return Models(folder=self.folder / "models", clusters=tuple(self._summary.clusters))
 
     @property
@@ -244,24 +249,25 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SweepRecord:
-    """What a sweep came to."""
+    """Hold the results of a sweep."""
 
     folder: Path
+    """Folder of the sweep."""
     _results: "SweepResults"
 
     @property
     def page(self) -> Path:
-        """The page that leads to every run's report."""
+        """Path of the page with links to the reports of all runs."""
         return self.folder / "index.html"
 
     @cached_property
     def table(self) -> Table:
-        """One row a cell, setting and measure: the columns of table.csv."""
+        """One row per cell, setting and measure, with the columns of table.csv."""
         return table_of(self._results.rows(), self._results.columns)
 
     @cached_property
     def runs(self) -> Table:
-        """One row a run: its cell, the choice of each axis, and the columns of a record's summary."""
+        """One row per run: `cell`, the choice of each axis, and the columns of `Record.summary`."""
         rows = [
             {"cell": place.cell, **dict(place.setting), **_summary_row(record)}
             for (place, _), record in self._results.records.items()
@@ -270,7 +276,7 @@ class SweepRecord:
         return table_of(rows, {"cell": str, **axes, **SUMMARY_COLUMNS})
 
     def record(self, cell: str, seed: int, setting: Mapping[str, str] | None = None) -> Record:
-        """The record of one run; `setting` says the choice of each axis. Raises KeyError for any that is not there."""
+        """Return the record of one run. `setting` is the choice of each axis. Raises KeyError for an unknown run."""
         for (place, number), record in self._results.records.items():
             if (place.cell, number, dict(place.setting)) == (cell, seed, dict(setting or {})):
                 return Record(_record=record)
@@ -286,7 +292,7 @@ class SweepRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Models(Mapping[str, Weights]):
-    """The models of a record by cluster; each is read from its file every time that it is asked for."""
+    """Hold the models of a record by cluster. Each access reads the file."""
 
     folder: Path
     clusters: tuple[str, ...]

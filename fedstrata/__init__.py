@@ -1,7 +1,7 @@
 """Hierarchical federated learning in three tiers, and what the services and the emulator have in common.
 
-From Python: `fedstrata.run` runs an experiment, `fedstrata.load` opens a finished one; both give a `fedstrata.Record`.
-`fedstrata.sweep` runs many and gives a `fedstrata.SweepRecord`.
+From Python, `fedstrata.run` runs an experiment and `fedstrata.load` opens a finished one. Both return a
+`fedstrata.Record`. `fedstrata.sweep` does many runs and returns a `fedstrata.SweepRecord`.
 """
 
 import os

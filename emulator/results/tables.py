@@ -18,9 +18,10 @@ ROWS_SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table(Mapping[str, NDArray[Any]]):
-    """Columns by name, each an array of shape (number of rows,). A number that is not there is NaN, a text is ''."""
+    """Map column names to arrays of shape (rows,). A missing number is NaN, and a missing text is empty."""
 
     columns: Mapping[str, NDArray[Any]]
+    """The arrays by name; the table itself is this mapping."""
 
     def __post_init__(self) -> None:
         if len({len(column) for column in self.columns.values()}) > 1:
@@ -35,15 +36,16 @@ class Table(Mapping[str, NDArray[Any]]):
         return iter(self.columns)
 
     def __len__(self) -> int:
-        """How many columns there are, as of any mapping."""
+        """Number of columns."""
         return len(self.columns)
 
     @property
     def num_rows(self) -> int:
+        """Number of rows."""
         return len(next(iter(self.columns.values()), ()))
 
     def to_numpy(self) -> NDArray[Any]:
-        """A structured array of shape (number of rows,) with a field a column."""
+        """Return a structured array of shape (rows,) with one field per column."""
         names, columns = list(self.columns), list(self.columns.values())
         rows = np.empty(self.num_rows, dtype=[(name, column.dtype) for name, column in self.columns.items()])
         for name, column in zip(names, columns, strict=True):
@@ -51,7 +53,7 @@ class Table(Mapping[str, NDArray[Any]]):
         return rows
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A data frame. Raises MissingPackageError where pandas is not installed."""
+        """Return a data frame. Raises MissingPackageError if pandas is not installed."""
         return needed("pandas").DataFrame(dict(self.columns))
 
     def _repr_html_(self) -> str:
@@ -64,13 +66,15 @@ class Table(Mapping[str, NDArray[Any]]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Matrix:
-    """A symmetric matrix of shape (N, N), whose row and column i are of `ids[i]`."""
+    """Hold a symmetric matrix of shape (N, N). Row and column i belong to `ids[i]`."""
 
     ids: tuple[str, ...]
+    """Device ids."""
     values: NDArray[np.float64]
+    """Values, float64 of shape (N, N)."""
 
     def __getitem__(self, pair: tuple[str, str]) -> float:
-        """The number of two devices, given by their ids."""
+        """Return the number of two devices, given by their ids."""
         row, column = (self.ids.index(name) for name in pair)
         return float(self.values[row, column])
 
@@ -78,7 +82,7 @@ class Matrix:
         return np.array(self.values, dtype=dtype, copy=copy)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A data frame with ids as index and columns. Raises MissingPackageError where pandas is not installed."""
+        """Return a data frame with ids as index and columns. Raises MissingPackageError if pandas is not installed."""
         return needed("pandas").DataFrame(self.values, index=list(self.ids), columns=list(self.ids))
 
     def _repr_html_(self) -> str:

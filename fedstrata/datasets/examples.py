@@ -14,10 +14,12 @@ PIXEL_SCALE = 255
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """Inputs, float32 of shape (n, *input_shape), and their labels, int64 of shape (n,)."""
+    """Hold labelled examples. Raises DataError if an array is not as the field says."""
 
     inputs: NDArray[np.float32]
+    """Inputs, float32 of shape (n, *input_shape)."""
     labels: NDArray[np.int64]
+    """Labels, int64 of shape (n,)."""
     scale: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
@@ -31,29 +33,31 @@ class Examples:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
+        """Shape of one example."""
         return self.inputs.shape[1:]
 
     @property
     def stored(self) -> NDArray[np.float32]:
-        """The inputs as they are kept: divided by `scale`, if there is one, they are `inputs`."""
+        """Inputs as they are stored: the same as `inputs`."""
         return self.inputs
 
     def take(self, indices: Indices) -> "Examples":
-        """A copy of the examples at these indices, in this order."""
+        """Return a copy of the examples at these indices, in this order."""
         return Examples(inputs=self.inputs[indices], labels=self.labels[indices])
 
     def part(self, indices: Indices) -> "Examples":
-        """As `take`: these examples, kept as all are."""
+        """Do the same as `take`."""
         return self.take(indices)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pixels:
-    """Examples kept as bytes, value 255 standing for 1.0: a quarter of the memory until some are taken."""
+    """Hold labelled images as bytes, in a quarter of the memory."""
 
     values: NDArray[np.uint8]
+    """Pixels, uint8 of shape (n, *input_shape); 255 stands for 1.0."""
     labels: NDArray[np.int64]
+    """Labels, int64 of shape (n,)."""
     scale: ClassVar[int | None] = PIXEL_SCALE
 
     def __post_init__(self) -> None:
@@ -64,25 +68,25 @@ class Pixels:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
+        """Shape of one example."""
         return self.values.shape[1:]
 
     @property
     def inputs(self) -> NDArray[np.float32]:
-        """All examples scaled to [0, 1], made anew at every call: prefer `take`."""
+        """All examples scaled to [0, 1]. Each access computes them again, so prefer `take`."""
         return _scaled(self.values)
 
     @property
     def stored(self) -> NDArray[np.uint8]:
-        """The values as they are kept: divided by `scale` they are `inputs`."""
+        """Values as they are stored. Divided by `scale` they are `inputs`."""
         return self.values
 
     def take(self, indices: Indices) -> Examples:
-        """The examples at these indices, in this order, scaled to [0, 1]."""
+        """Return the examples at these indices, in this order, scaled to [0, 1]."""
         return Examples(inputs=_scaled(self.values[indices]), labels=self.labels[indices])
 
     def part(self, indices: Indices) -> "Pixels":
-        """A copy of the examples at these indices, in this order, still as bytes."""
+        """Return a copy of the examples at these indices, in this order, still as bytes."""
         return Pixels(values=self.values[indices], labels=self.labels[indices])
 
 
@@ -96,11 +100,14 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Examples to train on and examples held out, with labels from 0 to num_classes − 1."""
+    """Hold a data set. Own code returns one from `load(settings)`. The data must be the same in every process."""
 
     train: Examples | Pixels
+    """Examples to train on."""
     test: Examples | Pixels
+    """Examples to measure on."""
     num_classes: int
+    """Number of labels; labels are 0 to num_classes − 1."""
 
     def __post_init__(self) -> None:
         for name, examples in (("train", self.train), ("test", self.test)):
@@ -125,7 +132,7 @@ class Dataset:
 
     @property
     def info(self) -> DatasetInfo:
-        """Its shape and number of classes."""
+        """Shape of an example and number of labels."""
         return DatasetInfo(input_shape=self.train.input_shape, num_classes=self.num_classes)
 
 

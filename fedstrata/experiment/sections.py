@@ -136,7 +136,7 @@ class ArchitectureSettings(Settings):
 
 
 class MethodSettings(Settings):
-    """The method by name; what else it takes is said by its own options, a subclass of this."""
+    """Name the method. The options of a method are a subclass of this."""
 
     name: str
     """Name of a built-in method, or own code as `module:Class`."""

@@ -54,35 +54,44 @@ Matrix = NDArray[np.float64]
 
 
 class Reach(Enum):
-    """Who shares one value of a channel."""
+    """Say which devices share one value of a channel.
+
+    `EVERYWHERE`: all devices. `CLUSTER`: the devices of a cluster. `DEVICE`: the tensors never leave the device, which
+    keeps them from round to round.
+    """
 
     EVERYWHERE = "everywhere"
     CLUSTER = "cluster"
-    DEVICE = "device"  # it never leaves the device, which keeps it from round to round
+    DEVICE = "device"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """Tensors that are shared alike. Its streams are its current values: one, one a cluster, or one a device.
+    """Name tensors that travel together. Each current value of a channel is a stream.
 
-    They are the model's, or **tables**, tensors of the method's own with names of their own, which begin at 0: scores
-    of public examples, for instance. Devices find tables in `work.tables` and give them back in `Outcome.tables`. A
-    stream moves by the mean of what devices send, trained minus received; one whose shares a plan says (`weights`)
-    becomes the mean of whole values.
+    A stream moves by the weighted mean of the differences that devices send, trained minus received. Each device has
+    the weight of its examples. If a plan sets `weights` for the channel, a stream becomes the weighted mean of whole
+    values instead.
+
+    The tensors are the model's, or **tables**: float32 tensors of the method itself, with their own names, that begin
+    at 0. Devices find tables in `Work.tables` and return the next ones in `Outcome.tables`.
     """
 
     name: str
+    """Name of the channel."""
     tensors: Layout
+    """Names and shapes of the tensors."""
     reach: Reach
+    """Which devices share one value."""
 
 
 def all_layers(model: "Model", reach: Reach) -> tuple[Channel, ...]:
-    """One channel of the whole model."""
+    """Return one channel with the whole model."""
     return (Channel(name="model", tensors=model.layout, reach=reach),)
 
 
 def shared_and_rest(model: "Model", rest: Reach) -> tuple[Channel, ...]:
-    """The model's shared layers everywhere, the other layers as far as `rest` says."""
+    """Return two channels: the shared layers with reach `EVERYWHERE`, and the other layers with reach `rest`."""
     others = [name for name in model.layout.names if name not in model.shared]
     return (
         Channel(name="shared", tensors=model.layout.select(model.shared), reach=Reach.EVERYWHERE),
@@ -94,52 +103,60 @@ def shared_and_rest(model: "Model", rest: Reach) -> tuple[Channel, ...]:
 
 
 class Moment(Enum):
-    """When devices are asked."""
+    """Say when devices are asked.
 
-    BEFORE = "before"  # once, before training; of several questions each when all have answered the one before
-    RECEIVED = "received"  # each global round: devices have its models and have not trained
-    TRAINED = "trained"  # each global round: devices have trained, and nothing of it has left them
+    `BEFORE`: once, before training; each question follows when all devices have answered the last one. `RECEIVED`: in
+    each global round, when devices have its models. `TRAINED`: in each global round, when devices have trained and have
+    sent nothing.
+    """
+
+    BEFORE = "before"
+    RECEIVED = "received"
+    TRAINED = "trained"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What devices are asked: small arrays by name, each with its dtype and the largest shape that it may have.
-
-    The first side of a shape may be less, the others are as said. Of a `relayed` question the answers are streamed to
-    the other devices, too, which fold each as it comes (`Method.hear`).
-    """
+    """Ask devices for small arrays. An array of another name, dtype or size is refused before a byte is read."""
 
     name: str
+    """Name of the question; bytes are counted under it."""
     moment: Moment
+    """When devices are asked."""
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Each array with its dtype and largest shape. The first side of a shape may be smaller."""
     relayed: bool = False
+    """Whether the other devices hear each answer too (`Method.hear`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A device as the GPS sees it when it makes a plan."""
+    """Describe a device to a plan."""
 
     device_index: int
+    """Index of the device."""
     num_examples: int = 1
-    true_task: str | None = None  # known where the experiment itself gave the device its data
+    """Number of its training examples."""
+    true_task: str | None = None
+    """True task, if the experiment itself gave the device its data."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the GPS has been told: the devices that take part, and what they answered by question.
-
-    Both are given in ascending order of device indexes, whatever the order of arrivals: no plan depends on it.
-    """
+    """Hold the devices that take part and their answers, in ascending order of device indexes."""
 
     devices: Sequence[Candidate]
+    """Devices that take part."""
     given: Mapping[str, Mapping[int, Arrays]] = field(default_factory=dict)
-    global_round: int = -1  # counted from 0; -1 before training
+    """Answers by question, then by device index."""
+    global_round: int = -1
+    """Global round, counted from 0; -1 before training."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", sorted(self.devices, key=lambda device: device.device_index))
 
     def of(self, question: str) -> Mapping[int, Arrays]:
-        """The answers to a question, by device index in ascending order."""
+        """Return the answers to a question by device index, in ascending order."""
         return dict(sorted(self.given.get(question, {}).items()))
 
 
@@ -148,37 +165,45 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which devices form which cluster, by number, and the rule that made them."""
+    """Say which devices form which cluster from now on."""
 
-    clusters: tuple[tuple[int, ...], ...]  # device indexes; a cluster may be empty where the method asks every round
+    clusters: tuple[tuple[int, ...], ...]
+    """Device indexes by cluster. A cluster may be empty if the method asks in every round."""
     rule: str
-    parents: tuple[int, ...] = ()  # by cluster, the one of the plan before whose values it goes on from; (): its own
-    # By channel, for each of its streams the share of every device in its next value: a linear mix. Of a channel that
-    # is not named, everybody who shares a stream has a part in it, each by its examples.
+    """Rule that made the clusters, for the record."""
+    parents: tuple[int, ...] = ()
+    """By cluster, the cluster of the last plan that it continues; empty if each continues itself."""
     weights: Mapping[str, tuple[Mapping[int, float], ...]] = field(default_factory=dict)
-    # By cluster, those whose models its devices receive from the next global round on, where it is not all; ascending,
-    # and the cluster's own is among them.
+    """By channel and stream, the share of each device in the stream's next value, rounded to multiples of 2⁻²⁰. In
+    other channels, devices count by their examples."""
     offers: tuple[tuple[int, ...], ...] = ()
-    withdrawn: tuple[str, ...] = ()  # tensors that stay at devices from the next global round on, as those before
-    told: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # to all devices, from the next global round on
-    affinity: Matrix | None = None  # how alike devices are, in [0, 1], which the grouping was read from
-    related: tuple[int, ...] = ()  # the device indexes of its rows
-    memory: Mapping[str, Any] = field(default_factory=dict)  # of the method, for its next plan; JSON values
+    """By cluster, the clusters with models that its devices receive from the next global round on; ascending, itself
+    included. Empty for all."""
+    withdrawn: tuple[str, ...] = ()
+    """Tensors that stay at devices from the next global round on, with those of earlier plans."""
+    told: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Arrays for all devices from the next global round on."""
+    affinity: Matrix | None = None
+    """Similarity of devices in [0, 1] behind the grouping, for the record."""
+    related: tuple[int, ...] = ()
+    """Device indexes of the rows of `affinity`."""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values that the method's next plan finds here."""
 
     @classmethod
     def ordered(cls, clusters: Iterable[Iterable[int]], rule: str, **rest: Any) -> "Plan":
-        """Clusters in the order of their lowest device, devices in order: no result depends on label numbers."""
+        """Return a plan with clusters in the order of their lowest device, and devices in order."""
         return cls(clusters=tuple(sorted(tuple(sorted(cluster)) for cluster in clusters)), rule=rule, **rest)
 
     def check_covers(self, devices: Sequence[Candidate], *, may_be_empty: bool = False) -> None:
-        """Raise PluginError unless every device is in one cluster, and no cluster is empty where none may be."""
+        """Raise PluginError unless every device is in one cluster, and none is empty, or empty ones are allowed."""
         grouped = sorted(index for cluster in self.clusters for index in cluster)
         is_whole = grouped == sorted(device.device_index for device in devices)
         if not is_whole or not (may_be_empty or all(self.clusters)):
             raise PluginError(f"a method puts every device into one cluster, and this one made {list(self.clusters)}")
 
     def cluster_of(self, device_index: int) -> int:
-        """The number of a device's cluster. Raises KeyError for a device that is in none."""
+        """Return the number of a device's cluster. Raises KeyError for a device without a cluster."""
         for number, cluster in enumerate(self.clusters):
             if device_index in cluster:
                 return number
@@ -190,23 +215,34 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a run before it begins."""
+    """Hold the facts of a run that are known before it begins."""
 
     device_count: int
+    """Number of devices."""
     seed: int = 0
+    """Seed of the experiment."""
     input_shape: tuple[int, ...] = ()
+    """Shape of one example."""
     num_classes: int = 0
-    public_examples: int = 0  # that belong to nobody
-    public_labelled: bool = False  # whether devices are told their labels
-    public_tests: bool = False  # whether devices are tested on them
-    true_groups: int | None = None  # how many groups the partition itself has, where it has any
+    """Number of labels."""
+    public_examples: int = 0
+    """Number of public examples."""
+    public_labelled: bool = False
+    """Whether devices know the labels of public examples."""
+    public_tests: bool = False
+    """Whether devices are tested on public examples."""
+    true_groups: int | None = None
+    """Number of true groups in the partition, if it has any."""
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    """Section `training` of the experiment."""
     privacy: PrivacySettings | None = None
+    """Section `privacy` of the experiment, if it has one."""
     make_model: "Callable[[], Model] | None" = field(default=None, repr=False, compare=False)
+    """Function that makes the model."""
 
     @cached_property
     def layout(self) -> Layout:
-        """The model's, for a question whose arrays are as large as some of its tensors; made where it is asked for."""
+        """Layout of the model, for a question with arrays as large as some tensors. It is made at the first access."""
         if self.make_model is None:
             raise PluginError("a method asks for the model's layout where no model is known; give Facts a make_model")
         return self.make_model().layout
@@ -216,21 +252,25 @@ EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")
 
 
 class Method:
-    """FedAvg inside each cluster, the shared layers averaged over all (McMahan et al. 2017), everybody in one cluster.
+    """Define a method. This class itself is FedAvg with one cluster (McMahan et al. 2017).
 
-    A subclass overrides what is new. Everything runs at a device but `plan`, `sponsors` and `place`, which run at the
-    GPS and do without torch. Methods keep nothing between calls: what lasts is in plans and in a device's personal
-    state. Who overrides `plan` overrides `place`, too, or places no late devices.
+    A subclass overrides what is new. `plan`, `sponsors` and `place` run at the GPS without torch. All else runs at a
+    device. A method keeps nothing between calls: plans and personal state hold what lasts. A subclass that overrides
+    `plan` also overrides `place`, or it cannot place late devices.
     """
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings
-    fetches_all: ClassVar[bool] = (
-        False  # whether a device receives every cluster's model, or those of the plan's offers
-    )
-    mixes: ClassVar[bool] = False  # whether plans have weights
-    withdraws: ClassVar[bool] = False  # whether plans withdraw tensors
-    has_personal_state: ClassVar[bool] = False  # whether an Outcome has something in `personal`
-    noises_profiles: ClassVar[bool] = False  # whether all its answers are noised where `facts.privacy.profiles` says so
+    """The method's options, a subclass of `MethodSettings`. pydantic checks them."""
+    fetches_all: ClassVar[bool] = False
+    """Whether devices receive the models of all clusters, or of those in the plan's `offers`."""
+    mixes: ClassVar[bool] = False
+    """Whether plans have `weights`."""
+    withdraws: ClassVar[bool] = False
+    """Whether plans have `withdrawn` tensors."""
+    has_personal_state: ClassVar[bool] = False
+    """Whether outcomes have `personal` state, which is sealed on the device."""
+    noises_profiles: ClassVar[bool] = False
+    """Whether all answers are noised if `privacy.profiles` is set, with `Work.noise`."""
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options
@@ -239,96 +279,96 @@ class Method:
 
     @classmethod
     def of(cls, section: Mapping[str, Any], facts: Facts) -> Self:
-        """The method with its section of the experiment file. Raises ValidationError for keys that it has not."""
+        """Return the method with its section of the experiment file. Raises ValidationError for an unknown key."""
         return cls(cls.Options.model_validate(section), facts)
 
     def check(self) -> None:
-        """Raise ExperimentError where options and facts do not go together."""
+        """Raise ExperimentError if options and facts do not go together."""
 
     @property
     def clusters_known(self) -> int:
-        """How many clusters there will be, as far as that is known before the run; 0 where the plan has to tell."""
+        """Number of clusters as far as it is known before the run; 0 if only the plan can say."""
         return 1
 
     def refuses(self) -> Mapping[str, str]:
         """Return the features that the method does not go with, each with the reason.
 
-        Features have the names of `fedstrata.checks.combinations`: mostly keys of the experiment file.
+        `fedstrata.checks.combinations` names the features. Most are keys of the experiment file.
         """
         return {}
 
     @property
     def most_offered(self) -> int | None:
-        """Of how many clusters a device receives the models at most, where it fetches them; None: of all."""
+        """Largest number of models that a device receives if `fetches_all`; None for all."""
         return None
 
     def channels(self, model: "Model") -> tuple[Channel, ...]:
-        """What travels how far; together all tensors of the model, and tables, if there are any."""
+        """Return the channels. Together they name each tensor of the model once, and tables, if any."""
         return shared_and_rest(model, Reach.CLUSTER)
 
     def initial(self, model: "Model", cluster: int) -> Flat:
-        """The weights that a cluster begins with, shape (size,)."""
+        """Return the weights that a cluster begins with, shape (size,)."""
         return model.initial(self.facts.seed)
 
     # questions
 
     def questions(self) -> Sequence[Question]:
-        """What devices are asked; those before training in this order, and at most one in a global round."""
+        """Return the questions: those before training in their order, and at most one for global rounds."""
         return ()
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """What a plan may tell all devices: arrays by name, with dtype and largest shape as those of a question."""
+        """Return the arrays that a plan may tell all devices, with dtype and largest shape as in a question."""
         return {}
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """A device's answer. `heard` has, by device index, what `hear` made of the others' relayed answers."""
+        """Return the device's answer. `heard` has the results of `hear` by device index."""
         raise NotImplementedError(f"{type(self).__name__} asks {question.name} and has no answer to it")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
-        """What a device keeps of another's relayed answer."""
+        """Return what a device keeps of another device's relayed answer."""
         raise NotImplementedError(f"{type(self).__name__} relays {question.name} and hears nothing")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for an answer, of the right shapes, that cannot be one; `relayed_by` was heard for it."""
+        """Raise PayloadError for an impossible answer of the right shapes, made with the answers of `relayed_by`."""
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """As `check_answer`, which is what it does by default, where it also counts whose answer it is."""
+        """Check an answer like `check_answer`, if the check depends on the device."""
         self.check_answer(question, arrays, relayed_by)
 
     def relays(self) -> Sequence[int]:
-        """The devices whose answers to relayed questions are relayed, by index in ascending order."""
+        """Return the indexes of the devices with relayed answers, in ascending order."""
         return range(self.facts.device_count)
 
     # plans
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """The plan from now on."""
+        """Return the plan that holds from now on; `before` is the last plan, or None."""
         return Plan(clusters=(tuple(device.device_index for device in answers.devices),), rule="one cluster")
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """By cluster the devices whose relayed answers a late device hears."""
+        """Return, by cluster, the devices with answers that a late device hears."""
         return ()
 
     @classmethod
     def places_late(cls) -> bool:
-        """Whether a device can be placed that comes after the first plan: `place` is as near as `plan`, or nearer."""
+        """Return whether the method can place a device that comes after the first plan."""
         plans, places = (next(kind for kind in cls.__mro__ if name in vars(kind)) for name in ("plan", "place"))
         return issubclass(places, plans)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """The cluster, by number, of a device that comes after a plan; by default the only one.
+        """Return the cluster, by number, of a device that comes after a plan.
 
-        `answers` are of the devices that the plan was made of, and the late device's own, to questions before training
-        that are not relayed.
+        `answers` has the answers of the planned devices and of the late device to the questions before training that
+        are not relayed.
         """
         return 0
 
     # local work
 
     async def local(self, work: Work) -> Outcome:
-        """A round's local work: by default the experiment's stochastic gradient descent from what was received."""
+        """Return a round's result: by default, of the experiment's gradient descent from the received model."""
         return Outcome.of(await work.train(work.start))
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """What the device would use does on held-out examples; and what it received does, where that is another."""
+        """Measure on held-out examples what the device would use, and what it received, if that is another model."""
         return await work.measure(work.start), None

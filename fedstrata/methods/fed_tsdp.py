@@ -1,4 +1,4 @@
-"""FedTSDP (Federated Two-Stage Decoupling With Adaptive Personalization Layers; `docs/methods-papers.md`).
+"""FedTSDP (Federated Two-Stage Decoupling With Adaptive Personalization Layers; `docs/methods.md`).
 
 In each round every device, once it has trained, says what its model makes of a batch of public examples that belong to
 nobody. Where these outputs tend to fall into groups, by their Hopkins statistic (Eq. 6), devices are grouped by DBSCAN

@@ -1,4 +1,4 @@
-"""What a method is given at a device, and what it gives back."""
+"""The input and output of a method at a device."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,116 +23,140 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Sums over examples: cross-entropy, hits, and of how many."""
+    """Hold sums over examples."""
 
     loss_sum: float
+    """Sum of the cross-entropy."""
     correct: int
+    """Number of hits."""
     num_examples: int
+    """Number of examples."""
 
     @property
     def loss(self) -> float:
-        """The mean cross-entropy; infinite over no example."""
+        """Mean cross-entropy; infinite if there is no example."""
         return self.loss_sum / self.num_examples if self.num_examples else float("inf")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trained:
-    """What a local training gave: the weights, shape (size,), the mean loss of the examples that it saw, and what the
-    weights that it began from do on held-out examples, where this round is measured."""
+    """Hold the result of a local training."""
 
     weights: Flat
+    """Weights, shape (size,)."""
     train_loss: float
+    """Mean loss of the examples that the training saw."""
     measured: Measurement | None = None
+    """How the first weights do on held-out examples, if this round is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """A round's result at a device. Of `weights` the channels that travel leave it; the others stay."""
+    """Hold a round's result at a device."""
 
     weights: Flat
+    """Weights. The channels that travel leave the device, and the others stay."""
     train_loss: float
-    measured: Measurement | None = None  # of what the device would use as the round began
-    measured_received: Measurement | None = None  # of what it received, where that is something else
-    personal: Mapping[str, Array] = field(default_factory=dict)  # beside its own layers, kept for the next round
-    tables: Mapping[str, Array] = field(default_factory=dict)  # those of the method's channels, by name
+    """Mean loss of the examples that the training saw."""
+    measured: Measurement | None = None
+    """How the model that the device would use did as the round began."""
+    measured_received: Measurement | None = None
+    """How the received model did, if it is another."""
+    personal: Mapping[str, Array] = field(default_factory=dict)
+    """Arrays that the device keeps for the next round, beside its own layers."""
+    tables: Mapping[str, Array] = field(default_factory=dict)
+    """Tables of the method's channels, by name."""
 
     @classmethod
     def of(cls, trained: Trained) -> "Outcome":
-        """The outcome of one training and nothing else."""
+        """Return the outcome of one training and nothing else."""
         return cls(weights=trained.weights, train_loss=trained.train_loss, measured=trained.measured)
 
 
 @dataclass(frozen=True)
 class Pull:
-    """Corrects a gradient by a pull of strength `mu` towards other weights: that of mu / 2 · ‖w − to‖²."""
+    """Correct a gradient by a pull towards other weights: the gradient of mu / 2 · ‖w − to‖²."""
 
     mu: float
+    """Strength."""
 
     def __call__(self, gradient: "torch.Tensor", weights: "torch.Tensor", to: "torch.Tensor") -> "torch.Tensor":
-        """The corrected gradient; all of one shape."""
+        """Return the corrected gradient. All tensors have one shape."""
         return gradient.add_(weights, alpha=self.mu).add_(to, alpha=-self.mu)
 
 
 class Work(Protocol):
-    """A device's data and means, given to whatever a method does there. Vectors have the layout of its model."""
+    """Give a method a device's data, models and arithmetic. Vectors have the layout of the device's model."""
 
     model: "Model"
-    examples: "Examples | Pixels"  # its own, to train on
-    held_out: "Examples | Pixels"  # its own, to measure on and never to train on
+    """Model of the device."""
+    examples: "Examples | Pixels"
+    """Its training examples."""
+    held_out: "Examples | Pixels"
+    """Its examples to measure on, never to train on."""
     device_index: int
+    """Index of the device."""
     seed: int
-    lps_round: int  # counted from 0; -1 before training
-    received: Sequence[Flat]  # the model of every cluster, or of its own alone, with the device's own layers put in
-    offered: Sequence[int]  # the clusters, by number, whose models these are
-    noted: dict[str, Any]  # what `answer` keeps for `local` in the same round; empty where the device has begun anew
-    trained: Flat  # once trained: the weights
-    told: Arrays  # what the GPS has told all devices with this round's models
-    update: Flat  # once trained: trained minus received, of what travels
-    personal: Arrays  # what an earlier round's Outcome kept
+    """Seed of the experiment."""
+    lps_round: int
+    """LPS round, counted from 0; -1 before training."""
+    received: Sequence[Flat]
+    """Received models, of the device's cluster or of several, with the device's own layers in them."""
+    offered: Sequence[int]
+    """Clusters of these models, by number."""
+    noted: dict[str, Any]
+    """Notes of `answer` for `local` in the same round; empty if the device has begun anew."""
+    trained: Flat
+    """Weights after training."""
+    told: Arrays
+    """Arrays that the GPS told all devices with this round's models."""
+    update: Flat
+    """After training: trained minus received, of the channels that travel."""
+    personal: Arrays
+    """Arrays that an earlier `Outcome` kept."""
 
     @property
     def start(self) -> Flat:
-        """The model received of its own cluster; before training, the initial weights."""
+        """The received model of the device's cluster; before training, the initial weights."""
 
     @property
     def tables(self) -> Arrays:
-        """By name, the tables of the method's channels: received with `start`, or its own; none before training."""
+        """Tables of the method's channels by name; none before training."""
 
     @property
     def noise(self) -> "Noise":
-        """Whence noise for what the device releases comes. Raises ExperimentError where nothing is noised."""
+        """Source of noise for answers. Raises ExperimentError if the experiment has no noise."""
 
     @property
     def public(self) -> "PublicData":
-        """The examples that belong to nobody. Raises ExperimentError where there are none."""
+        """Public examples. Raises ExperimentError if there are none."""
 
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),
         stream: int = 0, epochs: int | None = None, on: "Examples | Pixels | None" = None,
         targets: Array | None = None,
     ) -> Trained:  # fmt: skip
-        """Train on the device's examples, or on those given as `on`, from some weights on.
+        """Train from the weights `start` on the device's examples, or on the examples `on`.
 
-        `correct(gradient, weights, *beside)` gives what the optimiser takes for the gradient, elementwise. A round's
-        second training takes another `stream` of random numbers. `epochs` stands in for what the experiment says.
-        With `targets`, float32 of shape (n, num_classes), each example is to be given this distribution and not its
-        label.
+        `correct(gradient, weights, *beside)` returns the gradient for the optimiser, elementwise. A second training in
+        a round needs another `stream` of random numbers. `epochs` replaces the number in the experiment. With
+        `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels.
         """
 
     async def measure(
         self, weights: Flat, *, on_own: bool = False, on: "Examples | Pixels | None" = None
     ) -> Measurement:
-        """What weights do on the held-out examples, on those that the device trains on, or on those given as `on`."""
+        """Measure weights on the held-out examples, on the device's own (`on_own`), or on the examples `on`."""
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:
-        """What weights say of inputs (n, *input_shape) before the softmax, float32 of shape (n, num_classes)."""
+        """Return the logits for inputs of shape (n, *input_shape), float32 of shape (n, num_classes)."""
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
-        """Return some arithmetic's result, computed on the one thread on which the devices of a process train in turn.
+        """Return the result of `arithmetic`. The devices of a process compute in turn on one thread.
 
-        A training of the method's own says how many examples it goes through, each as often as it does: the clock takes
-        them for as many of `train`.
+        `trained_examples` is the number of examples in the computation, repetitions included. Clocks and energy take
+        them like as many examples of `train`.
         """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Some arithmetic's result, made where it is first asked for and kept while the process lives."""
+        """Return the result of `make`, which is called once and kept while the process lives."""

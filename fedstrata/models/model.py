@@ -35,15 +35,18 @@ class LayerTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A dense layer or convolution: a weight of this shape, (out, in, *kernel), and a bias of shape (out,), if any."""
+    """Describe a dense layer or a convolution."""
 
     name: str
+    """Name of the layer."""
     shape: tuple[int, ...]
+    """Shape of the weight: (out, in) or (out, in, *kernel)."""
     has_bias: bool = True
+    """Whether it has a bias of shape (out,)."""
 
     @property
     def tensors(self) -> tuple[LayerTensor, ...]:
-        """Drawn as PyTorch does by default: within ±1/√fan_in, the inputs that one output is a sum over."""
+        """Weight and bias, drawn within ±1/√fan_in as PyTorch does. fan_in is the number of inputs of one output."""
         bound = 1 / math.sqrt(math.prod(self.shape[1:]))
         weight = LayerTensor(name=f"{self.name}.weight", shape=self.shape, bound=bound)
         bias = LayerTensor(name=f"{self.name}.bias", shape=self.shape[:1], bound=bound)
@@ -52,14 +55,16 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Normalisation:
-    """A normalisation of so many channels: a weight that starts at 1 and a bias that starts at 0 for each."""
+    """Describe a normalisation: each channel has a weight that starts at 1 and a bias that starts at 0."""
 
     name: str
+    """Name of the layer."""
     channels: int
+    """Number of channels."""
 
     @property
     def tensors(self) -> tuple[LayerTensor, ...]:
-        """Both of shape (channels,)."""
+        """Weight and bias, both of shape (channels,)."""
         shape = (self.channels,)
         return (
             LayerTensor(name=f"{self.name}.weight", shape=shape, centre=1.0),
@@ -69,17 +74,22 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model as data and pure functions: no weights of its own, no state, no randomness but the seed's."""
+    """Describe a model as data and pure functions. Servers need no torch for it, except `logits`."""
 
     layout: Layout
-    shared: tuple[str, ...]  # tensors that all clusters share, in the layout's order
-    initial: Callable[[int], Flat]  # seed → the weights everyone starts from, shape (layout.size,)
-    logits: "Logits"  # (weights by name, inputs (n, *input_shape)) → (n, num_classes)
-    # The widths from input to classes where the model is dense layers with ReLU between and nothing else, tensors
-    # in order: such models can be trained many at once. Empty for any other model.
+    """Names and shapes of the tensors."""
+    shared: tuple[str, ...]
+    """Tensors that all clusters share, in the layout's order."""
+    initial: Callable[[int], Flat]
+    """Function of a seed that returns the initial weights, shape (layout.size,)."""
+    logits: "Logits"
+    """Function of weights by name and inputs of shape (n, *input_shape). It returns logits of shape (n, num_classes).
+    Only devices call it."""
     dense: tuple[int, ...] = ()
-    # Of a model that draws in training, as for dropout: as `logits`, with draws from a generator.
+    """Widths from input to classes if the model is dense layers with ReLU between them and nothing else. Such models
+    train many at once. Empty for other models."""
     dropping: "DroppingLogits | None" = None
+    """Like `logits`, with a generator to draw from, for models that draw in training (dropout)."""
 
     def __post_init__(self) -> None:
         in_order = tuple(name for name in self.layout.names if name in self.shared)
@@ -99,7 +109,7 @@ class Model:
         dense: tuple[int, ...] = (),
         dropping: "DroppingLogits | None" = None,
     ) -> Self:
-        """A model of dense layers, convolutions and normalisations; `shared` names layers."""
+        """Return a model of these layers; `shared` names layers. NumPy draws the initial weights."""
         tensors = [tensor for layer in layers for tensor in layer.tensors]
         layout = Layout.of({tensor.name: tensor.shape for tensor in tensors})
 
@@ -116,11 +126,11 @@ class Model:
         )
 
     def of_run(self, seed: int) -> Self:
-        """The model in a run of this seed: the same, unless it has something beside its weights that a seed draws."""
+        """Return the model in a run of this seed. It is another only if a seed draws more than its weights."""
         return self
 
     def logits_in_training(self, rng: np.random.Generator) -> "Logits":
-        """What a local step computes: `logits`, or, with dropout, what is left of it by the next draws of `rng`."""
+        """Return the function of a local step: `logits`, or `dropping` with the next draws of `rng`."""
         dropping = self.dropping
         return self.logits if dropping is None else lambda weights, inputs: dropping(weights, inputs, rng)
 

@@ -18,17 +18,17 @@ _turn = threading.RLock()  # torch has one generator for all threads, and a modu
 
 
 def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterable[str]) -> Model:
-    """Return the model that a torch module describes; gps and lps build it too, so they need torch with it.
+    """Return the model of a torch module. GPS and LPS build it too, so they also need torch.
 
-    The model computes the module's forward with the weights that it is given: in training mode in a local step, in
-    eval mode where it is measured. What the module draws from torch's generator, such as the masks of dropout, is a
-    function of seed, device, round and step. The model's tensors are the parameters that train. Parameters with
-    `requires_grad=False` and buffers with `persistent=False` do not train and do not travel: every device has those
-    that `module_factory()` gives under the experiment's seed. A module with running statistics is refused.
+    A local step runs the module in training mode, and a measurement in eval mode. Its draws from torch's generator,
+    such as masks of dropout, are a function of seed, device, round and step. The tensors of the model are the
+    parameters that train. Parameters with `requires_grad=False` and buffers with `persistent=False` do not train or
+    travel. Every device makes them with `module_factory()` under the experiment's seed. A module with running
+    statistics is refused.
 
     Args:
-        module_factory: makes the module anew; may draw from torch's global generator and from nothing else.
-        shared: names of the layers that all clusters share by default, for instance ["conv1"].
+        module_factory: Function that makes the module. It may draw from torch's global generator only.
+        shared: Names of the layers that all clusters share by default, such as `["conv1"]`.
     """
     module = _seeded(module_factory, seed=0)
     _check(module)

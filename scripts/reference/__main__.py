@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.reference import chart, combinations, command_line, errors, experiment, methods, metrics, record
+from scripts.reference import chart, combinations, command_line, errors, experiment, methods, metrics, python, record
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +18,7 @@ def files() -> Mapping[Path, str]:
         folder / "errors.md": errors.page(),
         folder / "experiment.md": experiment.page(),
         folder / "metrics.md": metrics.page(),
+        folder / "python.md": python.page(),
         folder / "record.md": record.page(),
         chart.CHART / "values.schema.json": chart.schema(),
     }

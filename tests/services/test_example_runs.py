@@ -52,8 +52,9 @@ def test_an_example_runs_to_a_completed_record(path: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """own.py of docs/methods.md and means.py of the page on methods, in the current directory; gives the former."""
-    page, other = ((REPOSITORY / "docs" / name).read_text("utf-8") for name in ("methods.md", "tutorial/own-method.md"))
+    """own.py of docs/own-code.md and means.py of the page on methods, in the current directory; gives the former."""
+    pages = ("own-code.md", "tutorial/own-method.md")
+    page, other = ((REPOSITORY / "docs" / name).read_text("utf-8") for name in pages)
     for name, text in (("own", page), ("means", other)):
         source = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The method of docs/methods.md that trains by its own code: its models, its clock and its energy."""
+"""The method of docs/own-code.md that trains by its own code: its models, its clock and its energy."""
 
 import csv
 import re
@@ -33,7 +33,7 @@ OVERRIDES = (
 @pytest.fixture(scope="module")
 def experiment(folder: Path) -> Iterator[Experiment]:
     """Three devices of 60 examples, two of 50; the method's file is where modules are imported from."""
-    page = (REPOSITORY / "docs" / "methods.md").read_text("utf-8")
+    page = (REPOSITORY / "docs" / "own-code.md").read_text("utf-8")
     (block,) = re.findall(r"^`adam\.py`.*?^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (folder / "adam.py").write_text(block)
     sys.path.insert(0, str(folder))

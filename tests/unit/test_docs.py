@@ -50,11 +50,11 @@ def prose(text: str) -> str:
 PLAIN = [
     "README.md", "docs/boards-without-kubernetes.md", "docs/choose-a-method.md", "docs/cluster-quickstart.md",
     "docs/concepts.md", "docs/contribute.md", "docs/experiment.md", "docs/index.md", "docs/install.md",
-    "docs/metrics.md", "docs/reference/metrics.md", "docs/reference/record.md",
-    "docs/own-model.md", "docs/troubleshooting.md", "docs/upgrade-and-backup.md", "docs/use-the-model.md",
-    "docs/runbook.md", "docs/decisions/README.md", "docs/decisions/rooms.md", "docs/results/README.md",
-    "docs/tutorial/boards.md", "docs/tutorial/first-run.md", "docs/tutorial/own-data.md",
-    "docs/tutorial/own-method.md",
+    "docs/methods.md", "docs/own-code.md", "docs/python.md", "docs/reference/python.md", "docs/metrics.md",
+    "docs/reference/metrics.md", "docs/reference/record.md", "docs/own-model.md", "docs/troubleshooting.md",
+    "docs/upgrade-and-backup.md", "docs/use-the-model.md", "docs/runbook.md", "docs/decisions/README.md",
+    "docs/decisions/rooms.md", "docs/results/README.md", "docs/tutorial/boards.md", "docs/tutorial/first-run.md",
+    "docs/tutorial/own-data.md", "docs/tutorial/own-method.md",
 ]  # fmt: skip
 
 
@@ -369,7 +369,7 @@ def test_the_ci_script_is_executable_bash() -> None:
 
 @pytest.mark.runs
 def test_the_example_of_own_code_runs_and_finds_the_tasks(tmp_path: Path) -> None:
-    text = text_of("docs/methods.md")
+    text = text_of("docs/own-code.md")
     (tmp_path / "own.py").write_text(blocks(text, "python")[0], encoding="utf-8")
     (tmp_path / "own.yaml").write_text(blocks(text, "yaml")[0], encoding="utf-8")
     command = [sys.executable, "-m", "emulator", "run", "own.yaml", "--out", "out", "--quiet"]

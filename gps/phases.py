@@ -5,6 +5,7 @@ import asyncio
 from fedstrata.errors import FedstrataError, RunStoppedError
 from fedstrata.methods import Answers, Moment, Plan
 from fedstrata.process.fault_points import reach
+from fedstrata.streams.plan_checks import check_plan
 from gps.journal.answers import BEFORE
 from gps.plans.asking import planned
 from gps.plans.places import described
@@ -127,7 +128,7 @@ class Phases:
 
         plan = await asyncio.to_thread(made)
         plan.check_covers(candidates, may_be_empty=run.streams.spans)
-        run.streams.check_plan(plan, run.method, None)
+        check_plan(run.streams, plan, run.method, None)
         reach("grouping")
         run.places.make(BEFORE, plan)
 

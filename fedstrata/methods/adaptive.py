@@ -47,7 +47,7 @@ MATRIX_AXES = 2  # of a dense layer's weight
 
 
 class Adaptive(Method):
-    """Clusters from how devices train on their own, once; then a mix of one's own model and the cluster's."""
+    """Group devices once by how they train on their own, then mix each device's model with its cluster's."""
 
     class Options(ClusterOptions):
         """How devices are compared, how many clusters that makes, and what a device makes of its cluster's model."""

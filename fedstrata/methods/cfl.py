@@ -41,7 +41,7 @@ LONGEST = 2.0  # median norms of a cluster's updates, which a longer update is s
 
 
 class Cfl(Method):
-    """One cluster at first, split in two again and again by the cosines of its devices' updates."""
+    """Begin with one cluster, and split clusters in two by the cosines of their devices' updates."""
 
     class Options(MethodSettings):
         """When and how a cluster is split."""

@@ -17,7 +17,7 @@ PERSONAL_STREAM = 1  # its batches are drawn apart from those of the global mode
 
 
 class Ditto(FedAvg):
-    """FedAvg with a personal model beside it."""
+    """Train a personal model on each device beside FedAvg."""
 
     class Options(MethodSettings):
         """The strength of the pull of the personal model towards the global one; 0 is local training."""

@@ -5,7 +5,7 @@ from fedstrata.models import Model
 
 
 class FedAvg(Method):
-    """All layers averaged over all devices, each by its examples."""
+    """Average all layers over all devices, weighted by their examples."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """The whole model, everywhere."""

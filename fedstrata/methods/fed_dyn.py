@@ -40,7 +40,7 @@ class Dynamic:
 
 
 class FedDyn(FedAvg):
-    """FedAvg whose devices' losses are tilted until they all have their minimum where the mean loss has its."""
+    """Correct the loss of each device until all devices agree on the minimum of the mean loss."""
 
     class Options(MethodSettings):
         """The strength of the regularisation; the smaller, the larger the steps."""

@@ -48,7 +48,7 @@ Parts = tuple["Examples | Pixels", "Examples | Pixels"]
 
 
 class FedFomo(Method):
-    """A model for each device, which it mixes of others' by how much they lower its own loss."""
+    """Let each device mix a model of its own from the models that lower its loss."""
 
     class Options(MethodSettings):
         """Which models a device is offered, and on what it weighs them."""

@@ -8,7 +8,7 @@ from fedstrata.models import Model
 
 
 class FedPer(Method):
-    """The base layers (`model.shared`) averaged over all devices, a head of its own at every device."""
+    """Average the base layers (`model.shared`) over all devices, and keep a head on each device."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """The base everywhere, the head nowhere."""

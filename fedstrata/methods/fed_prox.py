@@ -8,7 +8,7 @@ from fedstrata.methods.fed_avg import FedAvg
 
 
 class FedProx(FedAvg):
-    """FedAvg whose devices are pulled back towards the weights they received."""
+    """Pull devices back towards the weights that they received, and average as FedAvg does."""
 
     class Options(MethodSettings):
         """The strength of the pull; 0 is FedAvg."""

@@ -43,7 +43,7 @@ BATCH_ADDRESS, HOPKINS_ADDRESS = 0x7D_BA_7C, 0x7D_40_9C  # keep these draws apar
 
 
 class FedTsdp(Method):
-    """FedAvg of the first layers in groups that are found anew where devices' outputs on public examples ask for it."""
+    """Average the first layers in groups. New groups form when outputs on public examples fall into clusters."""
 
     class Options(MethodSettings):
         """The paper's values, but for `growth`."""

@@ -38,7 +38,7 @@ LARGEST = float(np.finfo(np.float64).max)
 
 
 class Ifca(Method):
-    """Each device joins, in each global round, the cluster whose model does best on its data."""
+    """Let each device join, in each global round, the cluster with the best model for its data."""
 
     class Options(MethodSettings):
         """How many models there are, and whether they have layers in common."""

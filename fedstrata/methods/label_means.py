@@ -58,7 +58,7 @@ VIEWS = ("mass", "meaning")
 
 
 class LabelMeans(Method):
-    """Clusters from the mean of each label in two views, once, before training."""
+    """Group devices once, before training, by the mean input of each label, in two views."""
 
     class Options(ClusterOptions, FeatureOptions):
         """The sketch, the view, what travels in a cluster, and how many devices are compared with all."""

@@ -7,7 +7,7 @@ from fedstrata.models import Model
 
 
 class Local(Method):
-    """Each device trains a model of its own, round after round."""
+    """Train one model per device, without any exchange."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Nothing travels."""

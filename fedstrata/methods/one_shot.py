@@ -31,7 +31,7 @@ UP_TO_ROUNDING = 1e-9
 
 
 class OneShot(Method):
-    """Clusters from relevance, once, before training."""
+    """Group devices once, before training, by the relevance of their data to each other."""
 
     class Options(ClusterOptions, FeatureOptions):
         """The profile, the number of clusters, and what is done for many and for late devices."""

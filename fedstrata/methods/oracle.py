@@ -8,7 +8,7 @@ from fedstrata.methods.base import Answers, Candidate, Method, Moment, Plan
 
 
 class Oracle(Method):
-    """One cluster a task."""
+    """Make one cluster per true task."""
 
     def check(self) -> None:
         """The truth has to be known."""

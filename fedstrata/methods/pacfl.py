@@ -44,7 +44,7 @@ SUBSPACE = "subspace"
 
 
 class Pacfl(Method):
-    """Clusters from principal angles, once, before training; every layer is the cluster's own."""
+    """Group devices once, before training, by principal angles. Each cluster has all its layers to itself."""
 
     class Options(ClusterOptions, FeatureOptions):
         """The subspace and the angle."""

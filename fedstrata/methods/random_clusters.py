@@ -14,7 +14,7 @@ RANDOM_CLUSTERS_ADDRESS = 0x5EED_C1  # keeps these draws apart from every other 
 
 
 class RandomClusters(Method):
-    """Devices shuffled into clusters of the true tasks' sizes, or of near-equal sizes where there are no tasks."""
+    """Shuffle devices into clusters with the sizes of the true tasks, or of nearly equal sizes without tasks."""
 
     Options = ClusterOptions
 

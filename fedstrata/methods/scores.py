@@ -48,7 +48,7 @@ Mask = NDArray[np.bool_]
 
 
 class Scores(Method):
-    """Devices exchange what their models say of public examples, label by label; models stay at home."""
+    """Exchange what models say about public examples, label by label. The models stay on their devices."""
 
     class Options(MethodSettings):
         """What "label by label" means, how rounds add up, and what becomes of the table at a device."""

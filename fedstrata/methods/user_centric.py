@@ -46,7 +46,7 @@ BATCHES_ADDRESS = 0x0C_E7_12  # keeps the draws of the batches apart from every 
 
 
 class UserCentric(Method):
-    """A model for every device, or for every few that are alike, from the updates of all."""
+    """Give each device, or each few similar ones, a model from the updates of all."""
 
     class Options(MethodSettings):
         """How many models there are, and what is known of the devices' gradients."""

@@ -60,7 +60,9 @@ PLAIN = [
     "docs/own-model.md", "docs/troubleshooting.md", "docs/upgrade-and-backup.md", "docs/use-the-model.md",
     "docs/runbook.md", "docs/decisions/README.md", "docs/decisions/rooms.md", "docs/results/README.md",
     "docs/tutorial/boards.md", "docs/tutorial/first-run.md", "docs/tutorial/own-data.md",
-    "docs/tutorial/own-method.md",
+    "docs/tutorial/own-method.md", "docs/how-to/boards-dial-in.md", "docs/how-to/build-images.md",
+    "docs/how-to/certificates.md", "docs/how-to/certificates-on-kubernetes.md", "docs/kubernetes.md",
+    "docs/security.md",
 ]  # fmt: skip
 
 

@@ -62,7 +62,7 @@ PLAIN = [
     "docs/tutorial/boards.md", "docs/tutorial/first-run.md", "docs/tutorial/own-data.md",
     "docs/tutorial/own-method.md", "docs/how-to/boards-dial-in.md", "docs/how-to/build-images.md",
     "docs/how-to/certificates.md", "docs/how-to/certificates-on-kubernetes.md", "docs/kubernetes.md",
-    "docs/security.md",
+    "docs/security.md", "docs/how-to/simulate-links.md", "docs/links.md",
 ]  # fmt: skip
 
 

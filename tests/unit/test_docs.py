@@ -63,6 +63,8 @@ PLAIN = [
     "docs/tutorial/own-method.md", "docs/how-to/boards-dial-in.md", "docs/how-to/build-images.md",
     "docs/how-to/certificates.md", "docs/how-to/certificates-on-kubernetes.md", "docs/kubernetes.md",
     "docs/security.md", "docs/how-to/simulate-links.md", "docs/links.md",
+    "docs/how-to/continue-a-run.md", "docs/how-to/cause-faults.md", "docs/recovery.md",
+    "docs/performance.md", "docs/attacks.md",
 ]  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 import asyncio
 
 from fedstrata.errors import FedstrataError, RunStoppedError
-from fedstrata.methods import Answers, Moment
+from fedstrata.methods import Answers, Moment, Plan
 from fedstrata.process.fault_points import reach
+from fedstrata.streams.plan_checks import check_plan
 from gps.journal.answers import BEFORE
 from gps.plans.asking import planned
 from gps.plans.places import described
@@ -65,7 +66,7 @@ class Phases:
                 run.enter("relevance")
                 await run.enrolment.gather_answers()
             run.enter("grouping")
-            await asyncio.to_thread(self._group)
+            await self._group()
         self._publish_plan()
         run.enter("training")
         watching = asyncio.ensure_future(run.adoption.watch())
@@ -116,14 +117,18 @@ class Phases:
         if not watching.cancelled() and (error := watching.exception()):
             self._run.stop(str(error))
 
-    def _group(self) -> None:
-        """Make the first plan."""
+    async def _group(self) -> None:
+        """Make the first plan, and put it into force at once: no LPS may hear of a plan without its clusters."""
         run = self._run
         devices = run.enrolment.candidates()
         candidates = described(run.experiment, devices)
-        plan = planned(run.method, Moment.BEFORE, Answers(candidates, run.questions.answers(devices)), None)
+
+        def made() -> Plan:
+            return planned(run.method, Moment.BEFORE, Answers(candidates, run.questions.answers(devices)), None)
+
+        plan = await asyncio.to_thread(made)
         plan.check_covers(candidates, may_be_empty=run.streams.spans)
-        run.streams.check_plan(plan, run.method, None)
+        check_plan(run.streams, plan, run.method, None)
         reach("grouping")
         run.places.make(BEFORE, plan)
 

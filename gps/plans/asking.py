@@ -13,6 +13,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
 from fedstrata.rounds.notes import LATEST_NS
 from fedstrata.rpc.answers import arrays_of, bytes_of
+from fedstrata.streams.plan_checks import check_plan
 from fedstrata.streams.streams import Streams
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal.journal import Journal
@@ -92,7 +93,7 @@ class Asking:
         before = self._plans.before(global_round)
         plan = await asyncio.to_thread(planned, self._method, question.moment, answers, before)
         plan.check_covers(devices, may_be_empty=True)
-        self._streams.check_plan(plan, self._method, before)
+        check_plan(self._streams, plan, self._method, before)
         self._places.make(global_round, plan)
         self._log.info("planned_again", global_round=global_round, rule=plan.rule)
         return True

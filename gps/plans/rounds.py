@@ -63,7 +63,7 @@ class GlobalRounds:
         `joined` waits for newcomers before a round, or the measurement after the last round, is opened. `opened` is
         called whenever a round or its plan can be fetched, and `closing` in the transaction that closes a round.
         """
-        model = await asyncio.to_thread(self._begin)
+        model = await self._begin()
         await asyncio.to_thread(self._clock.begin)
         self._clock.resume(self.global_round)
         while self.global_round < self._experiment.training.global_rounds:
@@ -94,9 +94,9 @@ class GlobalRounds:
         self._open(model, self._places.examples(self.global_round), evaluate_only=True)
         opened()
 
-    def _begin(self) -> AnyModel:
+    async def _begin(self) -> AnyModel:
         """Return what the open global round starts from; go back a round if that file is damaged."""
-        model, begun = self._kept.begin(self.global_round)
+        model, begun = await asyncio.to_thread(self._kept.begin, self.global_round)
         if begun < self.global_round:
             self.global_round = begun
             self._places.go_back_to(begun)

@@ -1,5 +1,6 @@
 """Clusters that span LPSs: how devices hang on LPSs changes no bit of any model, whatever a method shares with whom."""
 
+import asyncio
 import json
 import shutil
 import signal
@@ -24,7 +25,7 @@ from tests.support.hand_started import Processes
 from tests.support.plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
 from tests.support.programs import events
 from tests.support.spanning_runs import KILLS, disturbed, ended, started, text_of, weights_sha256
-from tests.support.tiers import Tiers, counts, run_in_process
+from tests.support.tiers import Tiers, counts, run_in_process, small
 
 # Four streams of the whole model, each a mix of all five devices; a device trains the stream of its number modulo four.
 MIXED = """
@@ -306,3 +307,12 @@ def test_a_device_whose_own_model_is_gone_begins_anew_and_the_record_says_so(tmp
     assert (summary["status"], summary["rounds"]) == ("completed", 60)
     told = [event["event"] for event in events(tmp_path / "run" / "devices-0-1.2.log")]
     assert told.count("state_lost") == 2
+
+
+@pytest.mark.parametrize("once_more", range(8))  # grouping is over in a moment: a gap shows in some tries only
+async def test_from_its_first_moment_a_plan_has_a_place_for_every_device(tmp_path: Path, once_more: int) -> None:
+    async with Tiers(small("method=fedavg", "topology={lps: 2}"), tmp_path) as tiers:
+        await tiers.start_devices()
+        while not tiers.run.plans.is_made:  # noqa: ASYNC110  # as LPSs may ask at any moment
+            await asyncio.sleep(0)
+        assert {name: len(devices) for name, devices in tiers.run.places.homes.items()} == {"lps-0": 3, "lps-1": 2}

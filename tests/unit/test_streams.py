@@ -21,6 +21,7 @@ from fedstrata.methods import (
     make_method,
 )
 from fedstrata.streams.homes import home_of, homes_of
+from fedstrata.streams.plan_checks import check_plan
 from fedstrata.streams.streams import (
     WEIGHT_GRID,
     Streams,
@@ -180,7 +181,7 @@ BEFORE = Plan(clusters=BOTH, rule="before")
 def test_a_plan_may_say_weights_for_all_streams_of_a_channel_and_parents_for_all_clusters(
     plan: Plan, before: Plan | None
 ) -> None:
-    STREAMS.check_plan(plan, own(Mixing), before)
+    check_plan(STREAMS, plan, own(Mixing), before)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +194,9 @@ def test_a_plan_may_say_weights_for_all_streams_of_a_channel_and_parents_for_all
 )
 def test_clusters_do_not_change_within_a_global_round_of_several_lps_rounds(plan: Plan, said: str) -> None:
     with pytest.raises(PluginError, match=re.escape(said) + r".* 2 LPS rounds .* Say training\.lps_rounds_per_global"):
-        STREAMS.check_plan(plan, own(Method, lps_rounds=2), BEFORE)
+        check_plan(STREAMS, plan, own(Method, lps_rounds=2), BEFORE)
     for parents in ((), (0, 1)):
-        STREAMS.check_plan(Plan(clusters=((0, 1), ()), rule="", parents=parents), own(Method, lps_rounds=2), BEFORE)
+        check_plan(STREAMS, Plan(clusters=((0, 1), ()), rule="", parents=parents), own(Method, lps_rounds=2), BEFORE)
 
 
 def test_some_clusters_streams_lie_in_a_vector_as_those_of_all_do() -> None:
@@ -222,13 +223,13 @@ def test_a_plan_that_says_what_could_only_be_passed_over_is_refused(
     plan: Plan, before: Plan | None, reason: str
 ) -> None:
     with pytest.raises(PluginError) as raised:
-        STREAMS.check_plan(plan, own(Mixing), before)
+        check_plan(STREAMS, plan, own(Mixing), before)
     assert reason in str(raised.value)
 
 
 def test_weights_of_a_method_that_says_it_does_not_mix_are_refused() -> None:
     with pytest.raises(PluginError, match="which count for methods with mixes = True only"):
-        STREAMS.check_plan(Plan(clusters=BOTH, rule="", weights={"head": ({0: 1}, {1: 1})}), own(Method), None)
+        check_plan(STREAMS, Plan(clusters=BOTH, rule="", weights={"head": ({0: 1}, {1: 1})}), own(Method), None)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_offers_that_do_not_name_some_clusters_and_the_own_in_order_are_refused(
     offers: tuple[tuple[int, ...], ...],
 ) -> None:
     with pytest.raises(PluginError, match=r"to 2 clusters; name for each, in ascending order"):
-        STREAMS.check_plan(Plan(clusters=BOTH, rule="", offers=offers), own(Fetching), None)
+        check_plan(STREAMS, Plan(clusters=BOTH, rule="", offers=offers), own(Fetching), None)
 
 
 def test_tensors_that_are_withdrawn_stay_at_devices() -> None:
@@ -260,22 +261,22 @@ def test_what_a_plan_withdraws_travels_and_does_not_come_back(
 ) -> None:
     plan, earlier = (Plan(clusters=BOTH, rule="", withdrawn=names) for names in (withdrawn, before))
     if not reason:
-        STREAMS.check_plan(plan, own(Withdrawing), earlier)
+        check_plan(STREAMS, plan, own(Withdrawing), earlier)
         return
     with pytest.raises(PluginError, match=reason):
-        STREAMS.check_plan(plan, own(Withdrawing), earlier)
+        check_plan(STREAMS, plan, own(Withdrawing), earlier)
 
 
 def test_only_methods_that_say_so_withdraw_tensors() -> None:
     with pytest.raises(PluginError, match="which goes for methods with withdraws = True only"):
-        STREAMS.check_plan(Plan(clusters=BOTH, rule="", withdrawn=(FC2,)), own(Method), None)
+        check_plan(STREAMS, Plan(clusters=BOTH, rule="", withdrawn=(FC2,)), own(Method), None)
 
 
 def test_offers_count_for_methods_alone_whose_devices_fetch_models_of_several_clusters() -> None:
     plan = Plan(clusters=BOTH, rule="", offers=((0, 1), (1,)))
-    STREAMS.check_plan(plan, own(Fetching), None)
+    check_plan(STREAMS, plan, own(Fetching), None)
     with pytest.raises(PluginError, match="which count for methods with fetches_all = True only"):
-        STREAMS.check_plan(plan, own(Method), None)
+        check_plan(STREAMS, plan, own(Method), None)
 
 
 def test_a_plan_has_every_device_in_one_cluster() -> None:

@@ -1,0 +1,64 @@
+"""Checks of a method's plan against the streams of a run, before the tiers follow it."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from fedstrata.errors import PluginError
+from fedstrata.methods.base import Method, Plan
+from fedstrata.streams.streams import Streams, are_offers
+
+
+def check_plan(streams: Streams, plan: Plan, method: Method, before: Plan | None) -> None:
+    """Refuse a plan that does not fit the streams of a run or the plan before it.
+
+    Raises:
+        PluginError: the tiers could not do what the plan says.
+    """
+    name, parents, known = method.options.name, plan.parents, len(before.clusters) if before is not None else 0
+    fits = len(parents) == len(plan.clusters) and all(0 <= parent < known for parent in parents)
+    if (parents and not fits) or (before is not None and not parents and len(plan.clusters) > known):
+        raise PluginError(
+            f"method {name}: a plan of {len(plan.clusters)} clusters after one of {known} with parents "
+            f"{list(parents)}; say for each cluster which of those before it goes on from"
+        )
+    rounds, is_same = method.facts.training.lps_rounds_per_global_round, plan.parents in ((), tuple(range(known)))
+    if before is not None and rounds > 1 and not (is_same and len(plan.clusters) == known):
+        raise PluginError(
+            f"method {name}: {len(plan.clusters)} clusters after {known}, with parents {list(parents)}; with "
+            f"{rounds} LPS rounds in a global round LPSs go on with the clusters that they began with. Say "
+            "training.lps_rounds_per_global_round: 1"
+        )
+    _check_withdrawn(streams, plan, method, before)
+    if plan.offers and not method.fetches_all:
+        raise PluginError(f"method {name} has offers in its plan, which count for methods with fetches_all = True only")
+    if plan.offers and not are_offers(plan.offers, len(plan.clusters)):
+        raise PluginError(
+            f"method {name}: offers {[list(offered) for offered in plan.offers]!r:.200} to {len(plan.clusters)} "
+            "clusters; name for each, in ascending order, clusters that there are and its own among them"
+        )
+    if plan.weights and not method.mixes:
+        raise PluginError(f"method {name} has weights in its plan, which count for methods with mixes = True only")
+    for channel, shares in plan.weights.items():
+        expected = sum(stream.channel == channel for stream in streams.streams(len(plan.clusters)))
+        _check_weights(name, channel, shares, expected)
+
+
+def _check_withdrawn(streams: Streams, plan: Plan, method: Method, before: Plan | None) -> None:
+    if plan.withdrawn and not method.withdraws:
+        raise PluginError(
+            f"method {method.options.name} withdraws tensors, which goes for methods with withdraws = True only"
+        )
+    back = set(before.withdrawn) - set(plan.withdrawn) if before is not None else set()
+    strangers = set(plan.withdrawn) - set(streams.travelling.names)
+    if back or strangers:
+        raise PluginError(
+            f"method {method.options.name} withdraws {', '.join(plan.withdrawn) or 'nothing'}; it can withdraw "
+            f"{', '.join(streams.travelling.names)}, and none comes back"
+        )
+
+
+def _check_weights(name: str, channel: str, streams: Sequence[Mapping[int, float]], expected: int) -> None:
+    if len(streams) != expected:
+        raise PluginError(f"method {name}: weights of {len(streams)} streams of {channel!r}, which has {expected}")
+    if not all(0 <= share < math.inf for shares in streams for share in shares.values()):
+        raise PluginError(f"method {name}: a weight of {channel!r} is negative or not finite")

@@ -1,7 +1,7 @@
 """The `faults:` section of an experiment file: what goes wrong on purpose, where and when.
 
 Faults are no part of what a run is a function of: without deadlines a disturbed run gives the same result as an
-undisturbed one, under the same run id. Field by field in docs/recovery.md.
+undisturbed one, under the same run id. Examples are in docs/how-to/cause-faults.md.
 """
 
 from typing import Annotated, Literal, Self

@@ -54,7 +54,11 @@ PLAIN = [
     "docs/reference/metrics.md", "docs/reference/record.md", "docs/own-model.md", "docs/troubleshooting.md",
     "docs/upgrade-and-backup.md", "docs/use-the-model.md", "docs/runbook.md", "docs/decisions/README.md",
     "docs/decisions/rooms.md", "docs/results/README.md", "docs/tutorial/boards.md", "docs/tutorial/first-run.md",
-    "docs/tutorial/own-data.md", "docs/tutorial/own-method.md",
+    "docs/tutorial/own-data.md", "docs/tutorial/own-method.md", "docs/how-to/boards-dial-in.md",
+    "docs/how-to/build-images.md", "docs/how-to/certificates.md", "docs/how-to/certificates-on-kubernetes.md",
+    "docs/kubernetes.md", "docs/security.md", "docs/how-to/simulate-links.md", "docs/links.md",
+    "docs/how-to/continue-a-run.md", "docs/how-to/cause-faults.md", "docs/recovery.md", "docs/performance.md",
+    "docs/attacks.md",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.check_times import Payloads, check_deadline, print_times
 from emulator.estimates.sizing import device_memory, lps_memory
 from fedstrata.clock.clocks import clock_of
-from fedstrata.datasets import DatasetInfo, dataset_info, load_dataset
+from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
 from fedstrata.experiment.quantities import written_devices
 from fedstrata.methods import Method, Moment, make_method
@@ -106,8 +106,9 @@ def check_data(experiment: Experiment) -> None:
     """
     # with a local partition each device has data of its own, which is not seen from here
     if not isinstance(experiment.partition, LocalPartition):
-        check_partition(experiment, load_dataset(experiment.data))
-        check_deadlines(experiment)
+        dataset = load_dataset(experiment.data)
+        check_partition(experiment, dataset)
+        check_deadlines(experiment, dataset)
 
 
 def check(experiment: Experiment, console: Console) -> None:
@@ -128,10 +129,11 @@ def check(experiment: Experiment, console: Console) -> None:
         print_times(experiment, payloads_of(experiment, model), console)
 
 
-def check_deadlines(experiment: Experiment) -> None:
+def check_deadlines(experiment: Experiment, dataset: Dataset) -> None:
     """Refuse a deadline that is certain to be missed by too many devices. Raises ExperimentError."""
     if clock_of(experiment).has_links and experiment.deadlines.lps.deadline_s is not None:
-        check_deadline(experiment, payloads_of(experiment, model_size(experiment, dataset_info(experiment.data))))
+        payloads = payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
+        check_deadline(experiment, payloads, dataset)
 
 
 def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:

@@ -12,7 +12,7 @@ from fedstrata.clock.devices import Presence
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import DeviceTimeline, Driver, LpsTimeline, Sent
-from fedstrata.datasets import load_dataset
+from fedstrata.datasets import Dataset, load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, LinkTimes
@@ -57,7 +57,8 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
     rounds, homes = _looked_at(training, moment), _homes(experiment)
-    asked, other = (_sent(experiment, payloads, each) for each in (moment, None))
+    counts = example_counts(experiment, load_dataset(experiment.data))
+    asked, other = (_sent(experiment, payloads, each, counts) for each in (moment, None))
     drawn = []
     for number in range(rounds):
         sent = other if number % training.lps_rounds_per_global_round else asked
@@ -85,7 +86,7 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     )
 
 
-def check_deadline(experiment: Experiment, payloads: Payloads) -> None:
+def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset) -> None:
     """Refuse a deadline that too few devices make in the first LPS round, even if each has all links to itself.
 
     Where the method finds the clusters it is not known whose quorum a device belongs to: one in time is enough then.
@@ -96,18 +97,20 @@ def check_deadline(experiment: Experiment, payloads: Payloads) -> None:
     wait, method, everybody = experiment.deadlines.lps, make_method(experiment), range(experiment.device_count)
     if wait.deadline_s is None:
         return
-    uplinks = LpsTimeline(experiment)
+    uplinks, counts = LpsTimeline(experiment), example_counts(experiment, dataset)
     knows_homes = are_placed_by_index(experiment, method) or method.clusters_known == 1
     for number, home in enumerate(_homes(experiment) if knows_homes else [everybody]):
         begins_ns = uplinks.arrival_ns(f"lps-{number}", 0, 0, payloads.lps_down)
         there = Presence(experiment.schedule).there(home, begins_ns)
         asked = cohort(list(there), experiment.training.participation if knows_homes else None, experiment.seed, 0)
-        took = _alone(experiment, payloads, {index: max(begins_ns, there[index]) for index in asked})
+        took = _alone(experiment, payloads, counts, {index: max(begins_ns, there[index]) for index in asked})
         quorum = wait.quorum(len(asked)) if knows_homes else 1
         _check_quorum(took, quorum, f"lps-{number}" if knows_homes else "all LPSs", wait.deadline_s)
 
 
-def _alone(experiment: Experiment, payloads: Payloads, begins_ns: Mapping[int, int]) -> list[tuple[int, str]]:
+def _alone(
+    experiment: Experiment, payloads: Payloads, counts: Sequence[int], begins_ns: Mapping[int, int]
+) -> list[tuple[int, str]]:
     """How long devices take in an LPS round that begins for them at a time, each with all links to itself, ascending.
 
     Where devices are asked in the round, it is how long they take for the answer.
@@ -117,7 +120,7 @@ def _alone(experiment: Experiment, payloads: Payloads, begins_ns: Mapping[int, i
         experiment.device_ids(),
         asks_in_training(make_method(experiment)),
     )
-    sent, found = _sent(experiment, payloads, moment), []
+    sent, found = _sent(experiment, payloads, moment, counts), []
     for index, at_ns in begins_ns.items():
         name, each = ids[index], sent[index]
         timed = timeline.round(0, at_ns)
@@ -160,11 +163,14 @@ def _rounds(
     return found
 
 
-def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None) -> list[Exchanged]:
-    """What each device exchanges with its LPS in a round, and what it trains on; `moment`: that of its question."""
+def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, counts: Sequence[int]) -> list[Exchanged]:
+    """Return what each device exchanges with its LPS in a round.
+
+    `moment` is when devices are asked, if they are; `counts` has the number of each device's examples.
+    """
     training, method = experiment.training, make_method(experiment)
     streams = max(1, method.clusters_known) if spans_lps(experiment, method) else 1
-    trained = [training.trained_examples(n) for n in example_counts(experiment, load_dataset(experiment.data))]
+    trained = [training.trained_examples(n) for n in counts]
     return [
         Exchanged(
             down_bytes=payloads.device_down,

@@ -37,8 +37,9 @@ def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -
         return
     if experiment.data not in datasets:
         datasets[experiment.data] = load_dataset(experiment.data)
-    check_partition(experiment, datasets[experiment.data])
-    check_deadlines(experiment)
+    dataset = datasets[experiment.data]
+    check_partition(experiment, dataset)
+    check_deadlines(experiment, dataset)
 
 
 def _check_model(experiment: Experiment) -> None:

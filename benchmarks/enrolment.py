@@ -34,7 +34,7 @@ method: fedavg
 topology: {{lps: {lps}}}
 training: {{global_rounds: 3, lps_rounds_per_global_round: 1}}
 """
-CUT = {"fetch_cut": "fetch", "submit_cut": "submit", "exchange_cut": "exchange", "answer_cut": "answer"}
+CUT = {f"{call}_cut": call for call in ("fetch", "submit", "exchange", "answer", "announcement")}
 
 
 def processes(ancestor: int) -> dict[int, str]:

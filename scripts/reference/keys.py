@@ -12,7 +12,6 @@ Schema = Mapping[str, Any]
 HEAD = ("key", "type", "default", "")
 LIMITS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 UNITS = {"bit/s": "rate", "ns|us|ms": "duration", "uW": "power", "J/Mbit": "energy per Mbit"}
-NO_DEFAULT = object()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ OWN_LAYERS = "own layers"  # of the kept arrays, those of channels that never le
 
 
 class Kept:
-    """What a device has kept for itself as an LPS round begins, and what it keeps for the next."""
+    """Hold what a device has kept for itself as an LPS round begins, and what it keeps for the next."""
 
     def __init__(
         self,

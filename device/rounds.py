@@ -43,7 +43,7 @@ class Served:
     backoff: Backoff
 
     async def hear(self, exchange: Coroutine[Any, Any, Answer]) -> Answer:
-        """What an exchange with the LPS ends with. Raises ParentAwayError when it is silent and another serves now."""
+        """Return the result of an exchange. Raises ParentAwayError if the LPS is silent and another serves now."""
         hearing = asyncio.ensure_future(exchange)
         try:
             while not (await asyncio.wait({hearing}, timeout=self.silence_s))[0]:
@@ -57,7 +57,7 @@ class Served:
             hearing.cancel()
 
     async def _asked_beside(self, hearing: "asyncio.Future[Any]") -> gps_pb.FetchAssignmentResponse | None:
-        """What the GPS says; None when the LPS answers first, as it may while the GPS itself is away."""
+        """Return the assignment that the GPS names; None if the LPS answers first, as it may while the GPS is away."""
         asking = asyncio.ensure_future(self.ask())
         try:
             await asyncio.wait({hearing, asking}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,8 +140,10 @@ class DeviceRounds:
             self._note(goes_up)
 
     def _held(self, cluster_id: str) -> ReceivedModel | None:
-        """The newest model of a cluster that the devices of this process have, if this one has had any: what it says
-        would else depend on who came first."""
+        """Return the newest model of a cluster in this process, if this device has received one.
+
+        Else its messages would depend on which device of the process came first.
+        """
         return self._host.held.get(cluster_id) if cluster_id in self._received_of else None
 
     async def _exchange(
@@ -164,7 +166,7 @@ class DeviceRounds:
             self._answered = self._job.received.round, goes_up
 
     def _sent_for(self, lps_round: int) -> Update | answers_pb2.Answer:
-        """What was sent in a round. Raises PayloadError where nothing was."""
+        """Return what this device sent in a round. Raises PayloadError if it sent nothing."""
         self._log.info("sent_again", round=lps_round)
         if self._sent is not None and self._sent.round == lps_round:
             return self._sent
@@ -186,7 +188,7 @@ class DeviceRounds:
 
     @property
     def _sent_of(self) -> tuple[int, bytes]:
-        """The round and the model that the last update is against."""
+        """Return the round and the digest of the model that the last update is against."""
         return (self._sent.round, self._sent.base_digest) if self._sent else (-1, b"")
 
     async def _send_held(self, lps: Any, client: RoundClient, held: ReceivedModel) -> None:
@@ -256,7 +258,7 @@ class DeviceRounds:
 
 
 def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
-    """What a model from an LPS has to be: one, or the streams of all clusters, or of those that it names."""
+    """Return the form of a model from an LPS: one model, the streams of all clusters, or of the clusters it names."""
     streams, clusters = host.streams.without(header.withdrawn), min(header.clusters, host.experiment.device_count)
     if not clusters:
         return Acceptance(streams.travelling, encoding, MODEL_PART)

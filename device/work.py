@@ -126,7 +126,7 @@ async def answered(
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """What a device has as an LPS round begins; by default, what it has before training."""
+    """Hold what a device has as an LPS round begins; by default, what it has before training."""
 
     lps_round: int = -1
     global_round: int = 0

@@ -113,7 +113,7 @@ def revoke(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Have all certificates of a name count no more: written beside all of the folder; running processes take it."""
+    """Revoke all certificates of a name, in a list beside each certificate of the folder; running processes take it."""
     from emulator import certs as work
 
     where = _place(release, namespace, context, kubeconfig)
@@ -129,7 +129,7 @@ def show(
         Path, typer.Argument(metavar="DIR", help="A folder with certificates, or folders of them.")
     ] = CERTS,
 ) -> None:
-    """List certificates: of whom each is, and until when it is valid."""
+    """List certificates, with the name in each and the date on which it expires."""
     from emulator.certs import show as found
 
     _print(found(folder))
